@@ -1,0 +1,121 @@
+//! What an inode tells about itself, what makes a new one, and what can be changed.
+
+use crate::units::{InodeId, Timestamp};
+
+/// The kind of an inode. It never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A regular file.
+    Regular = 1,
+    /// A directory.
+    Directory = 2,
+    /// A symbolic link.
+    Symlink = 3,
+    /// A character device.
+    CharDevice = 4,
+    /// A block device.
+    BlockDevice = 5,
+    /// A named pipe.
+    Fifo = 6,
+    /// A socket.
+    Socket = 7,
+}
+
+impl FileKind {
+    /// The kind from its media form.
+    pub const fn from_u8(value: u8) -> Option<FileKind> {
+        Some(match value {
+            1 => FileKind::Regular,
+            2 => FileKind::Directory,
+            3 => FileKind::Symlink,
+            4 => FileKind::CharDevice,
+            5 => FileKind::BlockDevice,
+            6 => FileKind::Fifo,
+            7 => FileKind::Socket,
+            _ => return None,
+        })
+    }
+}
+
+/// The attributes of an inode, as stat(2) shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// Which inode.
+    pub id: InodeId,
+    /// Its kind.
+    pub kind: FileKind,
+    /// Permission bits with set-id and sticky bits (07777).
+    pub mode: u32,
+    /// Directory entries that refer to it (for a directory, 2 and one for each subdirectory).
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node, as `makedev(3)` composes it; else 0.
+    pub rdev: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes of data allocated, in every place.
+    pub allocated: u64,
+    /// Last read.
+    pub atime: Timestamp,
+    /// Last change of data.
+    pub mtime: Timestamp,
+    /// Last change of data or attributes.
+    pub ctime: Timestamp,
+    /// Creation.
+    pub btime: Timestamp,
+    /// Flags of the inode ([`Attr::IMMUTABLE`] and others).
+    pub flags: u32,
+    /// Grows with every change of data or attributes.
+    pub change: u64,
+}
+
+impl Attr {
+    /// The inode cannot be changed, renamed, linked or removed.
+    pub const IMMUTABLE: u32 = 1 << 0;
+    /// The file can only be appended to.
+    pub const APPEND_ONLY: u32 = 1 << 1;
+}
+
+/// What a new inode is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct NewInode<'a> {
+    /// Kind.
+    pub kind: FileKind,
+    /// Permission bits (07777); the caller has applied umask and inheritance.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group; the caller has applied set-gid inheritance.
+    pub gid: u32,
+    /// Device number of a device node, else 0.
+    pub rdev: u64,
+    /// Target of a symbolic link (1 to 4095 bytes), else empty.
+    pub target: &'a [u8],
+    /// Extended attributes that it is born with (inherited ACLs), as (name, value); all or nothing with the inode.
+    pub xattrs: &'a [(&'a [u8], &'a [u8])],
+    /// Creation time; also its first atime, mtime and ctime, and the directory's mtime and ctime.
+    pub now: Timestamp,
+}
+
+/// A change of attributes; what is `None` stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits (07777).
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last read.
+    pub atime: Option<Timestamp>,
+    /// Last change of data.
+    pub mtime: Option<Timestamp>,
+    /// Flags of the inode.
+    pub flags: Option<u32>,
+    /// Size, for a regular file: truncates or extends with a hole, in the same commit as the rest.
+    pub size: Option<u64>,
+}

@@ -1,0 +1,248 @@
+//! One error type for the whole system.
+
+use std::fmt;
+
+/// The result of every fallible operation of nacre.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, in kinds that a caller can act on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The name or object does not exist.
+    NotFound,
+    /// The name exists already.
+    Exists,
+    /// A component of the path, or the object, is not a directory.
+    NotDirectory,
+    /// The object is a directory where none is allowed.
+    IsDirectory,
+    /// The directory still has entries.
+    NotEmpty,
+    /// A name is longer than 255 bytes or a path longer than 4095.
+    NameTooLong,
+    /// An argument makes no sense for this operation.
+    InvalidInput,
+    /// No space is left on the device (or only the reserve that keeps it deletable).
+    NoSpace,
+    /// The offset or size is beyond the largest file.
+    FileTooBig,
+    /// The permission bits forbid it.
+    AccessDenied,
+    /// The caller lacks the privilege, or a flag (immutable, append-only) forbids it.
+    NotPermitted,
+    /// The file system is mounted read-only.
+    ReadOnly,
+    /// The two objects are on different file systems.
+    CrossDevice,
+    /// The inode has as many links as it can.
+    TooManyLinks,
+    /// More symbolic links than a path may have.
+    TooManySymlinks,
+    /// The extended attribute does not exist.
+    NoAttribute,
+    /// The value does not fit the caller's buffer.
+    BufferTooSmall,
+    /// The value (an attribute, a list) is larger than the file system can hold.
+    TooBig,
+    /// The inode that was named is gone, or its number was given to another.
+    Stale,
+    /// The layout or this build cannot do it.
+    Unsupported,
+    /// The object is in use in a way that forbids it.
+    Busy,
+    /// The handle is not open for this operation.
+    BadHandle,
+    /// No data or hole at or after the offset.
+    NoSuchOffset,
+    /// What was read from media contradicts the format.
+    Corrupt,
+    /// The media reported an uncorrectable error for this range.
+    Media,
+    /// The device is gone or was truncated.
+    DeviceLost,
+    /// The operating system refused an operation; see the source.
+    Io,
+}
+
+impl Kind {
+    /// The kind in words, as it stands in messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::NotFound => "no such file or directory",
+            Kind::Exists => "it exists already",
+            Kind::NotDirectory => "not a directory",
+            Kind::IsDirectory => "is a directory",
+            Kind::NotEmpty => "the directory is not empty",
+            Kind::NameTooLong => "the name is too long",
+            Kind::InvalidInput => "invalid argument",
+            Kind::NoSpace => "no space left on the device",
+            Kind::FileTooBig => "beyond the largest file size",
+            Kind::AccessDenied => "permission denied",
+            Kind::NotPermitted => "operation not permitted",
+            Kind::ReadOnly => "the file system is read-only",
+            Kind::CrossDevice => "on another file system",
+            Kind::TooManyLinks => "too many links",
+            Kind::TooManySymlinks => "too many levels of symbolic links",
+            Kind::NoAttribute => "no such attribute",
+            Kind::BufferTooSmall => "the buffer is too small",
+            Kind::TooBig => "too big to store",
+            Kind::Stale => "the inode is gone",
+            Kind::Unsupported => "not supported",
+            Kind::Busy => "in use",
+            Kind::BadHandle => "the handle is not open for this",
+            Kind::NoSuchOffset => "no data or hole at that offset",
+            Kind::Corrupt => "the file system is damaged",
+            Kind::Media => "uncorrectable media error",
+            Kind::DeviceLost => "the device is gone",
+            Kind::Io => "input/output error",
+        }
+    }
+}
+
+/// Kind, operation, object and source of a failure.
+///
+/// An error of a bare kind does not allocate, so expected failures (a lookup of a name that is not there) cost nothing.
+pub struct Error {
+    kind: Kind,
+    detail: Option<Box<Detail>>,
+}
+
+#[derive(Debug, Default)]
+struct Detail {
+    operation: &'static str,
+    object: String,
+    advice: &'static str,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of this kind with nothing more to say.
+    pub const fn new(kind: Kind) -> Error {
+        Error { kind, detail: None }
+    }
+
+    /// A structure on media that contradicts the format: which one, and how.
+    pub fn corrupt(object: impl Into<String>) -> Error {
+        Error::new(Kind::Corrupt).object(object)
+    }
+
+    /// A failed call to the operating system.
+    pub fn io(operation: &'static str, object: impl Into<String>, source: std::io::Error) -> Error {
+        Error::new(Kind::Io).operation(operation).object(object).source(source)
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The object that the operation failed on, empty when unknown.
+    pub fn object_name(&self) -> &str {
+        self.detail.as_ref().map_or("", |d| &d.object)
+    }
+
+    /// The error number of the underlying call to the operating system, when there was one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        let source = self.detail.as_ref()?.source.as_ref()?;
+        source.downcast_ref::<std::io::Error>()?.raw_os_error()
+    }
+
+    /// Names the operation that failed; an operation named before stays.
+    #[must_use]
+    pub fn operation(mut self, operation: &'static str) -> Error {
+        let detail = self.detail.get_or_insert_default();
+        if detail.operation.is_empty() {
+            detail.operation = operation;
+        }
+        self
+    }
+
+    /// Names the object that it failed on; an object named before stays.
+    #[must_use]
+    pub fn object(mut self, object: impl Into<String>) -> Error {
+        let detail = self.detail.get_or_insert_default();
+        if detail.object.is_empty() {
+            detail.object = object.into();
+        }
+        self
+    }
+
+    /// Says what the user can do about it.
+    #[must_use]
+    pub fn advice(mut self, advice: &'static str) -> Error {
+        self.detail.get_or_insert_default().advice = advice;
+        self
+    }
+
+    /// Adds the underlying cause.
+    #[must_use]
+    pub fn source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        self.detail.get_or_insert_default().source = Some(source.into());
+        self
+    }
+}
+
+impl From<Kind> for Error {
+    fn from(kind: Kind) -> Error {
+        Error::new(kind)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(detail) = &self.detail {
+            if !detail.operation.is_empty() {
+                write!(f, "{}: ", detail.operation)?;
+            }
+            if !detail.object.is_empty() {
+                write!(f, "{}: ", detail.object)?;
+            }
+        }
+        f.write_str(self.kind.as_str())?;
+        if let Some(detail) = &self.detail {
+            if let Some(source) = &detail.source {
+                write!(f, " ({source})")?;
+            }
+            if !detail.advice.is_empty() {
+                write!(f, "; {}", detail.advice)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({:?}: {self})", self.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let source = self.detail.as_ref()?.source.as_ref()?;
+        Some(source.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, Kind};
+
+    #[test]
+    fn a_message_names_operation_object_cause_and_way_out() {
+        let error = Error::new(Kind::Busy).operation("mount").object("/dev/pmem0").advice("unmount it first");
+        assert_eq!(error.to_string(), "mount: /dev/pmem0: in use; unmount it first");
+    }
+
+    #[test]
+    fn the_innermost_name_stays() {
+        let error = Error::corrupt("inode 7").object("file system").operation("read");
+        assert_eq!(error.to_string(), "read: inode 7: the file system is damaged");
+    }
+
+    #[test]
+    fn a_bare_error_is_small() {
+        assert!(size_of::<Error>() <= 16);
+    }
+}

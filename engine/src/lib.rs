@@ -1,0 +1,21 @@
+//! The contract between the parts of nacre.
+//!
+//! - [`error`]: the one error type: kind, operation, object, source. Errno exists only in the front ends.
+//! - [`units`]: media blocks, file blocks, times and inode names as distinct types.
+//! - [`attr`]: what an inode tells about itself and what can be changed.
+//! - [`contract`]: the three traits that a layout implements: [`Names`], [`Data`], [`Extents`].
+//!
+//! Nothing here depends on another crate of nacre, does I/O, or reads a clock.
+
+pub mod attr;
+pub mod contract;
+pub mod error;
+pub mod units;
+
+pub use attr::{Attr, FileKind, NewInode, SetAttr};
+pub use contract::{
+    Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FsStat, Names, Place, PlacedExtent,
+    RenameMode, SeekTo, WriteAt, XattrMode,
+};
+pub use error::{Error, Kind, Result};
+pub use units::{BLOCK_SIZE, Block, FileBlock, InodeId, LINE_SIZE, Timestamp};

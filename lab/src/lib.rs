@@ -1,0 +1,1 @@
+//! The lab: reference model, crash images, behaviour suite.

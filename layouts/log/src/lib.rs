@@ -1,0 +1,1 @@
+//! The log layout: a log of self-validating entries per inode, copy-on-write data.

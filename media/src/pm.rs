@@ -1,0 +1,53 @@
+//! The interface to persistent memory.
+
+use nacre_engine::Result;
+
+use crate::token::{Durable, Flushed, Stored};
+
+/// Persistent memory: bytes that are loaded and stored at offsets, with explicit flushes and fences.
+///
+/// Offsets and lengths are in bytes. An access outside `0..len()` is an error
+/// ([`InvalidInput`](nacre_engine::Kind::InvalidInput)), an access to memory that the hardware cannot read
+/// [`Media`](nacre_engine::Kind::Media). No reference into the memory is ever given out.
+///
+/// The crash model: an aligned 8-byte store is atomic. Ordinary stores to one line (64 bytes) reach media in order.
+/// Non-temporal stores reach it in any combination of their 8-byte words. A line that was not flushed, or flushed and
+/// not fenced, may or may not be on media after a crash.
+pub trait Pm: Send + Sync + 'static {
+    /// Size in bytes.
+    fn len(&self) -> u64;
+
+    /// True for a device without a byte.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies `buf.len()` bytes at `offset` into `buf`.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Loads the aligned 8 bytes at `offset` atomically (acquire), as a little-endian number.
+    fn load_u64(&self, offset: u64) -> Result<u64>;
+
+    /// Stores through the CPU cache, in order of address within each line.
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<Stored>;
+
+    /// Copies past the CPU cache with the widest non-temporal stores that the CPU has. Parts of a line at the edges
+    /// that are not multiples of 8 bytes are stored and flushed.
+    fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed>;
+
+    /// Fills with zeros past the CPU cache.
+    fn zero(&self, offset: u64, len: u64) -> Result<Flushed>;
+
+    /// Starts writing back the lines of a store.
+    fn flush(&self, stored: Stored) -> Flushed;
+
+    /// Waits until everything that this thread flushed is durable.
+    fn fence(&self, flushed: Flushed) -> Durable;
+
+    /// Publishes what `after` proves durable: the aligned 8 bytes at `offset` become `value` at once (release).
+    fn publish_u64(&self, offset: u64, value: u64, after: Durable) -> Result<Stored>;
+
+    /// Publishes what `after` proves durable by an entry that validates itself: `bytes` (whole lines at a line's
+    /// start) are copied past the CPU cache; the entry counts only when all of it is there.
+    fn publish_entry(&self, offset: u64, bytes: &[u8], after: Durable) -> Result<Flushed>;
+}

@@ -1,0 +1,1 @@
+//! A file system for persistent memory, usable as a library.

@@ -1,0 +1,1 @@
+//! Names, paths, handles and permissions over a layout.
