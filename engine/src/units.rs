@@ -91,7 +91,7 @@ impl Timestamp {
     /// The time from its media form, or `None` when the nanoseconds are out of range.
     pub fn unpack(packed: u64) -> Option<Timestamp> {
         let nanos = (packed & ((1 << 30) - 1)) as u32;
-        (nanos < 1_000_000_000).then(|| Timestamp { secs: (packed as i64) >> 30, nanos })
+        (nanos < 1_000_000_000).then_some(Timestamp { secs: (packed as i64) >> 30, nanos })
     }
 }
 

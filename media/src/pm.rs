@@ -51,3 +51,55 @@ pub trait Pm: Send + Sync + 'static {
     /// start) are copied past the CPU cache; the entry counts only when all of it is there.
     fn publish_entry(&self, offset: u64, bytes: &[u8], after: Durable) -> Result<Flushed>;
 }
+
+impl<P: Pm + ?Sized> Pm for std::sync::Arc<P> {
+    #[inline]
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    #[inline]
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        (**self).read(offset, buf)
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: u64) -> Result<u64> {
+        (**self).load_u64(offset)
+    }
+
+    #[inline]
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<Stored> {
+        (**self).store(offset, bytes)
+    }
+
+    #[inline]
+    fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
+        (**self).copy(offset, bytes)
+    }
+
+    #[inline]
+    fn zero(&self, offset: u64, len: u64) -> Result<Flushed> {
+        (**self).zero(offset, len)
+    }
+
+    #[inline]
+    fn flush(&self, stored: Stored) -> Flushed {
+        (**self).flush(stored)
+    }
+
+    #[inline]
+    fn fence(&self, flushed: Flushed) -> Durable {
+        (**self).fence(flushed)
+    }
+
+    #[inline]
+    fn publish_u64(&self, offset: u64, value: u64, after: Durable) -> Result<Stored> {
+        (**self).publish_u64(offset, value, after)
+    }
+
+    #[inline]
+    fn publish_entry(&self, offset: u64, bytes: &[u8], after: Durable) -> Result<Flushed> {
+        (**self).publish_entry(offset, bytes, after)
+    }
+}

@@ -1,0 +1,434 @@
+//! Simulated persistent memory.
+//!
+//! For the running code it behaves like memory: a load sees every store before it. While it records, it also writes
+//! down every store, flush and fence in the order in which they took effect; the crash module replays such a
+//! [`Trace`] and makes every image that a crash may leave.
+//!
+//! The memory is made of atomic words, so that threads may race on it without unsafe code; a store of part of a word
+//! merges into it. One lock orders the trace; when nothing is recorded no lock is taken.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nacre_engine::{BLOCK_SIZE, Error, Kind, LINE_SIZE, Result};
+
+use crate::pm::Pm;
+use crate::token::{Durable, Flushed, Stored};
+
+/// How bytes were stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreKind {
+    /// Through the CPU cache: within a line in order, and durable only after a flush and a fence.
+    Cached,
+    /// Past the CPU cache, word by word in any order, and durable after a fence.
+    NonTemporal,
+}
+
+/// One thing that happened to the memory. Threads are numbered in the order in which they first touched any
+/// simulated memory.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Bytes were stored. A non-temporal store consists of whole aligned words.
+    Store {
+        /// Who stored.
+        thread: u32,
+        /// Where.
+        offset: u64,
+        /// What.
+        bytes: Box<[u8]>,
+        /// How.
+        kind: StoreKind,
+    },
+    /// The lines that hold a range started on their way to media.
+    Flush {
+        /// Who flushed.
+        thread: u32,
+        /// First byte of the range.
+        offset: u64,
+        /// Its length.
+        len: u64,
+    },
+    /// What this thread flushed or stored non-temporally became durable.
+    Fence {
+        /// Who waited.
+        thread: u32,
+    },
+    /// The user's note, from [`SimPm::mark`].
+    Mark(u64),
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Store { thread, offset, bytes, kind } => {
+                write!(f, "thread {thread} stores {} bytes at {offset:#x} ({kind:?})", bytes.len())
+            }
+            Event::Flush { thread, offset, len } => {
+                write!(f, "thread {thread} flushes {len} bytes at {offset:#x}")
+            }
+            Event::Fence { thread } => write!(f, "thread {thread} fences"),
+            Event::Mark(value) => write!(f, "mark {value}"),
+        }
+    }
+}
+
+/// What happened, in the order in which it took effect.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// The events, the oldest first.
+    pub events: Vec<Event>,
+}
+
+impl Trace {
+    /// The number of fences in it.
+    pub fn fences(&self) -> usize {
+        self.events.iter().filter(|event| matches!(event, Event::Fence { .. })).count()
+    }
+}
+
+/// A defect that the simulated hardware is given on purpose, to prove that a test can find it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Defect {
+    /// The n-th fence that is recorded (from 0) does nothing.
+    SkipFence(u64),
+    /// The n-th flush that is recorded (from 0; a non-temporal store counts, too) does nothing.
+    SkipFlush(u64),
+    /// No fence does anything.
+    NoFences,
+}
+
+#[derive(Debug, Default)]
+struct Recorder {
+    trace: Trace,
+    defect: Option<Defect>,
+    fences: u64,
+    flushes: u64,
+}
+
+impl Recorder {
+    fn skips_flush(&mut self) -> bool {
+        let index = self.flushes;
+        self.flushes += 1;
+        self.defect == Some(Defect::SkipFlush(index))
+    }
+
+    fn skips_fence(&mut self) -> bool {
+        let index = self.fences;
+        self.fences += 1;
+        matches!(self.defect, Some(Defect::NoFences)) || self.defect == Some(Defect::SkipFence(index))
+    }
+}
+
+/// Simulated persistent memory; see the [module](self).
+pub struct SimPm {
+    words: Box<[AtomicU64]>,
+    len: u64,
+    /// One bit for each block that was stored to since the last [`SimPm::restore`].
+    touched: Box<[AtomicU64]>,
+    recording: AtomicBool,
+    recorder: Mutex<Recorder>,
+}
+
+impl SimPm {
+    /// Memory of `len` zero bytes. `len` must be a multiple of 64.
+    pub fn new(len: u64) -> SimPm {
+        assert!(len.is_multiple_of(LINE_SIZE), "the size is a multiple of a line");
+        let words = (0..len / 8).map(|_| AtomicU64::new(0)).collect();
+        SimPm::from_words(words)
+    }
+
+    /// Memory with these bytes. Their number must be a multiple of 64.
+    pub fn from_image(image: &[u8]) -> SimPm {
+        assert!((image.len() as u64).is_multiple_of(LINE_SIZE), "the size is a multiple of a line");
+        SimPm::from_words(image.chunks_exact(8).map(|chunk| AtomicU64::new(word(chunk))).collect())
+    }
+
+    fn from_words(words: Box<[AtomicU64]>) -> SimPm {
+        let len = words.len() as u64 * 8;
+        let bits = len.div_ceil(BLOCK_SIZE).div_ceil(64);
+        SimPm {
+            words,
+            len,
+            touched: (0..bits).map(|_| AtomicU64::new(0)).collect(),
+            recording: AtomicBool::new(false),
+            recorder: Mutex::default(),
+        }
+    }
+
+    /// Starts to record, with nothing recorded yet.
+    pub fn start_recording(&self) {
+        self.start_recording_with(None);
+    }
+
+    /// Starts to record on hardware with a defect.
+    pub fn start_recording_with(&self, defect: Option<Defect>) {
+        *self.recorder() = Recorder { defect, ..Recorder::default() };
+        self.recording.store(true, Ordering::SeqCst);
+    }
+
+    /// Stops recording and returns what was recorded. No other thread may be storing, or its stores are in part
+    /// outside the trace.
+    pub fn stop_recording(&self) -> Trace {
+        self.recording.store(false, Ordering::SeqCst);
+        std::mem::take(&mut self.recorder().trace)
+    }
+
+    /// Puts the caller's note into the trace, when one is recorded.
+    pub fn mark(&self, value: u64) {
+        if self.is_recording() {
+            self.recorder().trace.events.push(Event::Mark(value));
+        }
+    }
+
+    /// A copy of all bytes as the running code sees them.
+    pub fn snapshot(&self) -> Vec<u8> {
+        self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect()
+    }
+
+    /// Makes the bytes equal to `image`, on the promise that they were equal to it before the stores since the last
+    /// call: only blocks that were stored to are copied.
+    pub fn restore(&self, image: &[u8]) {
+        assert_eq!(image.len() as u64, self.len, "an image of this memory");
+        for (index, bits) in self.touched.iter().enumerate() {
+            let mut bits = bits.swap(0, Ordering::Relaxed);
+            while bits != 0 {
+                let block = index * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let words_per_block = BLOCK_SIZE as usize / 8;
+                let start = block * words_per_block;
+                let end = (start + words_per_block).min(self.words.len());
+                for at in start..end {
+                    self.words[at].store(word(&image[at * 8..at * 8 + 8]), Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Changes bytes without a trace and without asking the model: the hand of a test.
+    pub fn poke(&self, offset: u64, bytes: &[u8]) {
+        self.check(offset, bytes.len() as u64).expect("inside the memory");
+        self.write_bytes(offset, bytes);
+    }
+
+    fn is_recording(&self) -> bool {
+        self.recording.load(Ordering::Relaxed)
+    }
+
+    fn recorder(&self) -> MutexGuard<'_, Recorder> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => {
+                Err(Error::new(Kind::InvalidInput)
+                    .object(format!("bytes {offset}+{len} of simulated memory")))
+            }
+        }
+    }
+
+    fn touch(&self, offset: u64, len: u64) {
+        for block in offset / BLOCK_SIZE..(offset + len).div_ceil(BLOCK_SIZE) {
+            let (bits, bit) = (&self.touched[(block / 64) as usize], 1 << (block % 64));
+            if bits.load(Ordering::Relaxed) & bit == 0 {
+                bits.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn write_bytes(&self, offset: u64, bytes: &[u8]) {
+        self.touch(offset, bytes.len() as u64);
+        for piece in pieces(offset, bytes.len()) {
+            let cell = &self.words[piece.word];
+            let new = piece.value(bytes);
+            if piece.is_whole() {
+                cell.store(new, Ordering::Release);
+            } else {
+                let mask = piece.mask();
+                let merged =
+                    cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(old & !mask | new));
+                debug_assert!(merged.is_ok());
+            }
+        }
+    }
+
+    /// Stores with a record of it, or without one.
+    fn write(&self, offset: u64, bytes: &[u8], kind: StoreKind) {
+        if bytes.is_empty() {
+            return;
+        }
+        if !self.is_recording() {
+            return self.write_bytes(offset, bytes);
+        }
+        let mut recorder = self.recorder();
+        self.write_bytes(offset, bytes);
+        let mut kind = kind;
+        if kind == StoreKind::NonTemporal && recorder.skips_flush() {
+            kind = StoreKind::Cached;
+        }
+        let event = Event::Store { thread: thread_number(), offset, bytes: bytes.into(), kind };
+        recorder.trace.events.push(event);
+    }
+
+    fn flush_range(&self, offset: u64, len: u64) {
+        if len == 0 || !self.is_recording() {
+            return;
+        }
+        let mut recorder = self.recorder();
+        if !recorder.skips_flush() {
+            recorder.trace.events.push(Event::Flush { thread: thread_number(), offset, len });
+        }
+    }
+}
+
+impl Pm for SimPm {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.check(offset, buf.len() as u64)?;
+        for piece in pieces(offset, buf.len()) {
+            let bytes = self.words[piece.word].load(Ordering::Acquire).to_le_bytes();
+            buf[piece.from..piece.from + piece.len]
+                .copy_from_slice(&bytes[piece.shift..piece.shift + piece.len]);
+        }
+        Ok(())
+    }
+
+    fn load_u64(&self, offset: u64) -> Result<u64> {
+        check_aligned(offset)?;
+        self.check(offset, 8)?;
+        Ok(self.words[(offset / 8) as usize].load(Ordering::Acquire))
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<Stored> {
+        self.check(offset, bytes.len() as u64)?;
+        self.write(offset, bytes, StoreKind::Cached);
+        Ok(Stored::new(offset, bytes.len() as u64))
+    }
+
+    fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
+        self.check(offset, bytes.len() as u64)?;
+        let head = (offset.next_multiple_of(8) - offset).min(bytes.len() as u64) as usize;
+        let (head, rest) = bytes.split_at(head);
+        let (body, tail) = rest.split_at(rest.len() & !7);
+        for (at, edge) in [(offset, head), (offset + (bytes.len() - tail.len()) as u64, tail)] {
+            self.write(at, edge, StoreKind::Cached);
+            self.flush_range(at, edge.len() as u64);
+        }
+        self.write(offset + head.len() as u64, body, StoreKind::NonTemporal);
+        Ok(Flushed::new())
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> Result<Flushed> {
+        self.check(offset, len)?;
+        let zeros = [0; BLOCK_SIZE as usize];
+        let mut at = offset;
+        while at < offset + len {
+            let piece = (BLOCK_SIZE - at % BLOCK_SIZE).min(offset + len - at);
+            self.copy(at, &zeros[..piece as usize])?.may_be_lost();
+            at += piece;
+        }
+        Ok(Flushed::new())
+    }
+
+    fn flush(&self, stored: Stored) -> Flushed {
+        self.flush_range(stored.offset, stored.len);
+        Flushed::new()
+    }
+
+    fn fence(&self, _flushed: Flushed) -> Durable {
+        if self.is_recording() {
+            let mut recorder = self.recorder();
+            if !recorder.skips_fence() {
+                recorder.trace.events.push(Event::Fence { thread: thread_number() });
+            }
+        }
+        Durable::new()
+    }
+
+    fn publish_u64(&self, offset: u64, value: u64, _after: Durable) -> Result<Stored> {
+        check_aligned(offset)?;
+        self.store(offset, &value.to_le_bytes())
+    }
+
+    fn publish_entry(&self, offset: u64, bytes: &[u8], _after: Durable) -> Result<Flushed> {
+        if !offset.is_multiple_of(LINE_SIZE) || !(bytes.len() as u64).is_multiple_of(LINE_SIZE) {
+            return Err(Error::new(Kind::InvalidInput)
+                .object(format!("an entry at {offset} that is not whole lines")));
+        }
+        self.copy(offset, bytes)
+    }
+}
+
+/// The part of a byte range that lies in one word.
+pub(crate) struct Piece {
+    /// Index of the word.
+    pub(crate) word: usize,
+    /// First byte within the word.
+    pub(crate) shift: usize,
+    /// First byte within the range.
+    pub(crate) from: usize,
+    /// Bytes in this piece, 1 to 8.
+    pub(crate) len: usize,
+}
+
+impl Piece {
+    fn is_whole(&self) -> bool {
+        self.len == 8
+    }
+
+    /// The bits of the word that the piece covers.
+    pub(crate) fn mask(&self) -> u64 {
+        (u64::MAX >> (64 - 8 * self.len)) << (8 * self.shift)
+    }
+
+    /// The piece of `bytes` in its position within the word.
+    pub(crate) fn value(&self, bytes: &[u8]) -> u64 {
+        let mut value = [0; 8];
+        value[self.shift..self.shift + self.len].copy_from_slice(&bytes[self.from..self.from + self.len]);
+        u64::from_le_bytes(value)
+    }
+}
+
+/// Splits a byte range at the borders of words, in ascending order.
+pub(crate) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        (from < len).then(|| {
+            let at = offset + from as u64;
+            let shift = (at % 8) as usize;
+            let piece = Piece { word: (at / 8) as usize, shift, from, len: (8 - shift).min(len - from) };
+            from += piece.len;
+            piece
+        })
+    })
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+fn check_aligned(offset: u64) -> Result<()> {
+    if offset.is_multiple_of(8) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::InvalidInput).object(format!("a word at {offset}, which is not a multiple of 8")))
+}
+
+/// A small number for this thread.
+fn thread_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    thread_local!(static NUMBER: Cell<Option<u32>> = const { Cell::new(None) });
+    NUMBER.with(|number| {
+        number.get().unwrap_or_else(|| {
+            let new = NEXT.fetch_add(1, Ordering::Relaxed);
+            number.set(Some(new));
+            new
+        })
+    })
+}
