@@ -1,0 +1,65 @@
+# What can be done here. Each target installs what it needs on a fresh Debian 12 machine with Rust (as root).
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+# mount(8) and fsck(8) look for their helpers here, whatever the prefix is.
+SBINDIR ?= /sbin
+KILLS ?= 500
+
+.PHONY: all test nightly demo lint bench soak install uninstall help
+
+all:
+	cargo build --release -p nacre-cli
+
+help:
+	@echo "make           build the nacre command (target/release/nacre)"
+	@echo "make test      build, lints, all tests; at most 15 minutes"
+	@echo "make nightly   the long tests: the world's own test programs; at most 80 minutes"
+	@echo "make demo      watch it work and survive a kill"
+	@echo "make lint      formatting and clippy"
+	@echo "make bench     the figures, beside tmpfs"
+	@echo "make soak      kill and remount until told otherwise (KILLS=$(KILLS))"
+	@echo "make install   into PREFIX=$(PREFIX), helpers for mount and fsck into SBINDIR=$(SBINDIR)"
+
+test:
+	@scripts/test.sh
+
+nightly:
+	@scripts/nightly.sh
+
+demo:
+	@cargo build --quiet --release -p nacre-cli
+	@target/release/nacre demo
+
+lint:
+	cargo fmt --all -- --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+bench:
+	cargo run --release -p nacre-bench -- $(BENCH_ARGS)
+
+soak:
+	@scripts/install-deps.sh test
+	NACRE_KILLS=$(KILLS) cargo test --release -p nacre-cli --test system -- --nocapture kill
+
+install:
+	cargo build --release -p nacre-cli
+	install -D -m 755 target/release/nacre $(DESTDIR)$(PREFIX)/bin/nacre
+	install -d $(DESTDIR)$(SBINDIR)
+	for name in mkfs.nacre fsck.nacre mount.nacre mount.fuse.nacre; do \
+		ln -sfn $(PREFIX)/bin/nacre $(DESTDIR)$(SBINDIR)/$$name || exit 1; done
+	install -d $(DESTDIR)$(PREFIX)/share/man/man8
+	target/release/nacre man $(DESTDIR)$(PREFIX)/share/man/man8
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	target/release/nacre completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nacre
+	target/release/nacre completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nacre
+	target/release/nacre completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/nacre $(DESTDIR)$(PREFIX)/share/man/man8/nacre.8 \
+		$(DESTDIR)$(PREFIX)/share/man/man8/nacre-*.8 \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nacre \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nacre \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish
+	for name in mkfs.nacre fsck.nacre mount.nacre mount.fuse.nacre; do rm -f $(DESTDIR)$(SBINDIR)/$$name; done

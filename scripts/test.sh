@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# make test: lints, then every test of the workspace, the whole-system tests on a mount among them.
+# Ends with one line "N passed, N failed". What cannot run here (no root, no /dev/fuse) is named as left out.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+. scripts/lib.sh
+
+started=$SECONDS
+log=$(mktemp "${TMPDIR:-/tmp}/nacre-test.XXXXXX")
+trap 'rm -f "$log"' EXIT
+passed=0
+failed=0
+
+# name command...: one step that is a test by itself.
+step() {
+    local name=$1 from=$SECONDS
+    shift
+    if "$@"; then
+        echo "== $name: passed in $((SECONDS - from)) s"
+        passed=$((passed + 1))
+    else
+        echo "== $name: FAILED after $((SECONDS - from)) s"
+        failed=$((failed + 1))
+    fi
+}
+
+scripts/install-deps.sh test 2>&1 | tee -a "$log"
+can_mount || echo "left out: tests on a mount (they need root and /dev/fuse)" | tee -a "$log"
+
+step "formatting" cargo fmt --all -- --check
+step "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+# Output goes to the log as well: the counts and what was left out are read from it.
+from=$SECONDS
+cargo test --workspace --no-fail-fast 2>&1 | tee -a "$log"
+status=${PIPESTATUS[0]}
+echo "== cargo test took $((SECONDS - from)) s"
+
+read -r tests_passed tests_failed < <(awk '
+    /^test result:/ { for (i = 1; i < NF; i++) { if ($(i + 1) == "passed;") p += $i; if ($(i + 1) == "failed;") f += $i } }
+    END { print p + 0, f + 0 }' "$log")
+# A crate that does not build, or a test program that dies, has no result line of its own.
+if [ "$status" -ne 0 ] && [ "$tests_failed" -eq 0 ]; then
+    tests_failed=1
+fi
+passed=$((passed + tests_passed))
+failed=$((failed + tests_failed))
+
+echo
+if grep -q '^left out:' "$log"; then
+    grep '^left out:' "$log" | sort -u
+fi
+echo "took $((SECONDS - started)) s"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
