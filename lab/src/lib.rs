@@ -1,1 +1,3 @@
 //! The lab: reference model, crash images, behaviour suite.
+
+pub mod model;

@@ -1,0 +1,99 @@
+//! The reference model: the contract in memory, simple and obviously right rather than fast.
+//!
+//! One lock stands around a plain [`State`]. Files are maps of 4 KiB blocks, so sparse files of any size cost nothing;
+//! directories are maps from cookie to entry, with cookies that only grow. Error kinds and their precedence are those
+//! of Linux: where two things are wrong, the kernel's order of checks decides (`may_delete`, `may_create`,
+//! `do_renameat2`).
+//!
+//! [`Mutant`] is the same with one flaw on purpose: what compares layouts with the model must find each of them.
+
+mod data;
+mod mutant;
+mod names;
+mod state;
+
+use std::sync::Arc;
+
+use nacre_engine::{FileKind, InodeId};
+use parking_lot::Mutex;
+
+use state::{ROOT, State};
+
+pub use mutant::{Flaw, Mutant};
+
+/// The largest file of the model: 16 TiB.
+pub const MAX_FILE_SIZE: u64 = 1 << 44;
+/// The largest value of an extended attribute.
+pub const MAX_XATTR_SIZE: usize = 64 << 10;
+
+/// The contract in memory.
+pub struct MemLayout {
+    state: Arc<Mutex<State>>,
+    root: MemNode,
+}
+
+/// A held inode of [`MemLayout`].
+#[derive(Clone)]
+pub struct MemNode {
+    hold: Arc<Hold>,
+}
+
+/// What keeps an inode from being reclaimed. It must never be dropped while the state is locked.
+struct Hold {
+    state: Arc<Mutex<State>>,
+    id: InodeId,
+    kind: FileKind,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.state.lock();
+        state.get_mut(self.id.number).holds -= 1;
+        state.reclaim_if_unused(self.id.number);
+    }
+}
+
+impl Default for MemLayout {
+    /// 4 GiB and a million inodes.
+    fn default() -> MemLayout {
+        MemLayout::new(1 << 20, 1 << 20)
+    }
+}
+
+impl MemLayout {
+    /// An empty file system of `capacity` blocks for data and `max_inodes` inodes. What it stores takes memory when it
+    /// is stored.
+    pub fn new(capacity: u64, max_inodes: u64) -> MemLayout {
+        MemLayout::over(State::new(capacity, max_inodes))
+    }
+
+    /// The file system as it is after an unmount and a mount: nothing is held, and what has no name is gone. This one
+    /// stays as it is, apart from it.
+    #[must_use]
+    pub fn remount(&self) -> MemLayout {
+        MemLayout::over(self.state.lock().remounted())
+    }
+
+    fn over(state: State) -> MemLayout {
+        let state = Arc::new(Mutex::new(state));
+        let root = hold(&state, &mut state.lock(), ROOT);
+        MemLayout { state, root }
+    }
+
+    fn hold(&self, state: &mut State, number: u64) -> MemNode {
+        hold(&self.state, state, number)
+    }
+}
+
+/// Holds an inode. The result must outlive the lock on `state`.
+fn hold(shared: &Arc<Mutex<State>>, state: &mut State, number: u64) -> MemNode {
+    let inode = state.get_mut(number);
+    inode.holds += 1;
+    MemNode { hold: Arc::new(Hold { state: Arc::clone(shared), id: inode.attr.id, kind: inode.attr.kind }) }
+}
+
+impl MemNode {
+    fn number(&self) -> u64 {
+        self.hold.id.number
+    }
+}
