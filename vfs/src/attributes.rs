@@ -1,0 +1,201 @@
+//! Reading and changing attributes: the rules of chmod, chown, truncate and utimens.
+
+use nacre_engine::{Attr, FileKind, Kind, Result, SetAttr, Timestamp, XattrMode};
+
+use crate::caller::{Caller, WANT_WRITE};
+use crate::xattr::ACL_ACCESS;
+use crate::{Layout, Vfs};
+
+const SET_UID: u32 = 0o4000;
+const SET_GID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o0010;
+
+/// The mode after a change of content. A set-gid bit without execution by the group has another meaning and stays.
+pub(crate) fn without_set_id(mode: u32) -> u32 {
+    let mode = mode & !SET_UID;
+    if mode & GROUP_EXECUTE != 0 { mode & !SET_GID } else { mode }
+}
+
+/// What becomes of a time, as in utimensat(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// It stays.
+    Omit,
+    /// It becomes the time of the change.
+    Now,
+    /// It becomes this.
+    At(Timestamp),
+}
+
+impl SetTime {
+    fn resolve(self, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            SetTime::Omit => None,
+            SetTime::Now => Some(now),
+            SetTime::At(time) => Some(time),
+        }
+    }
+}
+
+impl<L: Layout> Vfs<L> {
+    /// The attributes.
+    #[inline]
+    pub fn getattr(&self, node: &L::Node) -> Result<Attr> {
+        self.layout.getattr(node)
+    }
+
+    /// Changes attributes and returns the new ones.
+    ///
+    /// - Only the owner changes mode and times, and gives the file to a group that it is in; everything else about
+    ///   ownership and flags takes privilege ([`NotPermitted`](Kind::NotPermitted)). The size takes the right to
+    ///   write. All of this only when the caller is to be checked.
+    /// - The mode of a file with an access ACL changes the ACL, too. Set-gid is dropped when the caller is not in the
+    ///   group of the file.
+    /// - A change of owner or group drops the set-id bits of everything but directories; so does a change of size by
+    ///   a caller who is checked and not privileged, and any change with `kill_suidgid`.
+    pub fn setattr(
+        &self,
+        caller: &Caller<'_>,
+        node: &L::Node,
+        change: &SetAttr,
+        kill_suidgid: bool,
+    ) -> Result<Attr> {
+        self.writable()?;
+        if caller.restricted() {
+            self.check_setattr(caller, node, change)?;
+        }
+        self.apply(caller, node, change, kill_suidgid)
+    }
+
+    /// Sets the times. Both to now takes the right to write or ownership, anything else ownership.
+    pub fn set_times(
+        &self,
+        caller: &Caller<'_>,
+        node: &L::Node,
+        atime: SetTime,
+        mtime: SetTime,
+    ) -> Result<Attr> {
+        self.writable()?;
+        let attr = self.layout.getattr(node)?;
+        if atime == SetTime::Omit && mtime == SetTime::Omit {
+            return Ok(attr);
+        }
+        if caller.restricted() && !caller.owns(&attr) {
+            if atime != SetTime::Now || mtime != SetTime::Now {
+                return Err(Kind::NotPermitted.into());
+            }
+            self.check_rights(caller, node, &attr, WANT_WRITE)?;
+        }
+        let now = self.now();
+        let change = SetAttr { atime: atime.resolve(now), mtime: mtime.resolve(now), ..SetAttr::default() };
+        self.layout.setattr(node, &change, now)
+    }
+
+    /// Changes the size through a handle, which had the right to write when it was opened.
+    pub(crate) fn set_len(&self, node: &L::Node, size: u64, kill_suidgid: bool) -> Result<()> {
+        self.writable()?;
+        let change = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.apply(&Caller::ROOT, node, &change, kill_suidgid).map(drop)
+    }
+
+    fn check_setattr(&self, caller: &Caller<'_>, node: &L::Node, change: &SetAttr) -> Result<()> {
+        let attr = self.layout.getattr(node)?;
+        let owns = caller.owns(&attr);
+        let needs_owner = change.mode.is_some() || change.atime.is_some() || change.mtime.is_some();
+        let takes_owner = change.uid.is_some_and(|uid| uid != attr.uid || !owns);
+        let takes_group = change.gid.is_some_and(|gid| !owns || gid != attr.gid && !caller.in_group(gid));
+        if needs_owner && !owns || takes_owner || takes_group || change.flags.is_some() {
+            return Err(Kind::NotPermitted.into());
+        }
+        if change.size.is_some() {
+            self.check_rights(caller, node, &attr, WANT_WRITE)?;
+        }
+        Ok(())
+    }
+
+    fn apply(
+        &self,
+        caller: &Caller<'_>,
+        node: &L::Node,
+        change: &SetAttr,
+        kill_suidgid: bool,
+    ) -> Result<Attr> {
+        if change.size.is_some() {
+            self.require_regular(node)?;
+        }
+        let chown = change.uid.is_some() || change.gid.is_some();
+        if change.mode.is_none() && !chown && change.size.is_none() && !kill_suidgid {
+            return self.layout.setattr(node, change, self.now());
+        }
+        let guard = self.attribute_lock(node);
+        let before = self.layout.getattr(node)?;
+        let mut change = *change;
+        change.mode = match change.mode {
+            Some(_) if before.kind == FileKind::Symlink => return Err(Kind::Unsupported.into()),
+            Some(mode) => Some(asked_mode(caller, &before, &change, mode, kill_suidgid)),
+            None => implied_mode(caller, &before, &change, kill_suidgid),
+        };
+        if before.kind == FileKind::Regular && (chown || change.size.is_some()) {
+            self.drop_capability(node)?;
+        }
+        let attr = self.commit_attributes(node, &before, change)?;
+        drop(guard);
+        if attr.mode & (SET_UID | SET_GID) != 0 && attr.mode != before.mode {
+            self.raise_privilege_epoch();
+        }
+        Ok(attr)
+    }
+
+    /// Changes attributes, and the access ACL with the permission bits. The attribute lock is held.
+    fn commit_attributes(&self, node: &L::Node, before: &Attr, mut change: SetAttr) -> Result<Attr> {
+        let permissions = |mode: u32| mode & 0o777;
+        if let Some(mode) = change.mode
+            && permissions(mode) != permissions(before.mode)
+            && let Some(mut acl) = self.stored_acl(node, ACL_ACCESS)?
+        {
+            acl.set_mode(mode);
+            let value = acl.to_bytes();
+            self.layout.set_xattr(node, ACL_ACCESS, &value, XattrMode::Set, Some(mode), self.now())?;
+            change.mode = None;
+            if change == SetAttr::default() {
+                return self.layout.getattr(node);
+            }
+        }
+        self.layout.setattr(node, &change, self.now())
+    }
+}
+
+/// The mode that results when this one is asked for.
+fn asked_mode(caller: &Caller<'_>, before: &Attr, change: &SetAttr, mode: u32, kill_suidgid: bool) -> u32 {
+    let mut mode = mode & 0o7777;
+    if caller.restricted() && !caller.in_group(change.gid.unwrap_or(before.gid)) {
+        mode &= !SET_GID;
+    }
+    if kill_suidgid && before.kind != FileKind::Directory { without_set_id(mode) } else { mode }
+}
+
+/// The mode that a change of something else implies, when it is another than before.
+fn implied_mode(caller: &Caller<'_>, before: &Attr, change: &SetAttr, kill_suidgid: bool) -> Option<u32> {
+    let chown = change.uid.is_some() || change.gid.is_some();
+    let truncated = change.size.is_some() && caller.restricted();
+    if before.kind == FileKind::Directory || !(chown || truncated || kill_suidgid) {
+        return None;
+    }
+    let mut mode = without_set_id(before.mode);
+    if chown && caller.restricted() && !caller.in_group(change.gid.unwrap_or(before.gid)) {
+        mode &= !SET_GID;
+    }
+    (mode != before.mode).then_some(mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_set_id;
+
+    #[test]
+    fn set_gid_without_execution_by_the_group_stays() {
+        assert_eq!(without_set_id(0o6755), 0o755);
+        assert_eq!(without_set_id(0o6745), 0o2745);
+        assert_eq!(without_set_id(0o1644), 0o1644);
+    }
+}

@@ -1,0 +1,279 @@
+//! The file system over a layout, and contents by node.
+
+use std::io::IoSlice;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nacre_engine::{
+    DirEntry, Durability, FallocateMode, FileKind, FsStat, InodeId, Kind, Result, SeekTo, SetAttr, Timestamp,
+    WriteAt,
+};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::caller::{Caller, WANT_READ};
+use crate::xattr::CAPABILITY;
+use crate::{Layout, attributes};
+
+/// Locks for changes of attributes that depend on what they were; an inode takes the one of its number.
+const ATTRIBUTE_LOCKS: usize = 64;
+
+/// How a [`Vfs`] behaves.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct VfsOptions {
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Never note that a file was read.
+    pub no_atime: bool,
+}
+
+/// A file system: the rules of names and permissions over one layout.
+pub struct Vfs<L: Layout> {
+    pub(crate) layout: L,
+    pub(crate) options: VfsOptions,
+    /// Held, so that absolute paths do not count references on a node that every thread uses.
+    pub(crate) root: L::Node,
+    attribute_locks: Box<[Mutex<()>]>,
+    /// Grows whenever some file may have become one whose set-id bits or capabilities a write must remove. Handles
+    /// remember the value at which they found nothing to remove.
+    privilege_epoch: AtomicU64,
+}
+
+impl<L: Layout> Vfs<L> {
+    /// A file system over this layout.
+    pub fn new(layout: L, options: VfsOptions) -> Vfs<L> {
+        Vfs {
+            root: layout.root(),
+            layout,
+            options,
+            attribute_locks: (0..ATTRIBUTE_LOCKS).map(|_| Mutex::new(())).collect(),
+            privilege_epoch: AtomicU64::new(1),
+        }
+    }
+
+    /// The layout below.
+    pub fn layout(&self) -> &L {
+        &self.layout
+    }
+
+    /// Gives the layout back, to be unmounted. The caller has dropped all nodes.
+    pub fn into_layout(self) -> L {
+        let Vfs { layout, root, .. } = self;
+        drop(root);
+        layout
+    }
+
+    /// How it was set up.
+    pub fn options(&self) -> &VfsOptions {
+        &self.options
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> &L::Node {
+        &self.root
+    }
+
+    /// The name of a held inode.
+    pub fn id(&self, node: &L::Node) -> InodeId {
+        self.layout.id(node)
+    }
+
+    /// The kind of a held inode.
+    pub fn kind(&self, node: &L::Node) -> FileKind {
+        self.layout.kind(node)
+    }
+
+    /// The time that operations are stamped with: that of the last tick of the kernel, which costs no system call.
+    #[inline]
+    pub fn now(&self) -> Timestamp {
+        let time = clock_gettime(ClockId::RealtimeCoarse);
+        Timestamp::new(time.tv_sec, time.tv_nsec as u32)
+    }
+
+    #[inline]
+    pub(crate) fn writable(&self) -> Result<()> {
+        if self.options.read_only { Err(Kind::ReadOnly.into()) } else { Ok(()) }
+    }
+
+    /// Serialises changes of this inode's attributes that depend on what they were.
+    pub(crate) fn attribute_lock(&self, node: &L::Node) -> MutexGuard<'_, ()> {
+        let number = self.layout.id(node).number;
+        self.attribute_locks[(number % ATTRIBUTE_LOCKS as u64) as usize].lock()
+    }
+
+    pub(crate) fn privilege_epoch(&self) -> u64 {
+        self.privilege_epoch.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn raise_privilege_epoch(&self) {
+        self.privilege_epoch.fetch_add(1, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn require_regular(&self, node: &L::Node) -> Result<()> {
+        match self.layout.kind(node) {
+            FileKind::Regular => Ok(()),
+            FileKind::Directory => Err(Kind::IsDirectory.into()),
+            _ => Err(Kind::InvalidInput.into()),
+        }
+    }
+
+    /// Reads up to `buf.len()` bytes at `offset`; the count is smaller only at the end of the file.
+    #[inline]
+    pub fn read(&self, node: &L::Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.require_regular(node)?;
+        let stamps = !self.options.no_atime && !self.options.read_only;
+        self.layout.read(node, offset, buf, stamps.then(|| self.now()))
+    }
+
+    /// Writes all of `data` as one operation; returns the offset that it went to.
+    ///
+    /// File capabilities go. Set-id bits go when `kill_suidgid` says so, or when the caller's permissions are to be
+    /// checked and it is not privileged.
+    pub fn write(
+        &self,
+        caller: &Caller<'_>,
+        node: &L::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        kill_suidgid: bool,
+    ) -> Result<u64> {
+        self.writable()?;
+        self.require_regular(node)?;
+        self.drop_privileges(node, kill_suidgid || caller.restricted())?;
+        self.write_content(node, at, data, durability)
+    }
+
+    /// A write to a regular file of a writable file system, without a look at its privileges.
+    #[inline]
+    pub(crate) fn write_content(
+        &self,
+        node: &L::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+    ) -> Result<u64> {
+        if data.iter().all(|slice| slice.is_empty()) {
+            return match at {
+                WriteAt::Offset(offset) => Ok(offset),
+                WriteAt::End => Ok(self.layout.getattr(node)?.size),
+            };
+        }
+        self.layout.write(node, at, data, durability, self.now())
+    }
+
+    /// Removes what must not outlive a change of content: file capabilities, and set-id bits when asked.
+    pub(crate) fn drop_privileges(&self, node: &L::Node, kill_suidgid: bool) -> Result<()> {
+        if kill_suidgid {
+            let mode = self.layout.getattr(node)?.mode;
+            if attributes::without_set_id(mode) != mode {
+                let _guard = self.attribute_lock(node);
+                let mode = attributes::without_set_id(self.layout.getattr(node)?.mode);
+                self.layout.setattr(node, &SetAttr { mode: Some(mode), ..SetAttr::default() }, self.now())?;
+            }
+        }
+        self.drop_capability(node)
+    }
+
+    /// Removes file capabilities.
+    pub(crate) fn drop_capability(&self, node: &L::Node) -> Result<()> {
+        match self.layout.get_xattr(node, CAPABILITY) {
+            Ok(_) => match self.layout.remove_xattr(node, CAPABILITY, self.now()) {
+                Err(error) if error.kind() != Kind::NoAttribute => Err(error),
+                _ => Ok(()),
+            },
+            Err(error) if matches!(error.kind(), Kind::NoAttribute | Kind::Unsupported) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Allocates, frees or zeroes a range of a regular file; privileges go as with [`Vfs::write`].
+    pub fn fallocate(
+        &self,
+        caller: &Caller<'_>,
+        node: &L::Node,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.writable()?;
+        self.require_regular(node)?;
+        if len == 0 {
+            return Err(Kind::InvalidInput.into());
+        }
+        if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Kind::FileTooBig.into());
+        }
+        self.drop_privileges(node, caller.restricted())?;
+        self.layout.fallocate(node, mode, offset, len, self.now())
+    }
+
+    /// The next data or hole at or after `offset`; [`NoSuchOffset`](Kind::NoSuchOffset) beyond the last.
+    pub fn seek(&self, node: &L::Node, offset: u64, to: SeekTo) -> Result<u64> {
+        self.require_regular(node)?;
+        self.layout.seek(node, offset, to)
+    }
+
+    /// Makes everything about this inode durable.
+    pub fn sync(&self, node: &L::Node) -> Result<()> {
+        self.layout.sync(node)
+    }
+
+    /// Makes everything durable.
+    pub fn sync_all(&self) -> Result<()> {
+        self.layout.sync_all()
+    }
+
+    /// Reports the entries after `cookie` (0 for the first) until `visit` breaks: first `.` and `..`, with the cookies
+    /// 1 and 2, then those of the layout. `visit` must not use this directory.
+    pub fn read_dir(
+        &self,
+        caller: &Caller<'_>,
+        dir: &L::Node,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if self.layout.kind(dir) != FileKind::Directory {
+            return Err(Kind::NotDirectory.into());
+        }
+        self.permit(caller, dir, WANT_READ)?;
+        self.read_dir_content(dir, cookie, visit)
+    }
+
+    pub(crate) fn read_dir_content(
+        &self,
+        dir: &L::Node,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let kind = FileKind::Directory;
+        if cookie == 0 {
+            let dot = DirEntry { cookie: 1, name: b".", id: self.layout.id(dir), kind };
+            if visit(dot).is_break() {
+                return Ok(());
+            }
+        }
+        if cookie <= 1 {
+            let parent = self.layout.parent(dir)?;
+            let dots = DirEntry { cookie: 2, name: b"..", id: self.layout.id(&parent), kind };
+            if visit(dots).is_break() {
+                return Ok(());
+            }
+        }
+        self.layout.read_dir(dir, if cookie <= 2 { 0 } else { cookie }, visit)
+    }
+
+    /// The target of a symbolic link; [`InvalidInput`](Kind::InvalidInput) for anything else.
+    pub fn read_link(&self, node: &L::Node) -> Result<Vec<u8>> {
+        if self.layout.kind(node) != FileKind::Symlink {
+            return Err(Kind::InvalidInput.into());
+        }
+        self.layout.read_link(node)
+    }
+
+    /// Space and its use.
+    pub fn stat(&self) -> FsStat {
+        self.layout.stat()
+    }
+}

@@ -1,0 +1,199 @@
+//! Opening files.
+
+use nacre_engine::{Attr, FileKind, Kind, Result};
+
+use crate::caller::{Caller, WANT_READ, WANT_WRITE};
+use crate::namespace::Create;
+use crate::path::Place;
+use crate::{Handle, Layout, Vfs};
+
+/// How a file is opened, as in open(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OpenFlags {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Each write goes to the end of the file (and `write` is implied).
+    pub append: bool,
+    /// Make the file when it is not there.
+    pub create: bool,
+    /// Make the file; it must not be there. A symbolic link counts as there.
+    pub create_new: bool,
+    /// Cut the file to no bytes.
+    pub truncate: bool,
+    /// It must be a directory.
+    pub directory: bool,
+    /// A symbolic link at the path's end is an error, or is itself opened when `path` is given.
+    pub nofollow: bool,
+    /// The path names a directory in which a file without a name is made.
+    pub tmpfile: bool,
+    /// Each write is durable on return, with all that is needed to read it back and its attributes.
+    pub sync: bool,
+    /// Each write is durable on return, with all that is needed to read it back.
+    pub dsync: bool,
+    /// Only the inode is held: no reading, no writing, and no permission on it is needed.
+    pub path: bool,
+}
+
+impl OpenFlags {
+    pub(crate) fn writes(&self) -> bool {
+        self.write || self.append
+    }
+
+    fn creates(&self) -> bool {
+        self.create || self.create_new
+    }
+
+    fn check(&self) -> Result<()> {
+        let opens = self.read || self.writes() || self.path;
+        let sensible = opens
+            && !(self.truncate && !self.writes())
+            && !(self.directory && self.creates())
+            && !(self.tmpfile && (!self.writes() || self.creates() || self.path))
+            && !(self.path && (self.creates() || self.truncate));
+        if sensible { Ok(()) } else { Err(Kind::InvalidInput.into()) }
+    }
+
+    fn wants(&self) -> u32 {
+        let mut want = 0;
+        if self.path {
+            return want;
+        }
+        if self.read {
+            want |= WANT_READ;
+        }
+        if self.writes() {
+            want |= WANT_WRITE;
+        }
+        want
+    }
+}
+
+impl<L: Layout> Vfs<L> {
+    /// Opens what a path names, or makes a regular file with this mode where the flags say so.
+    pub fn open(
+        &self,
+        caller: &Caller<'_>,
+        start: &L::Node,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<Handle<L>> {
+        flags.check()?;
+        if flags.creates() && path.ends_with(b"/") {
+            return Err(Kind::IsDirectory.into());
+        }
+        if flags.tmpfile {
+            let dir = self.resolve(caller, start, path, true)?;
+            let node = self.create_unnamed(caller, &dir, mode)?;
+            return Ok(Handle::new(node, flags, caller));
+        }
+        if flags.create_new {
+            let place = self.resolve_place(caller, start, path)?;
+            return self.open_created(caller, &place, flags, mode);
+        }
+        if flags.create && !flags.nofollow {
+            let mut budget = Vfs::<L>::symlink_budget();
+            return self.with_target(caller, start, path, &mut budget, &mut |place, found| match found {
+                Some(node) => self.open_existing(caller, node, flags, place.must_be_dir),
+                None => self.open_created_or_raced(caller, place, flags, mode),
+            });
+        }
+        if flags.create {
+            let place = self.resolve_place(caller, start, path)?;
+            return match self.lookup(caller, place.dir.node(), place.name) {
+                Ok(node) => self.open_existing(caller, node, flags, place.must_be_dir),
+                Err(error) if error.kind() == Kind::NotFound => {
+                    self.open_created_or_raced(caller, &place, flags, mode)
+                }
+                Err(error) => Err(error),
+            };
+        }
+        let node = self.resolve(caller, start, path, !flags.nofollow)?;
+        self.open_existing(caller, node, flags, false)
+    }
+
+    /// Opens an inode that is held already, as if by its path.
+    pub fn open_node(&self, caller: &Caller<'_>, node: L::Node, flags: OpenFlags) -> Result<Handle<L>> {
+        flags.check()?;
+        if flags.creates() || flags.tmpfile {
+            return Err(Kind::InvalidInput.into());
+        }
+        self.open_existing(caller, node, flags, false)
+    }
+
+    /// Somebody else may make the file between our look and our attempt; then it is opened.
+    fn open_created_or_raced(
+        &self,
+        caller: &Caller<'_>,
+        place: &Place<'_, L::Node>,
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<Handle<L>> {
+        match self.open_created(caller, place, flags, mode) {
+            Err(error) if error.kind() == Kind::Exists => {
+                let node = self.lookup(caller, place.dir.node(), place.name)?;
+                self.open_existing(caller, node, flags, place.must_be_dir)
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn open_created(
+        &self,
+        caller: &Caller<'_>,
+        place: &Place<'_, L::Node>,
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<Handle<L>> {
+        if place.must_be_dir {
+            return Err(Kind::IsDirectory.into());
+        }
+        let node = self.create(caller, place.dir.node(), place.name, &Create::file(mode))?;
+        Ok(Handle::new(node, flags, caller))
+    }
+
+    fn open_existing(
+        &self,
+        caller: &Caller<'_>,
+        node: L::Node,
+        flags: OpenFlags,
+        must_be_dir: bool,
+    ) -> Result<Handle<L>> {
+        let kind = self.layout.kind(&node);
+        match kind {
+            FileKind::Directory if flags.writes() || flags.creates() => return Err(Kind::IsDirectory.into()),
+            FileKind::Directory => {}
+            _ if flags.directory || must_be_dir => return Err(Kind::NotDirectory.into()),
+            FileKind::Symlink if !flags.path => return Err(Kind::TooManySymlinks.into()),
+            _ => {}
+        }
+        self.check_open(caller, &node, flags)?;
+        if flags.truncate && kind == FileKind::Regular {
+            self.set_len(&node, 0, caller.restricted())?;
+        }
+        Ok(Handle::new(node, flags, caller))
+    }
+
+    fn check_open(&self, caller: &Caller<'_>, node: &L::Node, flags: OpenFlags) -> Result<()> {
+        if flags.path {
+            return Ok(());
+        }
+        if flags.writes() && self.options.read_only && self.layout.kind(node) == FileKind::Regular {
+            return Err(Kind::ReadOnly.into());
+        }
+        if !caller.restricted() && !flags.writes() {
+            return Ok(());
+        }
+        let attr = self.layout.getattr(node)?;
+        if flags.writes() {
+            let append_only = attr.flags & Attr::APPEND_ONLY != 0;
+            let overwrites = !flags.append || flags.truncate;
+            if attr.flags & Attr::IMMUTABLE != 0 || append_only && overwrites {
+                return Err(Kind::NotPermitted.into());
+            }
+        }
+        if caller.restricted() { self.check_rights(caller, node, &attr, flags.wants()) } else { Ok(()) }
+    }
+}

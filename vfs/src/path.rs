@@ -1,0 +1,227 @@
+//! Paths: the walk from a directory to an inode.
+
+use nacre_engine::{FileKind, Kind, Result};
+
+use crate::caller::{Caller, WANT_EXECUTE};
+use crate::{Layout, Vfs, name};
+
+/// The longest path in bytes.
+const PATH_MAX: usize = 4095;
+
+/// Symbolic links that one path may pass through.
+const SYMLINKS_MAX: u32 = 40;
+
+/// A directory that is held by the walk or by the walk's caller.
+///
+/// Cloning a node counts references on memory that threads share; so a walk borrows where it starts.
+pub enum PathBase<'a, N> {
+    /// Where the path starts.
+    Start(&'a N),
+    /// Where the walk has come to.
+    Reached(N),
+}
+
+impl<N> PathBase<'_, N> {
+    /// The node.
+    #[inline]
+    pub fn node(&self) -> &N {
+        match self {
+            PathBase::Start(node) => node,
+            PathBase::Reached(node) => node,
+        }
+    }
+}
+
+impl<N: Clone> PathBase<'_, N> {
+    fn into_node(self) -> N {
+        match self {
+            PathBase::Start(node) => node.clone(),
+            PathBase::Reached(node) => node,
+        }
+    }
+}
+
+/// The last component of a path and the directory that it stands in.
+pub struct Place<'a, N> {
+    /// The directory.
+    pub dir: PathBase<'a, N>,
+    /// The last component: a name, `.` or `..`; `.` for the root and for paths that end in `/.`.
+    pub name: &'a [u8],
+    /// The path ends in a slash: it names a directory or nothing.
+    pub must_be_dir: bool,
+}
+
+/// Splits off the first component: (component, rest without leading slashes, whether a slash followed).
+#[inline]
+fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
+    let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
+    let rest = skip_slashes(&path[end..]);
+    (&path[..end], rest, end < path.len())
+}
+
+#[inline]
+fn skip_slashes(path: &[u8]) -> &[u8] {
+    let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
+    &path[start..]
+}
+
+impl<L: Layout> Vfs<L> {
+    /// The inode that a path names, from `start` on or from the root if it starts with a slash. A symbolic link at its
+    /// end is followed if `follow` says so or a slash follows it.
+    ///
+    /// [`TooManySymlinks`](Kind::TooManySymlinks) after 40, [`NameTooLong`](Kind::NameTooLong) beyond 4095 bytes.
+    pub fn resolve(
+        &self,
+        caller: &Caller<'_>,
+        start: &L::Node,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<L::Node> {
+        let mut budget = SYMLINKS_MAX;
+        self.walk(caller, start, path, follow, &mut budget).map(PathBase::into_node)
+    }
+
+    /// The directory of a path's last component, and that component, which need not exist.
+    pub fn resolve_place<'a>(
+        &'a self,
+        caller: &Caller<'_>,
+        start: &'a L::Node,
+        path: &'a [u8],
+    ) -> Result<Place<'a, L::Node>> {
+        let mut budget = SYMLINKS_MAX;
+        self.walk_to_place(caller, start, path, &mut budget)
+    }
+
+    /// Calls `make` with the directory and name that a path means for a file that may be created: symbolic links at
+    /// its end are followed even when they point to nothing.
+    pub(crate) fn with_target<T>(
+        &self,
+        caller: &Caller<'_>,
+        start: &L::Node,
+        path: &[u8],
+        budget: &mut u32,
+        make: &mut dyn FnMut(&Place<'_, L::Node>, Option<L::Node>) -> Result<T>,
+    ) -> Result<T> {
+        let place = self.walk_to_place(caller, start, path, budget)?;
+        let dir = place.dir.node();
+        let found = match self.lookup(caller, dir, place.name) {
+            Ok(node) => Some(node),
+            Err(error) if error.kind() == Kind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        match found {
+            Some(link) if self.layout.kind(&link) == FileKind::Symlink => {
+                let target = self.follow_link(&link, budget)?;
+                self.with_target(caller, dir, &target, budget, make)
+            }
+            found => make(&place, found),
+        }
+    }
+
+    /// A budget for one path.
+    pub(crate) fn symlink_budget() -> u32 {
+        SYMLINKS_MAX
+    }
+
+    fn begin<'a>(&'a self, start: &'a L::Node, path: &'a [u8]) -> Result<(&'a L::Node, &'a [u8])> {
+        if path.len() > PATH_MAX {
+            return Err(Kind::NameTooLong.into());
+        }
+        match path.first() {
+            None => Err(Kind::NotFound.into()),
+            Some(b'/') => Ok((&self.root, skip_slashes(path))),
+            Some(_) => Ok((start, path)),
+        }
+    }
+
+    fn walk<'a>(
+        &'a self,
+        caller: &Caller<'_>,
+        start: &'a L::Node,
+        path: &'a [u8],
+        follow: bool,
+        budget: &mut u32,
+    ) -> Result<PathBase<'a, L::Node>> {
+        let (start, mut rest) = self.begin(start, path)?;
+        let mut at = PathBase::Start(start);
+        while !rest.is_empty() {
+            let (component, after, slash) = split(rest);
+            rest = after;
+            let next = self.step(caller, at, component, follow || slash, budget)?;
+            if slash && self.layout.kind(next.node()) != FileKind::Directory {
+                return Err(Kind::NotDirectory.into());
+            }
+            at = next;
+        }
+        Ok(at)
+    }
+
+    /// One component further, through a symbolic link where it is to be followed.
+    #[inline]
+    fn step<'a>(
+        &'a self,
+        caller: &Caller<'_>,
+        at: PathBase<'a, L::Node>,
+        component: &[u8],
+        follow: bool,
+        budget: &mut u32,
+    ) -> Result<PathBase<'a, L::Node>> {
+        self.permit(caller, at.node(), WANT_EXECUTE)?;
+        if component == b"." {
+            return match self.layout.kind(at.node()) {
+                FileKind::Directory => Ok(at),
+                _ => Err(Kind::NotDirectory.into()),
+            };
+        }
+        let next = self.lookup_permitted(at.node(), component)?;
+        if follow && self.layout.kind(&next) == FileKind::Symlink {
+            let target = self.follow_link(&next, budget)?;
+            let node = self.walk(caller, at.node(), &target, true, budget)?.into_node();
+            return Ok(PathBase::Reached(node));
+        }
+        Ok(PathBase::Reached(next))
+    }
+
+    fn follow_link(&self, link: &L::Node, budget: &mut u32) -> Result<Vec<u8>> {
+        *budget = budget.checked_sub(1).ok_or(Kind::TooManySymlinks)?;
+        self.layout.read_link(link)
+    }
+
+    fn walk_to_place<'a>(
+        &'a self,
+        caller: &Caller<'_>,
+        start: &'a L::Node,
+        path: &'a [u8],
+        budget: &mut u32,
+    ) -> Result<Place<'a, L::Node>> {
+        let (start, mut rest) = self.begin(start, path)?;
+        let mut dir = PathBase::Start(start);
+        if rest.is_empty() {
+            return Ok(Place { dir, name: b".", must_be_dir: true });
+        }
+        loop {
+            let (component, after, slash) = split(rest);
+            if after.is_empty() {
+                name::check(component)?;
+                if self.layout.kind(dir.node()) != FileKind::Directory {
+                    return Err(Kind::NotDirectory.into());
+                }
+                return Ok(Place { dir, name: component, must_be_dir: slash });
+            }
+            rest = after;
+            dir = self.step(caller, dir, component, true, budget)?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn components_are_split_at_runs_of_slashes() {
+        assert_eq!(split(b"a//b/"), (&b"a"[..], &b"b/"[..], true));
+        assert_eq!(split(b"b/"), (&b"b"[..], &b""[..], true));
+        assert_eq!(split(b"b"), (&b"b"[..], &b""[..], false));
+    }
+}
