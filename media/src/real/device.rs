@@ -1,0 +1,256 @@
+//! What is mapped: a plain file, a file on an fsdax mount, a block device or a devdax character device, opened and
+//! locked against a second owner.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nacre_engine::{Error, Kind, LINE_SIZE, Result};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::Errno;
+
+/// What kind of thing a device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// A regular file; whether it is on an fsdax mount shows when it is mapped.
+    File,
+    /// A block device, mapped through the page cache.
+    Block,
+    /// A devdax character device.
+    Devdax,
+}
+
+impl DeviceKind {
+    /// The kind in words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DeviceKind::File => "file",
+            DeviceKind::Block => "block device",
+            DeviceKind::Devdax => "devdax device",
+        }
+    }
+}
+
+/// An open device, locked for as long as it lives.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) file: File,
+    pub(super) kind: DeviceKind,
+    /// Usable bytes, a multiple of a line.
+    pub(super) len: u64,
+    /// The alignment that a mapping needs, at least a page.
+    pub(super) align: u64,
+    pub(super) name: String,
+}
+
+const PAGE: u64 = 4096;
+
+impl Device {
+    /// Opens what is there. A writer owns it alone; readers share it.
+    pub(super) fn open(path: &Path, read_only: bool) -> Result<Device> {
+        let name = path.display().to_string();
+        let metadata = fs::metadata(path).map_err(|e| open_error(&name, e))?;
+        let kind = kind_of(&metadata, &name)?;
+        // On a block device O_EXCL keeps mounts and other exclusive owners out.
+        let exclusive = if kind == DeviceKind::Block && !read_only { libc::O_EXCL } else { 0 };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(!read_only)
+            .custom_flags(exclusive | libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open(path)
+            .map_err(|e| open_error(&name, e))?;
+        lock(&file, read_only, &name)?;
+        Device::from_locked(file, kind, name)
+    }
+
+    /// Makes a file of `len` bytes with all its space allocated: a store to a hole could find the file system full,
+    /// and that would be a bus error.
+    pub(super) fn create(path: &Path, len: u64) -> Result<Device> {
+        let name = path.display().to_string();
+        if len == 0 || !len.is_multiple_of(PAGE) {
+            return Err(Error::new(Kind::InvalidInput)
+                .operation("create")
+                .object(name)
+                .advice("give a size that is a multiple of 4096 and not zero"));
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(path)
+            .map_err(|e| match e.kind() {
+                io::ErrorKind::AlreadyExists => Error::new(Kind::Exists).operation("create").object(&name),
+                _ => Error::io("create", &name, e),
+            })?;
+        let made = lock(&file, false, &name)
+            .and_then(|()| allocate(&file, len, &name))
+            .and_then(|()| Device::from_locked(file, DeviceKind::File, name));
+        if made.is_err() {
+            // Nobody else can have come to need this file, so half of one need not stay behind.
+            let _ = fs::remove_file(path);
+        }
+        made
+    }
+
+    fn from_locked(file: File, kind: DeviceKind, name: String) -> Result<Device> {
+        let metadata = file.metadata().map_err(|e| Error::io("stat", &name, e))?;
+        if kind_of(&metadata, &name)? != kind {
+            return Err(Error::new(Kind::Busy)
+                .operation("open")
+                .object(name)
+                .advice("it was replaced meanwhile"));
+        }
+        let (len, align) = match kind {
+            DeviceKind::File => (metadata.len(), PAGE),
+            DeviceKind::Block => {
+                ((&file).seek(SeekFrom::End(0)).map_err(|e| Error::io("find the size of", &name, e))?, PAGE)
+            }
+            DeviceKind::Devdax => {
+                let sysfs = sysfs_of(metadata.rdev());
+                let size = number_in(&sysfs.join("size"))?;
+                (size, number_in(&sysfs.join("align")).unwrap_or(2 << 20).max(PAGE))
+            }
+        };
+        let len = len - len % LINE_SIZE;
+        if len == 0 {
+            return Err(Error::new(Kind::InvalidInput).operation("open").object(name).advice("it is empty"));
+        }
+        Ok(Device { file, kind, len, align, name })
+    }
+
+    /// Allocates what is missing of a file's space, without changing its bytes.
+    pub(super) fn allocate(&self) -> Result<()> {
+        if self.kind != DeviceKind::File {
+            return Ok(());
+        }
+        let metadata = self.file.metadata().map_err(|e| Error::io("stat", &self.name, e))?;
+        if metadata.blocks() * 512 >= self.len {
+            return Ok(());
+        }
+        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, self.len) {
+            // Without fallocate the holes stay; a store to one may then fail as a media error.
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(allocation_error(&self.name, errno)),
+        }
+    }
+}
+
+fn open_error(name: &str, error: io::Error) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => Kind::NotFound,
+        io::ErrorKind::PermissionDenied => Kind::AccessDenied,
+        io::ErrorKind::ReadOnlyFilesystem => Kind::ReadOnly,
+        io::ErrorKind::ResourceBusy => return busy(name),
+        _ => return Error::io("open", name, error),
+    };
+    Error::new(kind).operation("open").object(name)
+}
+
+fn busy(name: &str) -> Error {
+    Error::new(Kind::Busy)
+        .operation("open")
+        .object(name)
+        .advice("another process uses this device; unmount it first")
+}
+
+fn lock(file: &File, shared: bool, name: &str) -> Result<()> {
+    let how =
+        if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    match flock(file, how) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(busy(name)),
+        Err(errno) => Err(Error::io("lock", name, errno.into())),
+    }
+}
+
+fn allocate(file: &File, len: u64, name: &str) -> Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, len) {
+        Ok(()) => return Ok(()),
+        Err(Errno::OPNOTSUPP) => {}
+        Err(errno) => return Err(allocation_error(name, errno)),
+    }
+    // A file system without fallocate: only written zeros are space for certain.
+    let zeros = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < len {
+        let piece = zeros.len().min((len - at) as usize);
+        let written =
+            rustix::io::pwrite(file, &zeros[..piece], at).map_err(|errno| allocation_error(name, errno))?;
+        at += written as u64;
+    }
+    Ok(())
+}
+
+fn allocation_error(name: &str, errno: Errno) -> Error {
+    match errno {
+        Errno::NOSPC | Errno::DQUOT => Error::new(Kind::NoSpace).operation("allocate").object(name),
+        Errno::FBIG => Error::new(Kind::FileTooBig).operation("allocate").object(name),
+        _ => Error::io("allocate", name, errno.into()),
+    }
+}
+
+fn kind_of(metadata: &fs::Metadata, name: &str) -> Result<DeviceKind> {
+    let file_type = metadata.file_type();
+    let refuse = |kind, advice| Err(Error::new(kind).operation("open").object(name).advice(advice));
+    if file_type.is_file() {
+        Ok(DeviceKind::File)
+    } else if file_type.is_block_device() {
+        Ok(DeviceKind::Block)
+    } else if file_type.is_char_device() {
+        let subsystem = fs::read_link(sysfs_of(metadata.rdev()).join("subsystem"));
+        if subsystem.is_ok_and(|target| target.ends_with("dax")) {
+            Ok(DeviceKind::Devdax)
+        } else {
+            refuse(Kind::Unsupported, "this character device is not a devdax device")
+        }
+    } else if file_type.is_dir() {
+        refuse(Kind::IsDirectory, "give a file, a block device or a devdax device")
+    } else {
+        refuse(Kind::Unsupported, "give a file, a block device or a devdax device")
+    }
+}
+
+fn sysfs_of(device_number: u64) -> PathBuf {
+    let (major, minor) = (libc::major(device_number), libc::minor(device_number));
+    PathBuf::from(format!("/sys/dev/char/{major}:{minor}"))
+}
+
+fn number_in(path: &Path) -> Result<u64> {
+    let text = fs::read_to_string(path).map_err(|e| Error::io("read", path.display().to_string(), e))?;
+    parse_number(&text).ok_or_else(|| Error::corrupt(format!("{}: \"{}\"", path.display(), text.trim())))
+}
+
+/// Numbers in sysfs are decimal, or hexadecimal with a prefix.
+fn parse_number(text: &str) -> Option<u64> {
+    let text = text.trim();
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use nacre_engine::Kind;
+
+    use super::{Device, parse_number};
+
+    #[test]
+    fn what_is_no_memory_is_refused() {
+        assert_eq!(Device::open(Path::new("/dev/null"), false).unwrap_err().kind(), Kind::Unsupported);
+        assert_eq!(Device::open(Path::new("/dev"), true).unwrap_err().kind(), Kind::IsDirectory);
+        assert_eq!(Device::open(Path::new("/dev/no-such-device"), true).unwrap_err().kind(), Kind::NotFound);
+    }
+
+    #[test]
+    fn numbers_of_sysfs() {
+        assert_eq!(parse_number("2097152\n"), Some(2 << 20));
+        assert_eq!(parse_number("0x200000\n"), Some(2 << 20));
+        assert_eq!(parse_number("two\n"), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! The mapping of a device into this process.
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// Huge pages map only what has the same alignment in memory and in the file.
+const HUGE_PAGE: u64 = 2 << 20;
+/// Bytes that are prefaulted between two looks at the request to stop: about a millisecond of work.
+const PREFAULT_STEP: u64 = 4 << 20;
+
+/// How a device was mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// A store that was flushed and fenced is on the medium, its file's metadata included.
+    Synchronous,
+    /// Stores reach the file's page cache.
+    PageCache,
+    /// Nobody else sees the stores.
+    Anonymous,
+}
+
+/// Mapped memory. It does not survive into a forked child and is left out of core dumps.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: u64,
+    /// The address range that was reserved to get an aligned base, base and length.
+    reserved: (usize, usize),
+    writable: bool,
+}
+
+// SAFETY: the mapping is plain memory that belongs to no thread; all accesses to its bytes go through machine code
+// that Rust knows nothing about, by raw address.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; concurrent accesses to the bytes are defined by the machine.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of a file, at an address that is a multiple of `align` (a power of two).
+    pub(super) fn of_file(
+        fd: BorrowedFd<'_>,
+        len: u64,
+        align: u64,
+        writable: bool,
+        sharing: Sharing,
+    ) -> Result<Mapping, Errno> {
+        let flags = match sharing {
+            Sharing::Synchronous => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+            _ => MapFlags::SHARED,
+        };
+        Mapping::reserve(len, align, writable, |at, protection| {
+            // SAFETY: the address range was reserved by us just now and nothing else lives there.
+            unsafe { mmap(at, len as usize, protection, flags | MapFlags::FIXED, fd, 0) }
+        })
+    }
+
+    /// Maps `len` bytes of memory of this process.
+    pub(super) fn anonymous(len: u64) -> Result<Mapping, Errno> {
+        Mapping::reserve(len, HUGE_PAGE, true, |at, protection| {
+            // SAFETY: the address range was reserved by us just now and nothing else lives there.
+            unsafe { mmap_anonymous(at, len as usize, protection, MapFlags::PRIVATE | MapFlags::FIXED) }
+        })
+    }
+
+    fn reserve(
+        len: u64,
+        align: u64,
+        writable: bool,
+        map: impl FnOnce(*mut c_void, ProtFlags) -> Result<*mut c_void, Errno>,
+    ) -> Result<Mapping, Errno> {
+        let align = if len >= HUGE_PAGE { align.max(HUGE_PAGE) } else { align } as usize;
+        let size = usize::try_from(len).ok().and_then(|len| len.checked_add(align)).ok_or(Errno::NOMEM)?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let reserved = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                size,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let base = reserved.map_addr(|address| address.next_multiple_of(align));
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let mapping = Mapping {
+            base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?,
+            len,
+            reserved: (reserved.addr(), size),
+            writable,
+        };
+        map(base, protection)?;
+        // A child that wrote to the device would break its one owner's promise; a core dump of it helps nobody.
+        mapping.advise(0, len, Advice::LinuxDontFork)?;
+        let _ = mapping.advise(0, len, Advice::LinuxDontDump);
+        let _ = mapping.advise(0, len, Advice::LinuxHugepage);
+        Ok(mapping)
+    }
+
+    /// The address of the first byte.
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<(), Errno> {
+        debug_assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: the range is inside the mapping, and no advice that is given here changes its bytes.
+        unsafe { madvise(self.base.as_ptr().add(offset as usize).cast(), len as usize, advice) }
+    }
+
+    /// Makes the pages of `range` present, in pieces, until `stop` is true. Returns how far it came.
+    pub(super) fn prefault(&self, range: Range<u64>, stop: &AtomicBool) -> Result<u64, Errno> {
+        let advice = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        let end = range.end.min(self.len);
+        let mut at = (range.start & !4095).min(end);
+        while at < end && !stop.load(Ordering::Relaxed) {
+            let piece = PREFAULT_STEP.min(end - at);
+            match self.advise(at, piece, advice) {
+                Ok(()) => at += piece,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(at)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let (address, size) = self.reserved;
+        // SAFETY: the range was mapped by us and every access borrows the owner of this mapping.
+        let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(address), size) };
+    }
+}

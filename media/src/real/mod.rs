@@ -1,0 +1,377 @@
+//! Persistent memory that is mapped into the process.
+//!
+//! [`RealPm`] maps a devdax device, a file on an fsdax mount, a plain file or a block device, locks it against a second
+//! owner and says what it [promises](Promise). Every access to the mapping goes through the routines of `asm`, which
+//! survive a bus error; no reference into the memory exists. An owner that forks to go to the background must do so
+//! before it opens: the mapping and the lock stay with the process that made them.
+
+mod asm;
+mod device;
+mod fault;
+mod map;
+mod promise;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use nacre_engine::{Error, Kind, LINE_SIZE, Result};
+use rustix::io::Errno;
+
+use crate::pm::Pm;
+use crate::token::{Durable, Flushed, Stored};
+use asm::Routines;
+use device::Device;
+pub use device::DeviceKind;
+use map::{Mapping, Sharing};
+pub use promise::Promise;
+
+/// How a device is opened.
+#[derive(Debug, Clone)]
+pub struct PmOptions {
+    /// Only loads are allowed; other readers may open it, too.
+    pub read_only: bool,
+    /// What the device must promise; less is refused.
+    pub require: Promise,
+}
+
+impl Default for PmOptions {
+    fn default() -> PmOptions {
+        PmOptions { read_only: false, require: Promise::None }
+    }
+}
+
+/// Mapped persistent memory; see the [module](self).
+#[derive(Debug)]
+pub struct RealPm {
+    base: *mut u8,
+    len: u64,
+    /// `len`, or 0 when the mapping is read-only: one comparison checks both.
+    writable_len: u64,
+    routines: Routines,
+    sharing: Sharing,
+    mapping: Mapping,
+    device: Option<Device>,
+}
+
+// SAFETY: `base` is the address of `mapping`, which may be used from any thread.
+unsafe impl Send for RealPm {}
+// SAFETY: as above; accesses race only inside machine code, where a race is defined.
+unsafe impl Sync for RealPm {}
+
+impl RealPm {
+    /// Maps the device at `path`.
+    ///
+    /// Errors: [`Busy`](Kind::Busy) when another process owns it, [`Unsupported`](Kind::Unsupported) when it is no
+    /// memory or promises less than the options require.
+    pub fn open(path: impl AsRef<Path>, options: &PmOptions) -> Result<RealPm> {
+        let device = Device::open(path.as_ref(), options.read_only)?;
+        if !options.read_only {
+            device.allocate()?;
+        }
+        RealPm::map(device, options)
+    }
+
+    /// Makes a file of `len` bytes (a multiple of 4096), all of it allocated, and maps it. It must not exist.
+    pub fn create(path: impl AsRef<Path>, len: u64, options: &PmOptions) -> Result<RealPm> {
+        let device = Device::create(path.as_ref(), len)?;
+        RealPm::map(device, options).inspect_err(|_| {
+            let _ = std::fs::remove_file(path.as_ref());
+        })
+    }
+
+    /// Memory of this process that nothing survives: for tests and measurements.
+    pub fn in_memory(len: u64) -> Result<RealPm> {
+        let mapping = Mapping::anonymous(len).map_err(|errno| map_error("memory", errno))?;
+        RealPm::over(mapping, len, Sharing::Anonymous, true, None)
+    }
+
+    fn map(device: Device, options: &PmOptions) -> Result<RealPm> {
+        let (fd, len, align, writable) = (device.file.as_fd(), device.len, device.align, !options.read_only);
+        let (mapping, sharing) = match device.kind {
+            // A devdax device has no page cache: every mapping of it is the medium.
+            DeviceKind::Devdax => {
+                (Mapping::of_file(fd, len, align, writable, Sharing::PageCache), Sharing::Synchronous)
+            }
+            _ => match Mapping::of_file(fd, len, align, writable, Sharing::Synchronous) {
+                Ok(mapping) => (Ok(mapping), Sharing::Synchronous),
+                Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                    (Mapping::of_file(fd, len, align, writable, Sharing::PageCache), Sharing::PageCache)
+                }
+                Err(errno) => (Err(errno), Sharing::PageCache),
+            },
+        };
+        let mapping = mapping.map_err(|errno| map_error(&device.name, errno))?;
+        let pm = RealPm::over(mapping, len, sharing, writable, Some(device))?;
+        if !pm.promise().satisfies(options.require) {
+            return Err(Error::new(Kind::Unsupported)
+                .operation("open")
+                .object(format!("{}: it is {}", pm.name(), pm.promise().explanation()))
+                .advice(
+                    "more is required; use a devdax device or a file on a file system mounted with dax",
+                ));
+        }
+        Ok(pm)
+    }
+
+    fn over(
+        mapping: Mapping,
+        len: u64,
+        sharing: Sharing,
+        writable: bool,
+        device: Option<Device>,
+    ) -> Result<RealPm> {
+        fault::install()?;
+        Ok(RealPm {
+            base: mapping.base().as_ptr(),
+            len,
+            writable_len: if writable { len } else { 0 },
+            routines: Routines::detect(),
+            sharing,
+            mapping,
+            device,
+        })
+    }
+
+    /// What the device promises about what was fenced.
+    pub fn promise(&self) -> Promise {
+        match self.sharing {
+            Sharing::Synchronous => Promise::PowerLoss,
+            Sharing::PageCache => Promise::ProcessDeath,
+            Sharing::Anonymous => Promise::None,
+        }
+    }
+
+    /// The path that it was opened with.
+    pub fn name(&self) -> &str {
+        self.device.as_ref().map_or("memory", |device| &device.name)
+    }
+
+    /// What kind of device it is; `None` for memory of the process.
+    pub fn kind(&self) -> Option<DeviceKind> {
+        self.device.as_ref().map(|device| device.kind)
+    }
+
+    /// True when stores are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.writable_len == 0
+    }
+
+    /// The instructions that copies and flushes use, in words.
+    pub fn instructions(&self) -> &'static str {
+        self.routines.name
+    }
+
+    /// Makes the pages of a range present, in small steps, until it is done or `stop` becomes true. Returns how far it
+    /// came. It is an advance payment only: without it each page costs a fault at its first use. Meant for a thread in
+    /// the background; a failure (an old kernel, a full file system) need not fail anything.
+    pub fn prefault(&self, range: Range<u64>, stop: &AtomicBool) -> Result<u64> {
+        self.mapping.prefault(range, stop).map_err(|errno| Error::io("prefault", self.name(), errno.into()))
+    }
+
+    #[inline]
+    fn readable(&self, offset: u64, len: usize) -> Result<*mut u8> {
+        match offset.checked_add(len as u64) {
+            // SAFETY: the result is within the mapping or one past its end.
+            Some(end) if end <= self.len => Ok(unsafe { self.base.add(offset as usize) }),
+            _ => Err(self.outside(offset, len as u64)),
+        }
+    }
+
+    #[inline]
+    fn writable(&self, offset: u64, len: u64) -> Result<*mut u8> {
+        match offset.checked_add(len) {
+            // SAFETY: the result is within the mapping or one past its end.
+            Some(end) if end <= self.writable_len => Ok(unsafe { self.base.add(offset as usize) }),
+            _ => Err(self.outside(offset, len)),
+        }
+    }
+
+    #[inline]
+    fn check(&self, outcome: asm::Outcome, offset: u64, len: u64) -> Result<u64> {
+        if outcome.fault == 0 { Ok(outcome.value) } else { Err(self.refused(outcome.fault, offset, len)) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn outside(&self, offset: u64, len: u64) -> Error {
+        if self.is_read_only() && offset.checked_add(len).is_some_and(|end| end <= self.len) {
+            return Error::new(Kind::ReadOnly).object(self.name());
+        }
+        Error::new(Kind::InvalidInput).object(format!(
+            "{}: bytes {offset} to {} of {}",
+            self.name(),
+            offset.saturating_add(len),
+            self.len
+        ))
+    }
+
+    /// The error for an access that the hardware or the kernel refused at an address.
+    #[cold]
+    #[inline(never)]
+    fn refused(&self, address: u64, offset: u64, len: u64) -> Error {
+        let at = address.wrapping_sub(self.base.addr() as u64);
+        if at >= self.len && address != 1 {
+            // The other side of the copy: memory of the caller, such as a mapped file that was cut shorter.
+            return Error::new(Kind::InvalidInput).object("a buffer of the caller that cannot be accessed");
+        }
+        let at = if address == 1 { offset } else { at };
+        Error::new(Kind::Media).object(format!(
+            "{}: bytes {offset} to {}, at {at}",
+            self.name(),
+            offset.saturating_add(len)
+        ))
+    }
+
+    /// Stores and starts writing back, for what does not fill a line.
+    fn store_and_flush(&self, to: *mut u8, offset: u64, bytes: &[u8]) -> Result<()> {
+        // SAFETY: the caller has checked that the bytes lie in the writable mapping.
+        let outcome = unsafe { asm::nacre_pm_store(to, bytes.as_ptr(), bytes.len()) };
+        self.check(outcome, offset, bytes.len() as u64)?;
+        self.flush_lines(offset, bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Starts writing back the lines of a range within the mapping.
+    #[inline]
+    fn flush_lines(&self, offset: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let first = offset / LINE_SIZE;
+        let lines = (offset + len).div_ceil(LINE_SIZE) - first;
+        // A line that faults here was stored to a moment ago and cannot be written back now; the next access to it
+        // will fail and say so.
+        // SAFETY: the lines lie in the mapping, whose length is a multiple of a line.
+        let _ =
+            unsafe { (self.routines.flush)(self.base.add((first * LINE_SIZE) as usize), 0, lines as usize) };
+    }
+}
+
+fn map_error(name: &str, errno: Errno) -> Error {
+    match errno {
+        Errno::NOMEM => {
+            Error::new(Kind::TooBig).operation("map").object(name).advice("the address space is too small")
+        }
+        _ => Error::io("map", name, errno.into()),
+    }
+}
+
+impl Pm for RealPm {
+    #[inline]
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    #[inline]
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let from = self.readable(offset, buf.len())?;
+        // SAFETY: the source lies in the mapping; the destination is a slice of that length.
+        let outcome = unsafe { (self.routines.read)(buf.as_mut_ptr(), from, buf.len()) };
+        self.check(outcome, offset, buf.len() as u64)?;
+        Ok(())
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: u64) -> Result<u64> {
+        check_aligned(offset)?;
+        let from = self.readable(offset, 8)?;
+        // SAFETY: the aligned word lies in the mapping.
+        let outcome = unsafe { asm::nacre_pm_load(from) };
+        self.check(outcome, offset, 8)
+    }
+
+    #[inline]
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<Stored> {
+        let to = self.writable(offset, bytes.len() as u64)?;
+        // SAFETY: the destination lies in the writable mapping; the source is a slice of that length.
+        let outcome = unsafe { asm::nacre_pm_store(to, bytes.as_ptr(), bytes.len()) };
+        self.check(outcome, offset, bytes.len() as u64)?;
+        Ok(Stored::new(offset, bytes.len() as u64))
+    }
+
+    #[inline]
+    fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
+        let to = self.writable(offset, bytes.len() as u64)?;
+        let head = ((offset.next_multiple_of(LINE_SIZE) - offset) as usize).min(bytes.len());
+        let (head_bytes, rest) = bytes.split_at(head);
+        let (body, tail) = rest.split_at(rest.len() & !(LINE_SIZE as usize - 1));
+        // SAFETY: head and body are parts of the range that was checked.
+        let (to_body, to_tail) = unsafe { (to.add(head), to.add(head + body.len())) };
+        if !head_bytes.is_empty() {
+            self.store_and_flush(to, offset, head_bytes)?;
+        }
+        if !body.is_empty() {
+            // SAFETY: the destination is whole lines within the writable mapping, the source a slice of that length.
+            let outcome =
+                unsafe { (self.routines.copy)(to_body, body.as_ptr(), body.len() / LINE_SIZE as usize) };
+            self.check(outcome, offset + head as u64, body.len() as u64)?;
+        }
+        if !tail.is_empty() {
+            self.store_and_flush(to_tail, offset + (head + body.len()) as u64, tail)?;
+        }
+        Ok(Flushed::new())
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> Result<Flushed> {
+        const ZEROS: [u8; LINE_SIZE as usize] = [0; LINE_SIZE as usize];
+        let to = self.writable(offset, len)?;
+        let head = (offset.next_multiple_of(LINE_SIZE) - offset).min(len);
+        let lines = (len - head) / LINE_SIZE;
+        let tail = (len - head) % LINE_SIZE;
+        if head > 0 {
+            self.store_and_flush(to, offset, &ZEROS[..head as usize])?;
+        }
+        // SAFETY: the destination is whole lines of the range that was checked.
+        let outcome = unsafe { (self.routines.zero)(to.add(head as usize), 0, lines as usize) };
+        self.check(outcome, offset + head, lines * LINE_SIZE)?;
+        if tail > 0 {
+            // SAFETY: the tail is a part of the range that was checked.
+            let to_tail = unsafe { to.add((len - tail) as usize) };
+            self.store_and_flush(to_tail, offset + len - tail, &ZEROS[..tail as usize])?;
+        }
+        Ok(Flushed::new())
+    }
+
+    #[inline]
+    fn flush(&self, stored: Stored) -> Flushed {
+        self.flush_lines(stored.offset, stored.len);
+        Flushed::new()
+    }
+
+    #[inline]
+    fn fence(&self, _flushed: Flushed) -> Durable {
+        // SAFETY: every x86-64 processor has this instruction, and it needs nothing.
+        unsafe { std::arch::x86_64::_mm_sfence() };
+        Durable::new()
+    }
+
+    #[inline]
+    fn publish_u64(&self, offset: u64, value: u64, _after: Durable) -> Result<Stored> {
+        check_aligned(offset)?;
+        // One aligned word goes in one instruction, and a store on this machine is a release.
+        self.store(offset, &value.to_le_bytes())
+    }
+
+    #[inline]
+    fn publish_entry(&self, offset: u64, bytes: &[u8], _after: Durable) -> Result<Flushed> {
+        if !offset.is_multiple_of(LINE_SIZE) || !(bytes.len() as u64).is_multiple_of(LINE_SIZE) {
+            return Err(Error::new(Kind::InvalidInput)
+                .object(format!("an entry at {offset} that is not whole lines")));
+        }
+        self.copy(offset, bytes)
+    }
+}
+
+#[inline]
+fn check_aligned(offset: u64) -> Result<()> {
+    if offset.is_multiple_of(8) { Ok(()) } else { Err(unaligned(offset)) }
+}
+
+#[cold]
+fn unaligned(offset: u64) -> Error {
+    Error::new(Kind::InvalidInput).object(format!("a word at {offset}, which is not a multiple of 8"))
+}
