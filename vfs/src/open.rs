@@ -47,11 +47,12 @@ impl OpenFlags {
 
     fn check(&self) -> Result<()> {
         let opens = self.read || self.writes() || self.path;
-        let sensible = opens
-            && !(self.truncate && !self.writes())
-            && !(self.directory && self.creates())
-            && !(self.tmpfile && (!self.writes() || self.creates() || self.path))
-            && !(self.path && (self.creates() || self.truncate));
+        let truncates_what_it_writes = self.writes() || !self.truncate;
+        let directory_exists = !(self.directory && self.creates());
+        let unnamed_is_written = !self.tmpfile || self.writes() && !self.creates() && !self.path;
+        let held_only = !(self.path && (self.creates() || self.truncate));
+        let sensible =
+            opens && truncates_what_it_writes && directory_exists && unnamed_is_written && held_only;
         if sensible { Ok(()) } else { Err(Kind::InvalidInput.into()) }
     }
 
@@ -93,22 +94,8 @@ impl<L: Layout> Vfs<L> {
             let place = self.resolve_place(caller, start, path)?;
             return self.open_created(caller, &place, flags, mode);
         }
-        if flags.create && !flags.nofollow {
-            let mut budget = Vfs::<L>::symlink_budget();
-            return self.with_target(caller, start, path, &mut budget, &mut |place, found| match found {
-                Some(node) => self.open_existing(caller, node, flags, place.must_be_dir),
-                None => self.open_created_or_raced(caller, place, flags, mode),
-            });
-        }
         if flags.create {
-            let place = self.resolve_place(caller, start, path)?;
-            return match self.lookup(caller, place.dir.node(), place.name) {
-                Ok(node) => self.open_existing(caller, node, flags, place.must_be_dir),
-                Err(error) if error.kind() == Kind::NotFound => {
-                    self.open_created_or_raced(caller, &place, flags, mode)
-                }
-                Err(error) => Err(error),
-            };
+            return self.open_or_create(caller, start, path, flags, mode, &mut Vfs::<L>::symlink_budget());
         }
         let node = self.resolve(caller, start, path, !flags.nofollow)?;
         self.open_existing(caller, node, flags, false)
@@ -121,6 +108,31 @@ impl<L: Layout> Vfs<L> {
             return Err(Kind::InvalidInput.into());
         }
         self.open_existing(caller, node, flags, false)
+    }
+
+    /// Opens or makes what the path names; symbolic links at its end are followed even when they point to nothing.
+    fn open_or_create(
+        &self,
+        caller: &Caller<'_>,
+        start: &L::Node,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+        budget: &mut u32,
+    ) -> Result<Handle<L>> {
+        let place = self.walk_to_place(caller, start, path, budget)?;
+        let dir = place.dir.node();
+        match self.lookup(caller, dir, place.name) {
+            Ok(link) if self.layout.kind(&link) == FileKind::Symlink && !flags.nofollow => {
+                let target = self.follow_link(&link, budget)?;
+                self.open_or_create(caller, dir, &target, flags, mode, budget)
+            }
+            Ok(node) => self.open_existing(caller, node, flags, place.must_be_dir),
+            Err(error) if error.kind() == Kind::NotFound => {
+                self.open_created_or_raced(caller, &place, flags, mode)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Somebody else may make the file between our look and our attempt; then it is opened.

@@ -92,32 +92,6 @@ impl<L: Layout> Vfs<L> {
         self.walk_to_place(caller, start, path, &mut budget)
     }
 
-    /// Calls `make` with the directory and name that a path means for a file that may be created: symbolic links at
-    /// its end are followed even when they point to nothing.
-    pub(crate) fn with_target<T>(
-        &self,
-        caller: &Caller<'_>,
-        start: &L::Node,
-        path: &[u8],
-        budget: &mut u32,
-        make: &mut dyn FnMut(&Place<'_, L::Node>, Option<L::Node>) -> Result<T>,
-    ) -> Result<T> {
-        let place = self.walk_to_place(caller, start, path, budget)?;
-        let dir = place.dir.node();
-        let found = match self.lookup(caller, dir, place.name) {
-            Ok(node) => Some(node),
-            Err(error) if error.kind() == Kind::NotFound => None,
-            Err(error) => return Err(error),
-        };
-        match found {
-            Some(link) if self.layout.kind(&link) == FileKind::Symlink => {
-                let target = self.follow_link(&link, budget)?;
-                self.with_target(caller, dir, &target, budget, make)
-            }
-            found => make(&place, found),
-        }
-    }
-
     /// A budget for one path.
     pub(crate) fn symlink_budget() -> u32 {
         SYMLINKS_MAX
@@ -182,12 +156,12 @@ impl<L: Layout> Vfs<L> {
         Ok(PathBase::Reached(next))
     }
 
-    fn follow_link(&self, link: &L::Node, budget: &mut u32) -> Result<Vec<u8>> {
+    pub(crate) fn follow_link(&self, link: &L::Node, budget: &mut u32) -> Result<Vec<u8>> {
         *budget = budget.checked_sub(1).ok_or(Kind::TooManySymlinks)?;
         self.layout.read_link(link)
     }
 
-    fn walk_to_place<'a>(
+    pub(crate) fn walk_to_place<'a>(
         &'a self,
         caller: &Caller<'_>,
         start: &'a L::Node,
