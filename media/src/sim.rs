@@ -7,14 +7,14 @@
 //! The memory is made of atomic words, so that threads may race on it without unsafe code; a store of part of a word
 //! merges into it. One lock orders the trace; when nothing is recorded no lock is taken.
 
-use std::cell::Cell;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, LINE_SIZE, Result};
 
 use crate::pm::Pm;
+use crate::thread::thread_number;
 use crate::token::{Durable, Flushed, Stored};
 
 /// How bytes were stored.
@@ -418,17 +418,4 @@ fn check_aligned(offset: u64) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(Kind::InvalidInput).object(format!("a word at {offset}, which is not a multiple of 8")))
-}
-
-/// A small number for this thread.
-fn thread_number() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    thread_local!(static NUMBER: Cell<Option<u32>> = const { Cell::new(None) });
-    NUMBER.with(|number| {
-        number.get().unwrap_or_else(|| {
-            let new = NEXT.fetch_add(1, Ordering::Relaxed);
-            number.set(Some(new));
-            new
-        })
-    })
 }

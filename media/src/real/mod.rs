@@ -7,6 +7,7 @@
 
 mod asm;
 mod device;
+mod emulator;
 mod fault;
 mod map;
 mod promise;
@@ -21,11 +22,14 @@ use std::sync::atomic::AtomicBool;
 use nacre_engine::{Error, Kind, LINE_SIZE, Result};
 use rustix::io::Errno;
 
+use crate::emulation::Emulation;
 use crate::pm::Pm;
 use crate::token::{Durable, Flushed, Stored};
 use asm::Routines;
 use device::Device;
 pub use device::DeviceKind;
+pub use emulator::Counters;
+use emulator::Emulator;
 use map::{Mapping, Sharing};
 pub use promise::Promise;
 
@@ -36,11 +40,13 @@ pub struct PmOptions {
     pub read_only: bool,
     /// What the device must promise; less is refused.
     pub require: Promise,
+    /// The memory to emulate; counts stores, flushes and fences, too.
+    pub emulation: Option<Emulation>,
 }
 
 impl Default for PmOptions {
     fn default() -> PmOptions {
-        PmOptions { read_only: false, require: Promise::None }
+        PmOptions { read_only: false, require: Promise::None, emulation: None }
     }
 }
 
@@ -53,6 +59,7 @@ pub struct RealPm {
     writable_len: u64,
     routines: Routines,
     sharing: Sharing,
+    emulator: Option<Box<Emulator>>,
     mapping: Mapping,
     device: Option<Device>,
 }
@@ -105,7 +112,10 @@ impl RealPm {
             },
         };
         let mapping = mapping.map_err(|errno| map_error(&device.name, errno))?;
-        let pm = RealPm::over(mapping, len, sharing, writable, Some(device))?;
+        let mut pm = RealPm::over(mapping, len, sharing, writable, Some(device))?;
+        if let Some(emulation) = &options.emulation {
+            pm.emulate(emulation.clone());
+        }
         if !pm.promise().satisfies(options.require) {
             return Err(Error::new(Kind::Unsupported)
                 .operation("open")
@@ -131,6 +141,7 @@ impl RealPm {
             writable_len: if writable { len } else { 0 },
             routines: Routines::detect(),
             sharing,
+            emulator: None,
             mapping,
             device,
         })
@@ -140,9 +151,25 @@ impl RealPm {
     pub fn promise(&self) -> Promise {
         match self.sharing {
             Sharing::Synchronous => Promise::PowerLoss,
+            Sharing::PageCache if self.emulator.is_some() => Promise::Emulated,
             Sharing::PageCache => Promise::ProcessDeath,
             Sharing::Anonymous => Promise::None,
         }
+    }
+
+    /// Slows accesses down from now on, and counts them.
+    pub fn emulate(&mut self, emulation: Emulation) {
+        self.emulator = Some(Box::new(Emulator::new(emulation)));
+    }
+
+    /// What is emulated.
+    pub fn emulation(&self) -> Option<&Emulation> {
+        self.emulator.as_deref().map(Emulator::emulation)
+    }
+
+    /// What was done since it was opened; counted only while something is emulated (`dram` has no delay).
+    pub fn counters(&self) -> Option<Counters> {
+        self.emulator.as_deref().map(Emulator::counters)
     }
 
     /// The path that it was opened with.
@@ -231,6 +258,9 @@ impl RealPm {
         // SAFETY: the caller has checked that the bytes lie in the writable mapping.
         let outcome = unsafe { asm::nacre_pm_store(to, bytes.as_ptr(), bytes.len()) };
         self.check(outcome, offset, bytes.len() as u64)?;
+        if let Some(emulator) = &self.emulator {
+            emulator.stored(bytes.len() as u64);
+        }
         self.flush_lines(offset, bytes.len() as u64);
         Ok(())
     }
@@ -243,11 +273,21 @@ impl RealPm {
         }
         let first = offset / LINE_SIZE;
         let lines = (offset + len).div_ceil(LINE_SIZE) - first;
+        let start = self.start();
         // A line that faults here was stored to a moment ago and cannot be written back now; the next access to it
         // will fail and say so.
         // SAFETY: the lines lie in the mapping, whose length is a multiple of a line.
         let _ =
             unsafe { (self.routines.flush)(self.base.add((first * LINE_SIZE) as usize), 0, lines as usize) };
+        if let Some(emulator) = &self.emulator {
+            emulator.flushed(start, 0, lines);
+        }
+    }
+
+    /// The time at which an access begins, when somebody wants to know.
+    #[inline]
+    fn start(&self) -> u64 {
+        if self.emulator.is_some() { emulator::now() } else { 0 }
     }
 }
 
@@ -269,9 +309,13 @@ impl Pm for RealPm {
     #[inline]
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let from = self.readable(offset, buf.len())?;
+        let start = self.start();
         // SAFETY: the source lies in the mapping; the destination is a slice of that length.
         let outcome = unsafe { (self.routines.read)(buf.as_mut_ptr(), from, buf.len()) };
         self.check(outcome, offset, buf.len() as u64)?;
+        if let Some(emulator) = &self.emulator {
+            emulator.read(start, buf.len() as u64);
+        }
         Ok(())
     }
 
@@ -279,8 +323,12 @@ impl Pm for RealPm {
     fn load_u64(&self, offset: u64) -> Result<u64> {
         check_aligned(offset)?;
         let from = self.readable(offset, 8)?;
+        let start = self.start();
         // SAFETY: the aligned word lies in the mapping.
         let outcome = unsafe { asm::nacre_pm_load(from) };
+        if let Some(emulator) = &self.emulator {
+            emulator.read(start, 8);
+        }
         self.check(outcome, offset, 8)
     }
 
@@ -290,6 +338,9 @@ impl Pm for RealPm {
         // SAFETY: the destination lies in the writable mapping; the source is a slice of that length.
         let outcome = unsafe { asm::nacre_pm_store(to, bytes.as_ptr(), bytes.len()) };
         self.check(outcome, offset, bytes.len() as u64)?;
+        if let Some(emulator) = &self.emulator {
+            emulator.stored(bytes.len() as u64);
+        }
         Ok(Stored::new(offset, bytes.len() as u64))
     }
 
@@ -305,10 +356,14 @@ impl Pm for RealPm {
             self.store_and_flush(to, offset, head_bytes)?;
         }
         if !body.is_empty() {
+            let start = self.start();
             // SAFETY: the destination is whole lines within the writable mapping, the source a slice of that length.
             let outcome =
                 unsafe { (self.routines.copy)(to_body, body.as_ptr(), body.len() / LINE_SIZE as usize) };
             self.check(outcome, offset + head as u64, body.len() as u64)?;
+            if let Some(emulator) = &self.emulator {
+                emulator.flushed(start, body.len() as u64, body.len() as u64 / LINE_SIZE);
+            }
         }
         if !tail.is_empty() {
             self.store_and_flush(to_tail, offset + (head + body.len()) as u64, tail)?;
@@ -325,9 +380,13 @@ impl Pm for RealPm {
         if head > 0 {
             self.store_and_flush(to, offset, &ZEROS[..head as usize])?;
         }
+        let start = self.start();
         // SAFETY: the destination is whole lines of the range that was checked.
         let outcome = unsafe { (self.routines.zero)(to.add(head as usize), 0, lines as usize) };
         self.check(outcome, offset + head, lines * LINE_SIZE)?;
+        if let Some(emulator) = &self.emulator {
+            emulator.flushed(start, lines * LINE_SIZE, lines);
+        }
         if tail > 0 {
             // SAFETY: the tail is a part of the range that was checked.
             let to_tail = unsafe { to.add((len - tail) as usize) };
@@ -344,8 +403,12 @@ impl Pm for RealPm {
 
     #[inline]
     fn fence(&self, _flushed: Flushed) -> Durable {
+        let start = self.start();
         // SAFETY: every x86-64 processor has this instruction, and it needs nothing.
         unsafe { std::arch::x86_64::_mm_sfence() };
+        if let Some(emulator) = &self.emulator {
+            emulator.fenced(start);
+        }
         Durable::new()
     }
 

@@ -1,0 +1,295 @@
+//! Makes real memory as slow as the memory that it stands for, and counts what is done to it.
+//!
+//! Each line that is flushed or stored past the cache adds to a debt of its thread; the fence pays it, less the time
+//! that the real stores, flushes and fence took, by spinning on the time-stamp counter. The bandwidth of all writers is
+//! a clock that every write moves on by its share and no fence returns before. Debt belongs to the thread, as the
+//! stores of a fence do, so several emulated devices may be used by one thread.
+
+use std::arch::x86_64::_rdtsc;
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nacre_engine::LINE_SIZE;
+
+use crate::emulation::Emulation;
+use crate::thread::thread_number;
+
+/// What was done to a device since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Bytes stored, through the cache or past it.
+    pub bytes_stored: u64,
+    /// Lines flushed or stored past the cache.
+    pub lines_flushed: u64,
+    /// Fences.
+    pub fences: u64,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard {
+    bytes_stored: AtomicU64,
+    lines_flushed: AtomicU64,
+    fences: AtomicU64,
+}
+
+const SHARDS: usize = 16;
+/// A small read that takes less than this came from a cache of the CPU and would have done so above slow memory, too.
+const CACHE_HIT_NS: u64 = 50;
+/// Bandwidth is kept in parts of a tick for each line.
+const TICK_PARTS: u64 = 1024;
+
+/// One emulated device.
+#[derive(Debug)]
+pub(super) struct Emulator {
+    emulation: Emulation,
+    shards: [Shard; SHARDS],
+    write_ticks: u64,
+    read_ticks: u64,
+    cache_hit_ticks: u64,
+    writers: Clock,
+    readers: Clock,
+}
+
+/// What a thread owes at its next fence, in ticks of the time-stamp counter.
+#[derive(Debug, Clone, Copy)]
+struct Debt {
+    /// Delay of the lines since the last fence.
+    owed: u64,
+    /// Time that the real memory took for them.
+    spent: u64,
+    /// The bandwidth allows them at this time.
+    not_before: u64,
+}
+
+const NO_DEBT: Debt = Debt { owed: 0, spent: 0, not_before: 0 };
+
+thread_local!(static DEBT: Cell<Debt> = const { Cell::new(NO_DEBT) });
+
+impl Emulator {
+    pub(super) fn new(emulation: Emulation) -> Emulator {
+        let ticks = |ns: u64| (ns as f64 * ticks_per_ns()).round() as u64;
+        Emulator {
+            shards: Default::default(),
+            write_ticks: ticks(emulation.write_latency_ns),
+            read_ticks: ticks(emulation.read_latency_ns),
+            cache_hit_ticks: ticks(CACHE_HIT_NS),
+            writers: Clock::new(emulation.write_bandwidth),
+            readers: Clock::new(emulation.read_bandwidth),
+            emulation,
+        }
+    }
+
+    pub(super) fn emulation(&self) -> &Emulation {
+        &self.emulation
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        let sum = |field: fn(&Shard) -> &AtomicU64| {
+            self.shards.iter().map(|shard| field(shard).load(Ordering::Relaxed)).sum()
+        };
+        Counters {
+            bytes_stored: sum(|shard| &shard.bytes_stored),
+            lines_flushed: sum(|shard| &shard.lines_flushed),
+            fences: sum(|shard| &shard.fences),
+        }
+    }
+
+    fn shard(&self) -> &Shard {
+        &self.shards[thread_number() as usize % SHARDS]
+    }
+
+    /// Counts a store through the cache. It costs nothing until it is flushed.
+    pub(super) fn stored(&self, bytes: u64) {
+        self.shard().bytes_stored.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Charges lines that were flushed or stored past the cache since `start`.
+    pub(super) fn flushed(&self, start: u64, bytes: u64, lines: u64) {
+        let shard = self.shard();
+        if bytes != 0 {
+            shard.bytes_stored.fetch_add(bytes, Ordering::Relaxed);
+        }
+        shard.lines_flushed.fetch_add(lines, Ordering::Relaxed);
+        let now = now();
+        let free_at = self.writers.advance(now, lines);
+        DEBT.with(|debt| {
+            let Debt { owed, spent, not_before } = debt.get();
+            debt.set(Debt {
+                owed: owed + lines * self.write_ticks,
+                spent: spent + now.saturating_sub(start),
+                not_before: not_before.max(free_at),
+            });
+        });
+    }
+
+    /// Pays the debt of this thread after a fence that began at `start`.
+    pub(super) fn fenced(&self, start: u64) {
+        self.shard().fences.fetch_add(1, Ordering::Relaxed);
+        let debt = DEBT.replace(NO_DEBT);
+        if debt.owed != 0 || debt.not_before != 0 {
+            let now = now();
+            let spent = debt.spent + now.saturating_sub(start);
+            spin_until((now + debt.owed.saturating_sub(spent)).max(debt.not_before));
+        }
+    }
+
+    /// Pays for a read that began at `start`.
+    pub(super) fn read(&self, start: u64, bytes: u64) {
+        if self.read_ticks == 0 && self.readers.ticks_per_line == 0 {
+            return;
+        }
+        let now = now();
+        let small = bytes <= 4 * LINE_SIZE;
+        if small && now.saturating_sub(start) < self.cache_hit_ticks {
+            return;
+        }
+        let free_at = self.readers.advance(start, bytes.div_ceil(LINE_SIZE));
+        spin_until((start + self.read_ticks).max(free_at));
+    }
+}
+
+/// A bandwidth that all threads share: the time at which everything granted so far is through.
+#[derive(Debug)]
+struct Clock {
+    /// In parts of a tick; 0 is no limit.
+    ticks_per_line: u64,
+    busy_until: AtomicU64,
+}
+
+impl Clock {
+    fn new(bytes_per_second: u64) -> Clock {
+        let ticks_per_line = match bytes_per_second {
+            0 => 0,
+            rate => {
+                (LINE_SIZE as f64 * 1e9 / rate as f64 * ticks_per_ns() * TICK_PARTS as f64).max(1.0) as u64
+            }
+        };
+        Clock { ticks_per_line, busy_until: AtomicU64::new(0) }
+    }
+
+    /// Grants `lines` to one thread; returns when they are through.
+    fn advance(&self, now: u64, lines: u64) -> u64 {
+        if self.ticks_per_line == 0 {
+            return 0;
+        }
+        let cost = lines * self.ticks_per_line / TICK_PARTS;
+        let mut seen = self.busy_until.load(Ordering::Relaxed);
+        loop {
+            let until = seen.max(now) + cost;
+            match self.busy_until.compare_exchange_weak(seen, until, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return until,
+                Err(other) => seen = other,
+            }
+        }
+    }
+}
+
+/// The time-stamp counter.
+#[inline]
+pub(super) fn now() -> u64 {
+    // SAFETY: every x86-64 processor has this instruction, and Linux lets user space execute it.
+    unsafe { _rdtsc() }
+}
+
+fn spin_until(deadline: u64) {
+    while now() < deadline {
+        std::hint::spin_loop();
+    }
+}
+
+/// Ticks of the time-stamp counter in a nanosecond, measured once against the monotonic clock.
+fn ticks_per_ns() -> f64 {
+    static RATE: OnceLock<f64> = OnceLock::new();
+    *RATE.get_or_init(|| {
+        // An interruption between the two clocks spoils a measurement; the median of several does not mind.
+        let mut rates: Vec<f64> = (0..5)
+            .map(|_| {
+                let (start, first) = (Instant::now(), now());
+                while start.elapsed() < Duration::from_millis(4) {
+                    std::hint::spin_loop();
+                }
+                let last = now();
+                (last - first) as f64 / start.elapsed().as_nanos() as f64
+            })
+            .collect();
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::Counters;
+    use crate::emulation::Emulation;
+    use crate::pm::Pm;
+    use crate::real::RealPm;
+
+    fn emulated(text: &str) -> RealPm {
+        let mut pm = RealPm::in_memory(1 << 20).unwrap();
+        pm.emulate(text.parse::<Emulation>().unwrap());
+        pm
+    }
+
+    #[test]
+    fn stores_flushes_and_fences_are_counted() {
+        let pm = emulated("dram");
+        let stored = pm.store(10, &[1; 100]).unwrap();
+        pm.fence(pm.flush(stored));
+        pm.fence(pm.copy(64, &[2; 4096]).unwrap());
+        pm.fence(pm.zero(0, 100).unwrap());
+        let counters = pm.counters().unwrap();
+        assert_eq!(
+            counters,
+            Counters { bytes_stored: 100 + 4096 + 100, lines_flushed: 2 + 64 + 2, fences: 3 }
+        );
+        assert_eq!(RealPm::in_memory(4096).unwrap().counters(), None);
+    }
+
+    #[test]
+    fn each_line_takes_its_time_and_a_store_without_flush_none() {
+        // Far above what the real memory takes, so that the lower bound is sharp; a busy machine only adds.
+        let pm = emulated("latency=20000");
+        let start = Instant::now();
+        for _ in 0..10 {
+            pm.fence(pm.copy(0, &[1; 640]).unwrap());
+        }
+        assert!(start.elapsed().as_micros() >= 1900, "{:?} for 100 lines of 20 us", start.elapsed());
+        let fastest = (0..20).map(|_| {
+            let start = Instant::now();
+            pm.store(0, &[1; 640]).unwrap().may_be_lost();
+            start.elapsed()
+        });
+        assert!(fastest.min().unwrap().as_micros() < 200);
+    }
+
+    #[test]
+    fn writers_share_the_bandwidth() {
+        let pm = emulated("bandwidth=50M");
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..4 {
+                        pm.fence(pm.copy(0, &[1; 64 << 10]).unwrap());
+                    }
+                });
+            }
+        });
+        // Twice 256 KiB at 50 MB/s are 10.5 ms.
+        assert!(start.elapsed().as_micros() >= 10_000, "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn reads_can_be_slow_too() {
+        let pm = emulated("read-latency=100000,read-bandwidth=1G");
+        let mut buf = vec![0; 64 << 10];
+        let start = Instant::now();
+        pm.read(0, &mut buf).unwrap();
+        assert!(start.elapsed().as_micros() >= 95, "{:?}", start.elapsed());
+    }
+}
