@@ -1,1 +1,26 @@
-//! The FUSE front end of nacre.
+//! The FUSE front end: a [`Vfs`](nacre_vfs::Vfs) as a mount of the kernel.
+//!
+//! - [`serve`] mounts, says when the mount can be used, and answers requests until it is unmounted. The layout is
+//!   then the caller's again, to be unmounted cleanly.
+//! - [`Unmounter`] ends a mount from another thread: politely, lazily, or by force.
+//! - [`mounts`] reads the kernel's table of mounts and clears away what a dead server left.
+//!
+//! Inside: `requests` takes requests apart, `server` with `directory`, `content` and `attributes` answers them,
+//! `nodes` holds what the kernel knows, `convert` and `errno` translate units and errors.
+//!
+//! Invariants: a request takes no lock that all requests share; reads, writes, lookups and attributes allocate
+//! nothing here; nothing is cached here, because the kernel caches everything and hears of every change.
+
+mod attributes;
+mod content;
+mod convert;
+mod directory;
+mod errno;
+pub mod mounts;
+mod nodes;
+mod requests;
+mod server;
+mod session;
+
+pub use server::Alarm;
+pub use session::{ServeOptions, Unmounter, serve};

@@ -1,0 +1,200 @@
+//! Attributes, extended attributes and the flags of chattr(1).
+
+use fuser::{Errno, FileAttr, INodeNo, Request, TimeOrNow};
+use nacre_engine::{Attr, FileKind, Kind, Result, SetAttr, XattrMode};
+use nacre_vfs::{ACL_ACCESS, Caller, Layout};
+
+use crate::convert::time_or_now;
+use crate::server::{Server, caller};
+
+/// `FS_IOC_GETFLAGS`, as ioctl_iflags(2) has it on 64-bit machines.
+const GET_FLAGS: u32 = 0x8008_6601;
+/// `FS_IOC_SETFLAGS`.
+const SET_FLAGS: u32 = 0x4008_6602;
+/// `FS_IOC_FSGETXATTR`.
+const GET_EXTENDED_FLAGS: u32 = 0x801c_581f;
+/// `FS_IOC_FSSETXATTR`.
+const SET_EXTENDED_FLAGS: u32 = 0x401c_5820;
+/// `FS_IOC_GETVERSION`.
+const GET_VERSION: u32 = 0x8008_7601;
+
+/// Bytes of the kernel's `struct fsxattr`, which begins with the flags.
+const EXTENDED_FLAGS_SIZE: usize = 28;
+
+/// Each flag of an inode as (ours, `FS_*_FL`, `FS_XFLAG_*`).
+const FLAGS: [(u32, u32, u32); 2] = [(Attr::IMMUTABLE, 0x10, 0x8), (Attr::APPEND_ONLY, 0x20, 0x10)];
+
+/// What a SETATTR request asks for.
+pub(crate) struct Change {
+    pub(crate) mode: Option<u32>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) size: Option<u64>,
+    pub(crate) atime: Option<TimeOrNow>,
+    pub(crate) mtime: Option<TimeOrNow>,
+}
+
+impl<L: Layout> Server<L> {
+    pub(crate) fn getattr(&self, id: INodeNo) -> Result<FileAttr> {
+        Ok(self.file_attr(&self.vfs.getattr(&self.node(id)?)?))
+    }
+
+    /// The protocol has a bit that says whether set-id bits must go (`FATTR_KILL_SUIDGID`), but `fuser` does not
+    /// hand it on. The kernel sets it with every change of owner, and with a change of size unless the caller has
+    /// CAP_FSETID, for which we take the super-user.
+    pub(crate) fn setattr(&self, request: &Request, id: INodeNo, asked: &Change) -> Result<FileAttr> {
+        let node = self.node(id)?;
+        let change = SetAttr {
+            mode: asked.mode.map(|mode| mode & 0o7777),
+            uid: asked.uid,
+            gid: asked.gid,
+            atime: time_or_now(asked.atime, || self.vfs.now()),
+            mtime: time_or_now(asked.mtime, || self.vfs.now()),
+            flags: None,
+            size: asked.size,
+        };
+        let chown = asked.uid.is_some() || asked.gid.is_some();
+        let kill_suidgid = self.vfs.kind(&node) != FileKind::Directory
+            && (chown || asked.size.is_some() && request.uid() != 0);
+        let attr = self.vfs.setattr(&caller(request, 0), &node, &change, kill_suidgid)?;
+        Ok(self.file_attr(&attr))
+    }
+
+    pub(crate) fn getxattr(&self, request: &Request, id: INodeNo, name: &[u8]) -> Result<Vec<u8>> {
+        self.vfs.get_xattr(&caller(request, 0), &self.node(id)?, name)
+    }
+
+    /// The names, each followed by a NUL. What is `trusted` shows only to the super-user; the kernel leaves that to
+    /// the file system.
+    pub(crate) fn listxattr(&self, request: &Request, id: INodeNo) -> Result<Vec<u8>> {
+        let names = self.vfs.list_xattrs(&caller(request, 0), &self.node(id)?)?;
+        let mut list = Vec::with_capacity(names.iter().map(|name| name.len() + 1).sum());
+        for name in names {
+            if request.uid() == 0 || !name.starts_with(b"trusted.") {
+                list.extend_from_slice(&name);
+                list.push(0);
+            }
+        }
+        Ok(list)
+    }
+
+    pub(crate) fn setxattr(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        let how = match flags {
+            0 => XattrMode::Set,
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => return Err(Kind::InvalidInput.into()),
+        };
+        let node = self.node(id)?;
+        let groups = if name == ACL_ACCESS { groups_of(request) } else { Vec::new() };
+        let caller = Caller { groups: &groups, ..caller(request, 0) };
+        self.vfs.set_xattr(&caller, &node, name, value, how)
+    }
+
+    pub(crate) fn removexattr(&self, request: &Request, id: INodeNo, name: &[u8]) -> Result<()> {
+        self.vfs.remove_xattr(&caller(request, 0), &self.node(id)?, name)
+    }
+
+    /// The few requests of ioctl(2) that a file system answers; the reply's bytes.
+    pub(crate) fn ioctl(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        command: u32,
+        argument: &[u8],
+    ) -> Result<Vec<u8>, Errno> {
+        let node = self.node(id).map_err(|error| self.refuse(&error))?;
+        let refuse = |error| self.refuse(&error);
+        let attr = || self.vfs.getattr(&node).map_err(refuse);
+        let flags_in =
+            || argument.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes)).ok_or(Errno::EINVAL);
+        match command {
+            GET_FLAGS => Ok(outside(attr()?.flags, |flag| flag.1).to_le_bytes().to_vec()),
+            GET_EXTENDED_FLAGS => {
+                let mut reply = vec![0; EXTENDED_FLAGS_SIZE];
+                reply[..4].copy_from_slice(&outside(attr()?.flags, |flag| flag.2).to_le_bytes());
+                Ok(reply)
+            }
+            GET_VERSION => Ok(u64::from(self.vfs.id(&node).generation).to_le_bytes().to_vec()),
+            SET_FLAGS => self.set_flags(request, &node, inside(flags_in()?, |flag| flag.1)?),
+            SET_EXTENDED_FLAGS => {
+                if argument.len() < EXTENDED_FLAGS_SIZE || argument[4..].iter().any(|byte| *byte != 0) {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                self.set_flags(request, &node, inside(flags_in()?, |flag| flag.2)?)
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    /// The kernel has checked that the caller may change flags.
+    fn set_flags(&self, request: &Request, node: &L::Node, flags: u32) -> Result<Vec<u8>, Errno> {
+        let change = SetAttr { flags: Some(flags), ..SetAttr::default() };
+        match self.vfs.setattr(&caller(request, 0), node, &change, false) {
+            Ok(_) => Ok(Vec::new()),
+            Err(error) => Err(self.refuse(&error)),
+        }
+    }
+}
+
+/// Our flags in another column of the table.
+fn outside(flags: u32, column: impl Fn(&(u32, u32, u32)) -> u32) -> u32 {
+    FLAGS.iter().filter(|flag| flags & flag.0 != 0).map(&column).fold(0, |all, flag| all | flag)
+}
+
+/// Flags of another column as ours; one that we do not have is refused.
+fn inside(flags: u32, column: impl Fn(&(u32, u32, u32)) -> u32) -> Result<u32, Errno> {
+    let known = FLAGS.iter().map(&column).fold(0, |all, flag| all | flag);
+    if flags & !known != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(FLAGS.iter().filter(|flag| flags & column(flag) != 0).fold(0, |all, flag| all | flag.0))
+}
+
+/// The supplementary groups of the caller, from /proc, for the one decision that needs them: whether an ACL may leave
+/// set-gid on a file. A caller that cannot be looked at has none.
+fn groups_of(request: &Request) -> Vec<u32> {
+    if request.uid() == 0 {
+        return Vec::new();
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", request.pid())).unwrap_or_default();
+    groups_in_status(&status)
+}
+
+fn groups_in_status(status: &str) -> Vec<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    line.unwrap_or_default().split_ascii_whitespace().filter_map(|gid| gid.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use fuser::Errno;
+    use nacre_engine::Attr;
+
+    use super::{groups_in_status, inside, outside};
+
+    #[test]
+    fn flags_have_a_number_in_each_interface() {
+        let both = Attr::IMMUTABLE | Attr::APPEND_ONLY;
+        assert_eq!(outside(both, |flag| flag.1), 0x30);
+        assert_eq!(outside(both, |flag| flag.2), 0x18);
+        assert_eq!(inside(0x20, |flag| flag.1), Ok(Attr::APPEND_ONLY));
+        assert_eq!(inside(0x8, |flag| flag.2), Ok(Attr::IMMUTABLE));
+        assert_eq!(inside(0x1, |flag| flag.1), Err(Errno::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn groups_are_read_from_proc() {
+        assert_eq!(groups_in_status("Name:\tsh\nGroups:\t4 24 1000 \nVmPeak:\t1 kB\n"), [4, 24, 1000]);
+        assert!(groups_in_status("Name:\tsh\nGroups:\t\n").is_empty());
+        let own = std::fs::read_to_string("/proc/self/status").unwrap();
+        assert!(own.lines().any(|line| line.starts_with("Groups:")));
+    }
+}

@@ -1,0 +1,172 @@
+//! Contents of files: read, write, allocate, seek, copy, sync.
+
+use std::cell::RefCell;
+use std::io::IoSlice;
+
+use fuser::{INodeNo, OpenFlags, Request};
+use nacre_engine::{Durability, FallocateMode, Kind, Result, SeekTo, WriteAt};
+use nacre_vfs::Layout;
+
+use crate::server::{Server, caller};
+
+/// The largest read or write in one request.
+pub(crate) const MAX_IO: u32 = 1 << 20;
+/// What one request to copy a range copies at most; the caller asks again for the rest.
+const COPY_MAX: u64 = 16 << 20;
+
+thread_local! {
+    /// Where a thread reads to; it grows to what the kernel asks for and stays.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `with` with this thread's buffer, `size` bytes of it.
+fn with_buffer<T>(size: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        with(&mut buffer[..size])
+    })
+}
+
+impl<L: Layout> Server<L> {
+    /// Reads, and gives the bytes to `reply`. Handles that are open for writing only are read from, too: with its
+    /// writeback cache the kernel fills pages before it changes parts of them.
+    pub(crate) fn read(&self, id: INodeNo, offset: u64, size: u32, reply: impl FnOnce(Result<&[u8]>)) {
+        let node = match self.node(id) {
+            Ok(node) => node,
+            Err(error) => return reply(Err(error)),
+        };
+        with_buffer(size.min(MAX_IO) as usize, |buffer| match self.vfs.read(&node, offset, buffer) {
+            Ok(count) => reply(Ok(&buffer[..count])),
+            Err(error) => reply(Err(error)),
+        });
+    }
+
+    /// Writes. The kernel sends absolute offsets for `O_APPEND`, too, and holds its lock on the inode meanwhile.
+    pub(crate) fn write(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        offset: u64,
+        data: &[u8],
+        flags: OpenFlags,
+        kill_suidgid: bool,
+    ) -> Result<u32> {
+        let node = self.node(id)?;
+        let now = self.settings.sync || flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0;
+        let durability = if now { Durability::Now } else { Durability::Lazy };
+        let slices = [IoSlice::new(data)];
+        self.vfs.write(
+            &caller(request, 0),
+            &node,
+            WriteAt::Offset(offset),
+            &slices,
+            durability,
+            kill_suidgid,
+        )?;
+        Ok(data.len() as u32)
+    }
+
+    pub(crate) fn fallocate(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        offset: u64,
+        len: u64,
+        mode: i32,
+    ) -> Result<()> {
+        let mode = fallocate_mode(mode)?;
+        self.vfs.fallocate(&caller(request, 0), &self.node(id)?, mode, offset, len)
+    }
+
+    pub(crate) fn lseek(&self, id: INodeNo, offset: i64, whence: i32) -> Result<i64> {
+        let to = match whence {
+            libc::SEEK_DATA => SeekTo::Data,
+            libc::SEEK_HOLE => SeekTo::Hole,
+            _ => return Err(Kind::InvalidInput.into()),
+        };
+        let offset = u64::try_from(offset).map_err(|_| Kind::NoSuchOffset)?;
+        Ok(self.vfs.seek(&self.node(id)?, offset, to)? as i64)
+    }
+
+    /// Copies within the server, which saves a caller two requests for each megabyte.
+    pub(crate) fn copy_range(
+        &self,
+        request: &Request,
+        from: (INodeNo, u64),
+        to: (INodeNo, u64),
+        len: u64,
+    ) -> Result<u32> {
+        let (source, target) = (self.node(from.0)?, self.node(to.0)?);
+        let caller = caller(request, 0);
+        let len = len.min(COPY_MAX);
+        with_buffer(MAX_IO as usize, |buffer| {
+            let mut done = 0;
+            while done < len {
+                let piece = (len - done).min(u64::from(MAX_IO)) as usize;
+                let count = self.vfs.read(&source, from.1 + done, &mut buffer[..piece])?;
+                if count == 0 {
+                    break;
+                }
+                let slices = [IoSlice::new(&buffer[..count])];
+                let at = WriteAt::Offset(to.1 + done);
+                let written =
+                    self.vfs.write(&caller, &target, at, &slices, Durability::Lazy, caller.uid != 0);
+                match written {
+                    // What was copied before counts; the next call meets the error.
+                    Err(_) if done > 0 => break,
+                    Err(error) => return Err(error),
+                    Ok(_) => done += count as u64,
+                }
+            }
+            Ok(done as u32)
+        })
+    }
+
+    /// Makes a file durable, in case it is not durable already.
+    pub(crate) fn fsync(&self, id: INodeNo) -> Result<()> {
+        self.vfs.sync(&self.node(id)?)
+    }
+}
+
+/// The modes of fallocate(2) that nacre has.
+fn fallocate_mode(mode: i32) -> Result<FallocateMode> {
+    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | KEEP;
+    Ok(match mode {
+        0 => FallocateMode::Allocate,
+        KEEP => FallocateMode::AllocateKeepSize,
+        PUNCH => FallocateMode::PunchHole,
+        libc::FALLOC_FL_ZERO_RANGE => FallocateMode::ZeroRange,
+        ZERO_KEEP => FallocateMode::ZeroRangeKeepSize,
+        _ => return Err(Kind::Unsupported.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::{FallocateMode, Kind};
+
+    use super::{fallocate_mode, with_buffer};
+
+    #[test]
+    fn modes_of_fallocate() {
+        assert_eq!(fallocate_mode(0).unwrap(), FallocateMode::Allocate);
+        assert_eq!(fallocate_mode(1).unwrap(), FallocateMode::AllocateKeepSize);
+        assert_eq!(fallocate_mode(3).unwrap(), FallocateMode::PunchHole);
+        assert_eq!(fallocate_mode(0x10).unwrap(), FallocateMode::ZeroRange);
+        assert_eq!(fallocate_mode(0x11).unwrap(), FallocateMode::ZeroRangeKeepSize);
+        // Punching without keeping the size, collapsing, inserting.
+        for mode in [2, 8, 0x20, 0x40] {
+            assert_eq!(fallocate_mode(mode).unwrap_err().kind(), Kind::Unsupported);
+        }
+    }
+
+    #[test]
+    fn the_buffer_of_a_thread_is_kept() {
+        let first = with_buffer(4096, |buffer| buffer.as_ptr() as usize);
+        assert_eq!(with_buffer(100, |buffer| (buffer.len(), buffer.as_ptr() as usize)), (100, first));
+    }
+}

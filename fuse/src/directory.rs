@@ -1,0 +1,225 @@
+//! Names: looking up, making, removing, listing.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+
+use fuser::{FileAttr, Generation, INodeNo, RenameFlags, ReplyDirectory, ReplyDirectoryPlus, Request};
+use nacre_engine::{InodeId, Kind, RenameMode, Result};
+use nacre_vfs::{Create, Layout};
+
+use crate::convert::{file_type, kind_of_mode, rdev_from_kernel};
+use crate::server::{LIFETIME, Server, caller};
+
+/// Entries that are collected before their attributes are fetched; about what fits the kernel's buffer.
+const BATCH: usize = 64;
+
+/// Directory entries out of the layout's hands, so that looking at their inodes needs none of its locks.
+#[derive(Default)]
+struct Batch {
+    entries: Vec<Listed>,
+    names: Vec<u8>,
+}
+
+struct Listed {
+    cookie: u64,
+    id: InodeId,
+    name_end: usize,
+}
+
+thread_local! {
+    static LISTED: RefCell<Batch> = RefCell::default();
+}
+
+impl<L: Layout> Server<L> {
+    /// `.` asks for the node itself, of any kind: so the kernel finds an inode again that it knows by its id only
+    /// (open_by_handle_at(2), NFS); `..` likewise for the parent.
+    pub(crate) fn lookup(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+    ) -> Result<(FileAttr, Generation)> {
+        let dir = self.node(parent)?;
+        let node = match name.as_bytes() {
+            b"." => dir,
+            name => self.vfs.lookup(&caller(request, 0), &dir, name)?,
+        };
+        self.entry(node)
+    }
+
+    pub(crate) fn make(
+        &self,
+        request: &Request,
+        umask: u32,
+        parent: INodeNo,
+        name: &OsStr,
+        what: &Create<'_>,
+    ) -> Result<(FileAttr, Generation)> {
+        let dir = self.node(parent)?;
+        self.entry(self.vfs.create(&caller(request, umask), &dir, name.as_bytes(), what)?)
+    }
+
+    pub(crate) fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        (mode, umask): (u32, u32),
+        rdev: u32,
+    ) -> Result<(FileAttr, Generation)> {
+        let kind = kind_of_mode(mode).ok_or(Kind::InvalidInput)?;
+        let what = Create { kind, mode: mode & 0o7777, rdev: rdev_from_kernel(rdev), target: &[] };
+        self.make(request, umask, parent, name, &what)
+    }
+
+    pub(crate) fn link(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+    ) -> Result<(FileAttr, Generation)> {
+        let (node, dir) = (self.node(id)?, self.node(parent)?);
+        self.vfs.link(&caller(request, 0), &node, &dir, name.as_bytes())?;
+        self.entry(node)
+    }
+
+    pub(crate) fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Result<()> {
+        self.vfs.unlink(&caller(request, 0), &self.node(parent)?, name.as_bytes())
+    }
+
+    pub(crate) fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Result<()> {
+        self.vfs.rmdir(&caller(request, 0), &self.node(parent)?, name.as_bytes())
+    }
+
+    pub(crate) fn rename(
+        &self,
+        request: &Request,
+        from: (INodeNo, &OsStr),
+        to: (INodeNo, &OsStr),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let mode = rename_mode(flags)?;
+        let (from_dir, to_dir) = (self.node(from.0)?, self.node(to.0)?);
+        self.vfs.rename(&caller(request, 0), &from_dir, from.1.as_bytes(), &to_dir, to.1.as_bytes(), mode)
+    }
+
+    pub(crate) fn readlink(&self, id: INodeNo) -> Result<Vec<u8>> {
+        self.vfs.read_link(&self.node(id)?)
+    }
+
+    /// Fills a reply with names.
+    pub(crate) fn readdir(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        cookie: u64,
+        reply: &mut ReplyDirectory,
+    ) -> Result<()> {
+        let dir = self.node(id)?;
+        self.vfs.read_dir(&caller(request, 0), &dir, cookie, &mut |entry| {
+            let id = self.node_id(entry.id);
+            if reply.add(id, entry.cookie, file_type(entry.kind), OsStr::from_bytes(entry.name)) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })
+    }
+
+    /// Fills a reply with names and attributes. The kernel looks up each of them with that, except `.` and `..`.
+    pub(crate) fn readdirplus(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        cookie: u64,
+        reply: &mut ReplyDirectoryPlus,
+    ) -> Result<()> {
+        let dir = self.node(id)?;
+        let mut added = false;
+        let filled = LISTED.with_borrow_mut(|batch| {
+            let mut cookie = cookie;
+            loop {
+                self.collect(request, &dir, cookie, batch)?;
+                let mut start = 0;
+                for listed in &batch.entries {
+                    let name = &batch.names[start..listed.name_end];
+                    start = listed.name_end;
+                    if self.add_plus(listed, name, reply)? {
+                        return Ok(());
+                    }
+                    cookie = listed.cookie;
+                    added = true;
+                }
+                if batch.entries.len() < BATCH {
+                    return Ok(());
+                }
+            }
+        });
+        // Entries in the reply are held for the kernel already, so they must reach it; the next request meets the
+        // error again.
+        if added { Ok(()) } else { filled }
+    }
+
+    fn collect(&self, request: &Request, dir: &L::Node, cookie: u64, batch: &mut Batch) -> Result<()> {
+        batch.entries.clear();
+        batch.names.clear();
+        self.vfs.read_dir(&caller(request, 0), dir, cookie, &mut |entry| {
+            batch.names.extend_from_slice(entry.name);
+            batch.entries.push(Listed { cookie: entry.cookie, id: entry.id, name_end: batch.names.len() });
+            if batch.entries.len() == BATCH { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+    }
+
+    /// Adds one entry; true when the reply is full. An entry that was removed meanwhile is passed over.
+    fn add_plus(&self, listed: &Listed, name: &[u8], reply: &mut ReplyDirectoryPlus) -> Result<bool> {
+        let layout = self.vfs.layout();
+        let found = layout.node(listed.id).and_then(|node| Ok((self.vfs.getattr(&node)?, node)));
+        let (attr, node) = match found {
+            Ok(found) => found,
+            Err(error) if matches!(error.kind(), Kind::Stale | Kind::NotFound) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let generation = Generation(u64::from(attr.id.generation));
+        let attr = self.file_attr(&attr);
+        let full = reply.add(attr.ino, listed.cookie, OsStr::from_bytes(name), &LIFETIME, &attr, generation);
+        if !full && !matches!(name, b"." | b"..") {
+            self.nodes.hold(listed.id.number, node);
+        }
+        Ok(full)
+    }
+}
+
+fn rename_mode(flags: RenameFlags) -> Result<RenameMode> {
+    if flags.is_empty() {
+        Ok(RenameMode::Replace)
+    } else if flags == RenameFlags::RENAME_NOREPLACE {
+        Ok(RenameMode::NoReplace)
+    } else if flags == RenameFlags::RENAME_EXCHANGE {
+        Ok(RenameMode::Exchange)
+    } else {
+        Err(Kind::InvalidInput.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fuser::RenameFlags;
+    use nacre_engine::{Kind, RenameMode};
+
+    use super::rename_mode;
+
+    #[test]
+    fn only_known_renames_are_done() {
+        assert_eq!(rename_mode(RenameFlags::empty()).unwrap(), RenameMode::Replace);
+        assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE).unwrap(), RenameMode::NoReplace);
+        assert_eq!(rename_mode(RenameFlags::RENAME_EXCHANGE).unwrap(), RenameMode::Exchange);
+        for flags in
+            [RenameFlags::RENAME_WHITEOUT, RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE]
+        {
+            assert_eq!(rename_mode(flags).unwrap_err().kind(), Kind::InvalidInput);
+        }
+    }
+}

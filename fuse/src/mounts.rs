@@ -1,0 +1,190 @@
+//! The kernel's table of mounts, and mountpoints whose server died.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+use nacre_engine::{Error, Kind, Result};
+use rustix::mount::UnmountFlags;
+
+/// The type that a mount of ours has in the kernel's table.
+pub const FSTYPE: &str = "fuse.nacre";
+
+/// The program that mounts and unmounts for users who may not.
+pub(crate) const FUSERMOUNT: &str = "fusermount3";
+
+/// Dead mounts of ours that can lie on one another on one directory; more are somebody's mistake.
+const DEAD_LAYERS: usize = 16;
+
+/// One mount, from `/proc/self/mountinfo`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountEntry {
+    /// The device number that stat(2) shows for its files, as (major, minor).
+    pub device: (u32, u32),
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// Its type, as `fuse.nacre`.
+    pub fstype: String,
+    /// What was mounted: for a mount of ours, the path of the device.
+    pub source: OsString,
+}
+
+impl MountEntry {
+    fn parse(line: &[u8]) -> Option<MountEntry> {
+        let text = |bytes: &[u8]| OsString::from_vec(unescape(bytes));
+        let mut fields = line.split(|byte| *byte == b' ');
+        let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+        let (major, minor) = device.split_once(':')?;
+        let mountpoint = PathBuf::from(text(fields.nth(1)?));
+        // Optional fields stand before the dash.
+        let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+        let fstype = String::from_utf8(unescape(rest.next()?)).ok()?;
+        let source = text(rest.next()?);
+        Some(MountEntry { device: (major.parse().ok()?, minor.parse().ok()?), mountpoint, fstype, source })
+    }
+}
+
+/// Octal escapes, with which the kernel writes blanks and backslashes.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        rest = match (first, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
+                bytes.push(((a - b'0') << 6) | ((b - b'0') << 3) | (c - b'0'));
+                after
+            }
+            _ => {
+                bytes.push(*first);
+                tail
+            }
+        };
+    }
+    bytes
+}
+
+/// All mounts that this process sees, in the order in which they were mounted.
+pub fn list() -> Result<Vec<MountEntry>> {
+    const TABLE: &str = "/proc/self/mountinfo";
+    let table = fs::read(TABLE).map_err(|error| Error::io("read the table of mounts", TABLE, error))?;
+    Ok(table.split(|byte| *byte == b'\n').filter_map(MountEntry::parse).collect())
+}
+
+/// What is mounted on this directory, the uppermost where there are several.
+pub fn at(mountpoint: &Path) -> Result<Option<MountEntry>> {
+    let path = absolute(mountpoint)?;
+    Ok(list()?.into_iter().rfind(|mount| mount.mountpoint == path))
+}
+
+/// The absolute path of a mountpoint, without looking at the directory itself, which may be dead.
+pub fn absolute(mountpoint: &Path) -> Result<PathBuf> {
+    let wrong = |error| Error::io("find the mountpoint", mountpoint.display().to_string(), error);
+    match (mountpoint.parent(), mountpoint.file_name()) {
+        (Some(parent), Some(name)) if fs::symlink_metadata(mountpoint).is_err() => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            Ok(parent.canonicalize().map_err(wrong)?.join(name))
+        }
+        _ => mountpoint.canonicalize().map_err(wrong),
+    }
+}
+
+/// Detaches what a server of ours that died left on this directory: a mount that answers every request with
+/// `ENOTCONN`. Live mounts and those of others stay.
+pub fn clear_dead(mountpoint: &Path) -> Result<()> {
+    for _ in 0..DEAD_LAYERS {
+        let dead = fs::metadata(mountpoint).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
+        let ours = dead && at(mountpoint)?.is_some_and(|mount| mount.fstype == FSTYPE);
+        if !ours {
+            return Ok(());
+        }
+        unmount(&absolute(mountpoint)?, UnmountFlags::DETACH)?;
+    }
+    Err(Error::new(Kind::Busy).operation("clear a dead mount").object(mountpoint.display().to_string()))
+}
+
+/// Unmounts a directory, through fusermount3 where this process may not.
+pub fn unmount(mountpoint: &Path, flags: UnmountFlags) -> Result<()> {
+    match rustix::mount::unmount(mountpoint, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => unmount_as_user(mountpoint, flags.contains(UnmountFlags::DETACH)),
+        Err(error) => Err(refused(mountpoint, error.into())),
+    }
+}
+
+fn refused(mountpoint: &Path, error: io::Error) -> Error {
+    let object = mountpoint.display().to_string();
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => Error::new(Kind::Busy)
+            .operation("unmount")
+            .object(object)
+            .advice("programs use files on it; fuser -vm DIR shows which"),
+        Some(libc::EINVAL) => Error::new(Kind::InvalidInput)
+            .operation("unmount")
+            .object(object)
+            .advice("nothing is mounted there"),
+        _ => Error::io("unmount", object, error),
+    }
+}
+
+fn unmount_as_user(mountpoint: &Path, lazily: bool) -> Result<()> {
+    let object = || mountpoint.display().to_string();
+    let mut command = Command::new(FUSERMOUNT);
+    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(mountpoint);
+    let output = command.output().map_err(|error| {
+        Error::io("run fusermount3", object(), error).advice("install the package fuse3, or unmount as root")
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+    let kind = if said.contains("busy") { Kind::Busy } else { Kind::NotPermitted };
+    Err(Error::new(kind).operation("unmount").object(object()).source(said))
+}
+
+/// Whether a path has to be written differently among the options of fusermount3, which are separated by commas.
+pub(crate) fn escape_option(value: &str) -> String {
+    let mut escaped = Vec::with_capacity(value.len());
+    for byte in value.bytes() {
+        if matches!(byte, b',' | b'\\') {
+            escaped.push(b'\\');
+        }
+        escaped.push(byte);
+    }
+    String::from_utf8_lossy(&escaped).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::{Path, PathBuf};
+
+    use super::{MountEntry, absolute, at, escape_option, list, unescape};
+
+    #[test]
+    fn a_line_of_the_table() {
+        let line = br"77 29 0:61 / /mnt/with\040blank rw,relatime shared:1 master:2 - fuse.nacre /dev/pm\134em rw,user_id=0";
+        let mount = MountEntry::parse(line).unwrap();
+        assert_eq!(mount.device, (0, 61));
+        assert_eq!(mount.mountpoint, PathBuf::from("/mnt/with blank"));
+        assert_eq!(mount.fstype, "fuse.nacre");
+        assert_eq!(mount.source.as_bytes(), br"/dev/pm\em");
+        assert_eq!(MountEntry::parse(b""), None);
+        assert_eq!(MountEntry::parse(b"1 2 x:y / /"), None);
+    }
+
+    #[test]
+    fn escapes() {
+        assert_eq!(unescape(br"a\040b\011c\12"), b"a b\tc\\12");
+        assert_eq!(escape_option(r"/a,b\c"), r"/a\,b\\c");
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(list().unwrap().iter().any(|mount| mount.mountpoint == Path::new("/")));
+        assert!(at(Path::new("/")).unwrap().is_some());
+        assert_eq!(absolute(Path::new("/proc/../proc")).unwrap(), Path::new("/proc"));
+        assert_eq!(absolute(Path::new("/not-there")).unwrap(), Path::new("/not-there"));
+    }
+}

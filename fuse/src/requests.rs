@@ -1,0 +1,485 @@
+//! The requests of the protocol, taken apart and answered: `fuser`'s trait over [`Server`].
+//!
+//! Requests that need no answer of ours are refused once with `ENOSYS`, which the kernel remembers: `OPEN` and
+//! `OPENDIR` (files then cost no round trip to open or close, and their pages are kept), `FLUSH`, and, where every
+//! operation is durable on return, `FSYNC`. Locks are not taken up at all, so the kernel keeps them itself.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use nacre_engine::{BLOCK_SIZE, Kind, Result};
+use nacre_vfs::{Create, Layout};
+
+use crate::attributes::Change;
+use crate::content::MAX_IO;
+use crate::convert::system_time;
+use crate::server::{LIFETIME, Server};
+
+/// Requests in the background (read-ahead, writeback) that the kernel has under way at most.
+const MAX_BACKGROUND: u16 = 64;
+
+/// What is asked of the kernel in every mount; what it does not have, it does without.
+const WANTED: [InitFlags; 13] = [
+    InitFlags::FUSE_EXPORT_SUPPORT,
+    InitFlags::FUSE_DONT_MASK,
+    InitFlags::FUSE_POSIX_ACL,
+    // Without it every write asks for the file's capabilities first.
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    // Pages stay when attributes change: nobody else changes contents.
+    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+    InitFlags::FUSE_HAS_IOCTL_DIR,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_NO_OPEN_SUPPORT,
+    InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+];
+
+impl<L: Layout> Server<L> {
+    fn open_flags(&self) -> FopenFlags {
+        if self.settings.direct_io {
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
+        }
+    }
+
+    fn reply_entry(&self, entry: Result<(FileAttr, Generation)>, reply: ReplyEntry) {
+        match entry {
+            Ok((attr, generation)) => reply.entry(&LIFETIME, &attr, generation),
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+
+    fn reply_attr(&self, attr: Result<FileAttr>, reply: ReplyAttr) {
+        match attr {
+            Ok(attr) => reply.attr(&LIFETIME, &attr),
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+
+    fn reply_empty(&self, result: Result<()>, reply: ReplyEmpty) {
+        match result {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+
+    /// Answers a request for bytes of an extended attribute, or for their number when `size` is 0.
+    fn reply_xattr(&self, bytes: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+        match bytes {
+            Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
+            Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+            Ok(bytes) => reply.data(&bytes),
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+}
+
+/// The reply that tells the kernel to remember that a name is not there: an entry with the node id 0.
+fn absent() -> FileAttr {
+    let epoch = system_time(nacre_engine::Timestamp::default());
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: epoch,
+        mtime: epoch,
+        ctime: epoch,
+        crtime: epoch,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: BLOCK_SIZE as u32,
+        flags: 0,
+    }
+}
+
+impl<L: Layout> Filesystem for Server<L> {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let mut wanted = WANTED.to_vec();
+        if self.settings.writeback {
+            wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
+        }
+        if self.settings.direct_io {
+            wanted.push(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+        }
+        for flag in wanted {
+            let refused = config.add_capabilities(flag).is_err();
+            if refused && flag == InitFlags::FUSE_WRITEBACK_CACHE {
+                return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+            }
+        }
+        let offered = config.capabilities();
+        self.settings.zero_message_open =
+            !self.settings.direct_io && offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.settings.zero_message_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        // Each of these gives the nearest value that is possible when it refuses one.
+        if let Err(nearest) = config.set_max_write(MAX_IO) {
+            let _ = config.set_max_write(nearest);
+        }
+        if let Err(nearest) = config.set_max_readahead(MAX_IO) {
+            let _ = config.set_max_readahead(nearest);
+        }
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.nodes.clear();
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match Server::lookup(self, request, parent, name) {
+            Err(error) if error.kind() == Kind::NotFound => reply.entry(&LIFETIME, &absent(), Generation(0)),
+            entry => self.reply_entry(entry, reply),
+        }
+    }
+
+    fn forget(&self, _request: &Request, id: INodeNo, count: u64) {
+        self.nodes.forget(id, count);
+    }
+
+    fn getattr(&self, _request: &Request, id: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.reply_attr(Server::getattr(self, id), reply);
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let change = Change { mode, uid, gid, size, atime, mtime };
+        self.reply_attr(Server::setattr(self, request, id, &change), reply);
+    }
+
+    fn readlink(&self, _request: &Request, id: INodeNo, reply: ReplyData) {
+        match Server::readlink(self, id) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.reply_entry(Server::mknod(self, request, parent, name, (mode, umask), rdev), reply);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let what = Create::directory(mode & 0o7777);
+        self.reply_entry(self.make(request, umask, parent, name, &what), reply);
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.reply_empty(Server::unlink(self, request, parent, name), reply);
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.reply_empty(Server::rmdir(self, request, parent, name), reply);
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let what = Create::symlink(target.as_os_str().as_bytes());
+        self.reply_entry(self.make(request, 0, parent, name, &what), reply);
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let done = Server::rename(self, request, (parent, name), (new_parent, new_name), flags);
+        self.reply_empty(done, reply);
+    }
+
+    fn link(&self, request: &Request, id: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.reply_entry(Server::link(self, request, id, parent, name), reply);
+    }
+
+    fn open(&self, _request: &Request, _id: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.settings.zero_message_open {
+            reply.error(Errno::ENOSYS);
+        } else {
+            reply.opened(FileHandle(0), self.open_flags());
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.make(request, umask, parent, name, &Create::file(mode & 0o7777)) {
+            Ok((attr, generation)) => {
+                reply.created(&LIFETIME, &attr, generation, FileHandle(0), self.open_flags());
+            }
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        id: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        Server::read(self, id, offset, size, |bytes| match bytes {
+            Ok(bytes) => reply.data(bytes),
+            Err(error) => reply.error(self.refuse(&error)),
+        });
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let kill_suidgid = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match Server::write(self, request, id, offset, data, flags, kill_suidgid) {
+            Ok(count) => reply.written(count),
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _id: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        id: INodeNo,
+        _handle: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        if self.settings.nothing_to_sync() {
+            reply.error(Errno::ENOSYS);
+        } else {
+            self.reply_empty(Server::fsync(self, id), reply);
+        }
+    }
+
+    fn opendir(&self, _request: &Request, _id: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.settings.zero_message_opendir {
+            reply.error(Errno::ENOSYS);
+        } else {
+            reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+        }
+    }
+
+    fn readdir(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        match Server::readdir(self, request, id, offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        match Server::readdirplus(self, request, id, offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+
+    fn fsyncdir(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        handle: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        Filesystem::fsync(self, request, id, handle, datasync, reply);
+    }
+
+    fn statfs(&self, _request: &Request, _id: INodeNo, reply: ReplyStatfs) {
+        let stat = self.vfs.stat();
+        let block = BLOCK_SIZE as u32;
+        reply.statfs(
+            stat.blocks,
+            stat.free,
+            stat.available,
+            stat.inodes,
+            stat.inodes_free,
+            block,
+            255,
+            block,
+        );
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        self.reply_empty(Server::setxattr(self, request, id, name.as_bytes(), value, flags), reply);
+    }
+
+    fn getxattr(&self, request: &Request, id: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.reply_xattr(Server::getxattr(self, request, id, name.as_bytes()), size, reply);
+    }
+
+    fn listxattr(&self, request: &Request, id: INodeNo, size: u32, reply: ReplyXattr) {
+        self.reply_xattr(Server::listxattr(self, request, id), size, reply);
+    }
+
+    fn removexattr(&self, request: &Request, id: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.reply_empty(Server::removexattr(self, request, id, name.as_bytes()), reply);
+    }
+
+    fn ioctl(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        argument: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        match Server::ioctl(self, request, id, command, argument) {
+            Ok(bytes) => reply.ioctl(0, &bytes),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        id: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.reply_empty(Server::fallocate(self, request, id, offset, length, mode), reply);
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        id: INodeNo,
+        _handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        match Server::lseek(self, id, offset, whence) {
+            Ok(offset) => reply.offset(offset),
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        from: INodeNo,
+        _from_handle: FileHandle,
+        from_offset: u64,
+        to: INodeNo,
+        _to_handle: FileHandle,
+        to_offset: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        match self.copy_range(request, (from, from_offset), (to, to_offset), len) {
+            Ok(count) => reply.written(count),
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The server of one mount: what all requests share.
+//!
+//! [`crate::requests`] takes the requests apart; the methods here and in [`crate::directory`], [`crate::content`] and
+//! [`crate::attributes`] answer them. The kernel has checked permissions (`default_permissions`), keeps locks, and
+//! applies nothing of the umask (`DONT_MASK`), for default ACLs decide first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{Errno, FileAttr, Generation, INodeNo, Request};
+use nacre_engine::{Attr, Error, InodeId, Result};
+use nacre_vfs::{Caller, Layout, Vfs};
+
+use crate::convert::file_attr;
+use crate::errno::{errno, is_alarming};
+use crate::nodes::Nodes;
+
+/// How long the kernel may keep names, their absence, and attributes: as good as for ever, for every change passes
+/// through this mount.
+pub(crate) const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Where failures of the device are told; they reach the caller only as a number.
+pub type Alarm = Arc<dyn Fn(&Error) + Send + Sync>;
+
+/// How requests are served.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Settings {
+    /// The kernel buffers writes.
+    pub(crate) writeback: bool,
+    /// Reads and writes go past the page cache, unless a file is mapped.
+    pub(crate) direct_io: bool,
+    /// Every write is made durable before its reply.
+    pub(crate) sync: bool,
+    /// Operations are durable when they return, so that there is nothing to sync.
+    pub(crate) durable_on_return: bool,
+    /// The kernel opens files without asking, once told so; found out when the session begins.
+    pub(crate) zero_message_open: bool,
+    /// Likewise for directories.
+    pub(crate) zero_message_opendir: bool,
+}
+
+impl Settings {
+    /// Whether a reply to FSYNC would never have anything to wait for.
+    pub(crate) fn nothing_to_sync(&self) -> bool {
+        self.durable_on_return && !self.writeback
+    }
+}
+
+/// The server of one mount.
+pub(crate) struct Server<L: Layout> {
+    pub(crate) vfs: Arc<Vfs<L>>,
+    pub(crate) nodes: Nodes<L>,
+    pub(crate) settings: Settings,
+    alarm: Alarm,
+}
+
+impl<L: Layout> Server<L> {
+    pub(crate) fn new(vfs: Arc<Vfs<L>>, settings: Settings, alarm: Alarm) -> Server<L> {
+        let nodes = Nodes::new(vfs.layout());
+        Server { vfs, nodes, settings, alarm }
+    }
+
+    /// The node of a request.
+    pub(crate) fn node(&self, id: INodeNo) -> Result<L::Node> {
+        self.nodes.get(self.vfs.layout(), id)
+    }
+
+    /// Attributes under their node id.
+    pub(crate) fn file_attr(&self, attr: &Attr) -> FileAttr {
+        file_attr(attr, self.node_id(attr.id))
+    }
+
+    /// The node id of an inode.
+    pub(crate) fn node_id(&self, id: InodeId) -> INodeNo {
+        INodeNo(self.nodes.swap(id.number))
+    }
+
+    /// What the kernel is told of a node that it is about to hold.
+    pub(crate) fn entry(&self, node: L::Node) -> Result<(FileAttr, Generation)> {
+        let attr = self.vfs.getattr(&node)?;
+        self.nodes.hold(attr.id.number, node);
+        Ok((self.file_attr(&attr), Generation(u64::from(attr.id.generation))))
+    }
+
+    /// The number for a failure; what concerns the device is told aloud, too.
+    #[cold]
+    pub(crate) fn refuse(&self, error: &Error) -> Errno {
+        if is_alarming(error.kind()) {
+            (self.alarm)(error);
+        }
+        errno(error)
+    }
+}
+
+/// On whose behalf a request runs. Supplementary groups are not part of the protocol; with permissions checked by the
+/// kernel only an ACL asks for them.
+pub(crate) fn caller(request: &Request, umask: u32) -> Caller<'static> {
+    Caller { uid: request.uid(), gid: request.gid(), groups: &[], umask, check: false }
+}

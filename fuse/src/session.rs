@@ -1,0 +1,304 @@
+//! One mount from beginning to end.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuser::{Config, MountOption, Session, SessionACL};
+use nacre_engine::{Error, Kind, Result};
+use nacre_vfs::{Layout, Vfs};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::mounts::{self, FSTYPE, FUSERMOUNT};
+use crate::server::{Alarm, Server, Settings};
+
+/// The device through which the kernel and a server talk.
+const FUSE_DEVICE: &str = "/dev/fuse";
+/// Bytes that the kernel reads ahead in one file, unless the mount goes past the page cache.
+const READ_AHEAD_KIB: u32 = 1024;
+
+/// How a mount is to be.
+#[derive(Clone)]
+pub struct ServeOptions {
+    /// What the table of mounts shows as the source: the path of the device.
+    pub source: String,
+    /// Threads that answer requests; by default twice the number of cores, 2 to 16.
+    pub threads: Option<usize>,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// Let other users in, as permissions say.
+    pub allow_other: bool,
+    /// Device nodes work.
+    pub dev: bool,
+    /// Set-id bits work.
+    pub suid: bool,
+    /// Programs can be run from here.
+    pub exec: bool,
+    /// Do not note that files were read.
+    pub no_atime: bool,
+    /// Every write is durable when it returns.
+    pub sync: bool,
+    /// Every change of a directory is durable when it returns.
+    pub dirsync: bool,
+    /// The kernel buffers writes and merges small ones; what was not synced is lost in a crash, as with any file
+    /// system of the kernel.
+    pub writeback: bool,
+    /// Reads and writes go past the page cache, and writers of one file run in parallel.
+    pub direct_io: bool,
+    /// Where failures of the device are told.
+    pub alarm: Alarm,
+}
+
+impl Default for ServeOptions {
+    fn default() -> ServeOptions {
+        ServeOptions {
+            source: "nacre".to_string(),
+            threads: None,
+            read_only: false,
+            allow_other: false,
+            dev: false,
+            suid: false,
+            exec: true,
+            no_atime: false,
+            sync: false,
+            dirsync: false,
+            writeback: false,
+            direct_io: false,
+            alarm: Arc::new(|error| eprintln!("nacre: {error}")),
+        }
+    }
+}
+
+impl ServeOptions {
+    fn threads(&self) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or_else(|| (2 * cores).clamp(2, 16)).max(1)
+    }
+
+    /// The flags of mount(2).
+    fn flags(&self) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::NODEV, !self.dev);
+        flags.set(MountFlags::NOSUID, !self.suid);
+        flags.set(MountFlags::NOEXEC, !self.exec);
+        flags.set(MountFlags::NOATIME, self.no_atime);
+        flags.set(MountFlags::SYNCHRONOUS, self.sync);
+        flags.set(MountFlags::DIRSYNC, self.dirsync);
+        flags
+    }
+
+    /// The same for fusermount3, which knows them by name.
+    fn named(&self) -> Vec<MountOption> {
+        let mut options = vec![
+            MountOption::FSName(mounts::escape_option(&self.source)),
+            MountOption::Subtype("nacre".to_string()),
+            MountOption::DefaultPermissions,
+            if self.read_only { MountOption::RO } else { MountOption::RW },
+            if self.exec { MountOption::Exec } else { MountOption::NoExec },
+        ];
+        // To a user fusermount3 never grants dev and suid, and refuses them by name.
+        let flags = [
+            (self.no_atime, MountOption::NoAtime),
+            (self.sync, MountOption::Sync),
+            (self.dirsync, MountOption::DirSync),
+        ];
+        options.extend(flags.into_iter().filter(|(set, _)| *set).map(|(_, option)| option));
+        options
+    }
+}
+
+/// Ends a mount.
+#[derive(Debug, Clone)]
+pub struct Unmounter {
+    mountpoint: PathBuf,
+    device: (u32, u32),
+}
+
+impl Unmounter {
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Unmounts; [`Busy`](Kind::Busy) while programs use it.
+    pub fn unmount(&self) -> Result<()> {
+        self.end(UnmountFlags::empty())
+    }
+
+    /// Takes it out of the tree at once; it is served until no program uses it any more.
+    pub fn detach(&self) -> Result<()> {
+        self.end(UnmountFlags::DETACH)
+    }
+
+    /// Ends it at once; programs that use it get errors.
+    pub fn abort(&self) -> Result<()> {
+        self.end(UnmountFlags::FORCE | UnmountFlags::DETACH)
+    }
+
+    /// Ends a connection that was detached before and so has no place in the tree.
+    pub fn abort_detached(&self) -> Result<()> {
+        let path = format!("/sys/fs/fuse/connections/{}/abort", self.device.1);
+        fs::write(&path, "1").map_err(|error| Error::io("abort the connection", path, error))
+    }
+
+    /// Only if it is this mount that is still there: another may have taken its place.
+    fn end(&self, flags: UnmountFlags) -> Result<()> {
+        if self.is_mounted()? { mounts::unmount(&self.mountpoint, flags) } else { Ok(()) }
+    }
+
+    fn is_mounted(&self) -> Result<bool> {
+        Ok(mounts::at(&self.mountpoint)?.is_some_and(|mount| mount.device == self.device))
+    }
+}
+
+/// Mounts `vfs`, calls `ready` once the mount can be used, and serves it until it is unmounted. No node is held
+/// afterwards.
+pub fn serve<L: Layout>(
+    vfs: Arc<Vfs<L>>,
+    mountpoint: &Path,
+    options: &ServeOptions,
+    ready: impl FnOnce(Unmounter),
+) -> Result<()> {
+    mounts::clear_dead(mountpoint)?;
+    let path = mounts::absolute(mountpoint)?;
+    let metadata = fs::metadata(&path).map_err(|error| failed(&path, error))?;
+    if !metadata.is_dir() {
+        return Err(Error::new(Kind::NotDirectory).operation("mount").object(path.display().to_string()));
+    }
+    let settings = Settings {
+        writeback: options.writeback,
+        direct_io: options.direct_io,
+        sync: options.sync,
+        durable_on_return: vfs.layout().capabilities().durable_on_return,
+        ..Settings::default()
+    };
+    let server = Server::new(vfs, settings, options.alarm.clone());
+    let session = begin(server, &path, options)?;
+    let unmounter = match mounts::at(&path)? {
+        Some(mount) if mount.fstype == FSTYPE => Unmounter { mountpoint: path, device: mount.device },
+        // Somebody unmounted it already; the session ends with its first read.
+        _ => Unmounter { mountpoint: path, device: (0, 0) },
+    };
+    read_further_ahead(&unmounter);
+    ready(unmounter.clone());
+    let ended = session.run().map_err(|error| failed(&unmounter.mountpoint, error));
+    // A connection that ended otherwise than by unmounting leaves a dead mount behind.
+    unmounter.detach()?;
+    ended
+}
+
+/// Mounts and shakes hands with the kernel.
+fn begin<L: Layout>(server: Server<L>, path: &Path, options: &ServeOptions) -> Result<Session<Server<L>>> {
+    let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    let mut config = Config::default();
+    config.mount_options = options.named();
+    config.acl = acl;
+    config.n_threads = Some(options.threads());
+    let device = File::options().read(true).write(true).open(FUSE_DEVICE);
+    // A descriptor for each thread, where this process may open the device again.
+    config.clone_fd = device.is_ok();
+    if rustix::process::geteuid().is_root() {
+        let device = device.map_err(|error| {
+            Error::io("mount", FUSE_DEVICE, error).advice("load the kernel's module: modprobe fuse")
+        })?;
+        match mount_as_root(device.into(), path, options) {
+            Ok(device) => {
+                return Session::from_fd(server, device, acl, config).map_err(|error| failed(path, error));
+            }
+            // Root of a container that may not mount.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+            Err(error) => return Err(failed(path, error)),
+        }
+    } else if let Err(error) = device
+        && error.kind() == io::ErrorKind::PermissionDenied
+    {
+        return Err(Error::io("mount", FUSE_DEVICE, error).advice(
+            "this user may not use FUSE; mount as root, or have the device opened to users (mode 0666)",
+        ));
+    }
+    Session::new(server, path, &config).map_err(|error| refused_to_user(path, options, error))
+}
+
+/// Mounts with mount(2).
+fn mount_as_root(device: OwnedFd, path: &Path, options: &ServeOptions) -> io::Result<OwnedFd> {
+    let mut data = format!(
+        "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        fs::metadata(path)?.mode() & libc::S_IFMT,
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data)?;
+    rustix::mount::mount(options.source.as_str(), path, FSTYPE, options.flags(), data.as_c_str())?;
+    Ok(device)
+}
+
+fn failed(path: &Path, error: io::Error) -> Error {
+    Error::io("mount", path.display().to_string(), error)
+}
+
+/// What can be done about a mount that fusermount3 refused or that did not get to it.
+fn refused_to_user(path: &Path, options: &ServeOptions, error: io::Error) -> Error {
+    let advice = if error.kind() == io::ErrorKind::NotFound {
+        "mounting as a user takes fusermount3, of the package fuse3; or mount as root"
+    } else if options.allow_other {
+        "a user may use allow_other only where /etc/fuse.conf has the line user_allow_other"
+    } else {
+        "mounting as a user takes the right to write to the directory, and fusermount3 installed set-uid root"
+    };
+    let said = error.to_string();
+    let source =
+        if said.trim().is_empty() { format!("{FUSERMOUNT} failed") } else { said.trim().to_string() };
+    Error::new(Kind::NotPermitted)
+        .operation("mount")
+        .object(path.display().to_string())
+        .advice(advice)
+        .source(source)
+}
+
+/// Lets the kernel read further ahead than its 128 KiB: a request of a megabyte costs little more than a small one.
+/// Where that cannot be set (it takes root), reading is only a little slower.
+fn read_further_ahead(unmounter: &Unmounter) {
+    let (major, minor) = unmounter.device;
+    let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    let _ = fs::write(setting, READ_AHEAD_KIB.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use fuser::MountOption;
+    use rustix::mount::MountFlags;
+
+    use super::ServeOptions;
+
+    #[test]
+    fn flags_of_the_mount() {
+        let plain = ServeOptions::default();
+        assert_eq!(plain.flags(), MountFlags::NODEV | MountFlags::NOSUID);
+        let root = ServeOptions { dev: true, suid: true, read_only: true, exec: false, ..plain };
+        assert_eq!(root.flags(), MountFlags::RDONLY | MountFlags::NOEXEC);
+    }
+
+    #[test]
+    fn users_are_never_granted_dev_or_suid() {
+        let options =
+            ServeOptions { dev: true, suid: true, source: "a,b".to_string(), ..ServeOptions::default() };
+        let named = options.named();
+        assert!(!named.contains(&MountOption::Dev) && !named.contains(&MountOption::Suid));
+        assert!(named.contains(&MountOption::FSName("a\\,b".to_string())));
+    }
+
+    #[test]
+    fn there_is_always_a_thread() {
+        assert!(ServeOptions::default().threads() >= 2);
+        assert_eq!(ServeOptions { threads: Some(0), ..ServeOptions::default() }.threads(), 1);
+    }
+}
