@@ -1,12 +1,13 @@
 //! Persistent memory: real, emulated and simulated.
 //!
 //! [`Pm`] is the interface. The tokens [`Stored`], [`Flushed`] and [`Durable`] prove order by types.
-//! [`RealPm`] is a mapped device, slowed down where an [`Emulation`] says so; [`SimPm`] is simulated memory, whose recorded [`Trace`] the crash module turns into
-//! crash images.
+//! [`RealPm`] is a mapped device, slowed down where an [`Emulation`] says so; [`SimPm`] is simulated memory, whose
+//! recorded [`Trace`] the module [`crash`] turns into crash images.
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the stores, flushes and fences of this crate are written for x86-64 only");
 
+pub mod crash;
 mod emulation;
 mod pm;
 mod real;

@@ -1,7 +1,7 @@
 //! Simulated persistent memory.
 //!
 //! For the running code it behaves like memory: a load sees every store before it. While it records, it also writes
-//! down every store, flush and fence in the order in which they took effect; the crash module replays such a
+//! down every store, flush and fence in the order in which they took effect; [`crate::crash`] replays such a
 //! [`Trace`] and makes every image that a crash may leave.
 //!
 //! The memory is made of atomic words, so that threads may race on it without unsafe code; a store of part of a word

@@ -1,0 +1,179 @@
+//! What a crash may leave on media.
+//!
+//! [`Replay`] walks a [`Trace`] that simulated memory has recorded, from an image in which everything was durable. It
+//! stops before each fence and at the end. At every stop, [`Replay::images`] gives the images that a crash since the
+//! stop before may have left: all of them where they are few, samples where they are many.
+//!
+//! The model ([`Pm`](crate::Pm) has it in words): of the ordinary stores to a line, media holds some first part of
+//! their order, whether they were flushed or not; of the non-temporal stores, any of their words; a fence makes durable
+//! what its own thread flushed or stored past the cache before it. Which of that happened is chosen for each line
+//! separately. A store of several words counts as a store of each, in ascending order.
+
+mod images;
+mod pending;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use nacre_engine::LINE_SIZE;
+
+use crate::sim::{Event, Trace, pieces};
+pub use images::{CrashImage, Images, Sampling};
+use pending::{Line, Op};
+
+/// Bytes of a line.
+pub(crate) type LineBytes = [u8; LINE_SIZE as usize];
+
+/// A walk through a trace; see the [module](self).
+#[derive(Debug)]
+pub struct Replay<'t> {
+    events: &'t [Event],
+    /// The next event to take in.
+    next: usize,
+    /// What is durable.
+    media: Vec<u8>,
+    /// What is not, by line.
+    pending: BTreeMap<u64, Line>,
+    /// Lines with something that the thread's next fence makes durable.
+    waiting: HashMap<u32, BTreeSet<u64>>,
+    sequence: u64,
+    point: Option<Point>,
+}
+
+/// A place in the trace at which the machine may crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Point {
+    /// How many points came before it.
+    pub index: usize,
+    /// Events that have happened.
+    pub events: usize,
+    /// Marks among them.
+    pub marks: usize,
+    /// The value of the last mark.
+    pub last_mark: Option<u64>,
+    /// The trace ends here.
+    pub is_end: bool,
+}
+
+impl<'t> Replay<'t> {
+    /// Starts at the beginning of the trace, when `media` was what the memory held, all of it durable.
+    pub fn new(media: Vec<u8>, trace: &'t Trace) -> Replay<'t> {
+        Replay {
+            events: &trace.events,
+            next: 0,
+            media,
+            pending: BTreeMap::new(),
+            waiting: HashMap::new(),
+            sequence: 0,
+            point: None,
+        }
+    }
+
+    /// Goes on to just before the next fence, or to the end. Fences before which nothing was stored or marked since
+    /// the point before are passed without a stop: their images have all been seen.
+    pub fn advance(&mut self) -> Option<Point> {
+        let before = self.point;
+        if before.is_some_and(|point| point.is_end) {
+            return None;
+        }
+        let mut point = Point {
+            index: before.map_or(0, |point| point.index + 1),
+            events: self.next,
+            marks: before.map_or(0, |point| point.marks),
+            last_mark: before.and_then(|point| point.last_mark),
+            is_end: true,
+        };
+        // The fence that we stopped at takes effect now.
+        let mut news = before.is_none();
+        let mut at_stop = before.is_some();
+        while let Some(event) = self.events.get(self.next) {
+            match event {
+                Event::Fence { .. } if news && !at_stop => {
+                    point.is_end = false;
+                    break;
+                }
+                Event::Fence { thread } => self.fence(*thread),
+                Event::Store { thread, offset, bytes, kind } => {
+                    news = true;
+                    let thread = (*kind == crate::sim::StoreKind::NonTemporal).then_some(*thread);
+                    self.store(thread, *offset, bytes);
+                }
+                Event::Flush { thread, offset, len } => self.flush(*thread, *offset, *len),
+                Event::Mark(value) => {
+                    news = true;
+                    point.marks += 1;
+                    point.last_mark = Some(*value);
+                }
+            }
+            at_stop = false;
+            self.next += 1;
+        }
+        point.events = self.next;
+        self.point = Some(point);
+        Some(point)
+    }
+
+    /// What is durable at this point.
+    pub fn media(&self) -> &[u8] {
+        &self.media
+    }
+
+    /// The number of lines of which something is not durable.
+    pub fn pending_lines(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The images that a crash may leave here. Equal `sampling` gives equal images.
+    pub fn images(&self, sampling: &Sampling) -> Images {
+        let point = self.point.map_or(0, |point| point.index as u64);
+        let lines = self.pending.iter().map(|(line, pending)| (*line, self.media_line(*line), pending));
+        Images::new(lines, sampling, point)
+    }
+
+    fn media_line(&self, line: u64) -> LineBytes {
+        let start = (line * LINE_SIZE) as usize;
+        self.media[start..start + LINE_SIZE as usize].try_into().expect("a line")
+    }
+
+    fn store(&mut self, non_temporal: Option<u32>, offset: u64, bytes: &[u8]) {
+        for piece in pieces(offset, bytes.len()) {
+            let line = piece.word as u64 / 8;
+            let op = Op {
+                sequence: self.sequence,
+                word: (piece.word % 8) as u8,
+                mask: piece.mask(),
+                value: piece.value(bytes),
+            };
+            self.sequence += 1;
+            self.pending.entry(line).or_default().store(non_temporal, op);
+            if let Some(thread) = non_temporal {
+                self.waiting.entry(thread).or_default().insert(line);
+            }
+        }
+    }
+
+    fn flush(&mut self, thread: u32, offset: u64, len: u64) {
+        let waiting = self.waiting.entry(thread).or_default();
+        for line in offset / LINE_SIZE..(offset + len).div_ceil(LINE_SIZE) {
+            if let Some(pending) = self.pending.get_mut(&line) {
+                pending.flush(thread, self.sequence);
+                waiting.insert(line);
+            }
+        }
+    }
+
+    fn fence(&mut self, thread: u32) {
+        for line in self.waiting.remove(&thread).unwrap_or_default() {
+            let mut bytes = self.media_line(line);
+            if let Some(pending) = self.pending.get_mut(&line) {
+                pending.fence(thread, &mut bytes);
+                if pending.is_empty() {
+                    self.pending.remove(&line);
+                }
+            }
+            let start = (line * LINE_SIZE) as usize;
+            self.media[start..start + LINE_SIZE as usize].copy_from_slice(&bytes);
+        }
+    }
+}
