@@ -225,6 +225,35 @@ impl std::error::Error for Error {
     }
 }
 
+/// For readers and writers of the standard library. The error stays inside, to be had back with
+/// [`std::io::Error::downcast`].
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> std::io::Error {
+        use std::io::ErrorKind;
+        let kind = match error.kind {
+            Kind::NotFound => ErrorKind::NotFound,
+            Kind::Exists => ErrorKind::AlreadyExists,
+            Kind::NotDirectory => ErrorKind::NotADirectory,
+            Kind::IsDirectory => ErrorKind::IsADirectory,
+            Kind::NotEmpty => ErrorKind::DirectoryNotEmpty,
+            Kind::NameTooLong => ErrorKind::InvalidFilename,
+            Kind::InvalidInput | Kind::BufferTooSmall => ErrorKind::InvalidInput,
+            Kind::NoSpace => ErrorKind::StorageFull,
+            Kind::FileTooBig | Kind::TooBig => ErrorKind::FileTooLarge,
+            Kind::AccessDenied | Kind::NotPermitted => ErrorKind::PermissionDenied,
+            Kind::ReadOnly => ErrorKind::ReadOnlyFilesystem,
+            Kind::CrossDevice => ErrorKind::CrossesDevices,
+            Kind::TooManyLinks => ErrorKind::TooManyLinks,
+            Kind::Stale => ErrorKind::StaleNetworkFileHandle,
+            Kind::Unsupported => ErrorKind::Unsupported,
+            Kind::Busy => ErrorKind::ResourceBusy,
+            Kind::Corrupt => ErrorKind::InvalidData,
+            _ => ErrorKind::Other,
+        };
+        std::io::Error::new(kind, error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Error, Kind};

@@ -1,5 +1,7 @@
 //! Units as distinct types: conversion is explicit.
 
+use std::time::{Duration, SystemTime};
+
 /// Bytes in a line, the unit of flush.
 pub const LINE_SIZE: u64 = 64;
 /// Bytes in a block, the unit of allocation.
@@ -95,9 +97,44 @@ impl Timestamp {
     }
 }
 
+/// Times that the standard library cannot represent do not exist: its range is wider.
+impl From<Timestamp> for SystemTime {
+    fn from(time: Timestamp) -> SystemTime {
+        let secs = Duration::from_secs(time.secs.unsigned_abs());
+        let start = if time.secs < 0 { SystemTime::UNIX_EPOCH - secs } else { SystemTime::UNIX_EPOCH + secs };
+        start + Duration::from_nanos(u64::from(time.nanos))
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Timestamp {
+        match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(after) => Timestamp::new(after.as_secs() as i64, after.subsec_nanos()),
+            Err(before) => {
+                let before = before.duration();
+                let (secs, nanos) = (0i64.saturating_sub_unsigned(before.as_secs()), before.subsec_nanos());
+                match nanos {
+                    0 => Timestamp::new(secs, 0),
+                    _ => Timestamp::new(secs.saturating_sub(1), 1_000_000_000 - nanos),
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::Timestamp;
+
+    #[test]
+    fn times_survive_the_standard_library() {
+        for (secs, nanos) in [(0, 0), (-1, 999_999_999), (-7, 0), (1 << 32, 1)] {
+            let time = Timestamp::new(secs, nanos);
+            assert_eq!(Timestamp::from(SystemTime::from(time)), time);
+        }
+    }
 
     #[test]
     fn times_survive_packing() {
