@@ -241,17 +241,31 @@ impl SimPm {
 
     fn write_bytes(&self, offset: u64, bytes: &[u8]) {
         self.touch(offset, bytes.len() as u64);
+        let (edge, body, tail) = split_words(offset, bytes.len());
+        self.write_part(offset, &bytes[..edge]);
+        let first = (offset as usize + edge) / 8;
+        let cells = &self.words[first..first + body / 8];
+        for (cell, chunk) in cells.iter().zip(bytes[edge..edge + body].chunks_exact(8)) {
+            cell.store(word(chunk), Ordering::Release);
+        }
+        self.write_part(offset + (edge + body) as u64, &bytes[bytes.len() - tail..]);
+    }
+
+    /// Stores less than a word, within one word.
+    fn write_part(&self, offset: u64, bytes: &[u8]) {
         for piece in pieces(offset, bytes.len()) {
-            let cell = &self.words[piece.word];
-            let new = piece.value(bytes);
-            if piece.is_whole() {
-                cell.store(new, Ordering::Release);
-            } else {
-                let mask = piece.mask();
-                let merged =
-                    cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(old & !mask | new));
-                debug_assert!(merged.is_ok());
-            }
+            let (mask, new) = (piece.mask(), piece.value(bytes));
+            let merge = |old: u64| Some(old & !mask | new);
+            let merged = self.words[piece.word].fetch_update(Ordering::AcqRel, Ordering::Acquire, merge);
+            debug_assert!(merged.is_ok());
+        }
+    }
+
+    /// Loads less than a word, within one word.
+    fn read_part(&self, offset: u64, buf: &mut [u8]) {
+        for piece in pieces(offset, buf.len()) {
+            let bytes = self.words[piece.word].load(Ordering::Acquire).to_le_bytes();
+            buf.copy_from_slice(&bytes[piece.shift..piece.shift + piece.len]);
         }
     }
 
@@ -291,11 +305,15 @@ impl Pm for SimPm {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.check(offset, buf.len() as u64)?;
-        for piece in pieces(offset, buf.len()) {
-            let bytes = self.words[piece.word].load(Ordering::Acquire).to_le_bytes();
-            buf[piece.from..piece.from + piece.len]
-                .copy_from_slice(&bytes[piece.shift..piece.shift + piece.len]);
+        let (edge, body, tail) = split_words(offset, buf.len());
+        self.read_part(offset, &mut buf[..edge]);
+        let first = (offset as usize + edge) / 8;
+        let cells = &self.words[first..first + body / 8];
+        for (chunk, cell) in buf[edge..edge + body].chunks_exact_mut(8).zip(cells) {
+            chunk.copy_from_slice(&cell.load(Ordering::Acquire).to_le_bytes());
         }
+        let at = buf.len() - tail;
+        self.read_part(offset + at as u64, &mut buf[at..]);
         Ok(())
     }
 
@@ -313,9 +331,9 @@ impl Pm for SimPm {
 
     fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
         self.check(offset, bytes.len() as u64)?;
-        let head = (offset.next_multiple_of(8) - offset).min(bytes.len() as u64) as usize;
+        let (head, body, _) = split_words(offset, bytes.len());
         let (head, rest) = bytes.split_at(head);
-        let (body, tail) = rest.split_at(rest.len() & !7);
+        let (body, tail) = rest.split_at(body);
         for (at, edge) in [(offset, head), (offset + (bytes.len() - tail.len()) as u64, tail)] {
             self.write(at, edge, StoreKind::Cached);
             self.flush_range(at, edge.len() as u64);
@@ -378,10 +396,6 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    fn is_whole(&self) -> bool {
-        self.len == 8
-    }
-
     /// The bits of the word that the piece covers.
     pub(crate) fn mask(&self) -> u64 {
         (u64::MAX >> (64 - 8 * self.len)) << (8 * self.shift)
@@ -409,6 +423,13 @@ pub(crate) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
+/// Bytes before the first whole word of a range, in whole words, and after them.
+fn split_words(offset: u64, len: usize) -> (usize, usize, usize) {
+    let edge = ((offset.next_multiple_of(8) - offset) as usize).min(len);
+    let body = (len - edge) & !7;
+    (edge, body, len - edge - body)
+}
+
 fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
@@ -418,4 +439,72 @@ fn check_aligned(offset: u64) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(Kind::InvalidInput).object(format!("a word at {offset}, which is not a multiple of 8")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Event, SimPm, StoreKind};
+    use crate::pm::Pm;
+
+    #[test]
+    fn it_behaves_like_memory() {
+        let pm = SimPm::new(4096);
+        let mut model = vec![0u8; 4096];
+        let mut z = 1u64;
+        let mut random = |n: u64| {
+            z = z.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (z >> 33) % n
+        };
+        for round in 0..20_000 {
+            let len = random(if round % 10 == 0 { 4096 } else { 40 }) as usize;
+            let offset = random(4097 - len as u64);
+            let range = offset as usize..offset as usize + len;
+            let bytes: Vec<u8> = (0..len).map(|_| random(256) as u8).collect();
+            match round % 4 {
+                0 => pm.store(offset, &bytes).unwrap().may_be_lost(),
+                1 => pm.copy(offset, &bytes).unwrap().may_be_lost(),
+                2 => pm.zero(offset, len as u64).unwrap().may_be_lost(),
+                _ => {
+                    let mut seen = vec![0; len];
+                    pm.read(offset, &mut seen).unwrap();
+                    assert!(seen == model[range], "{len} bytes at {offset}");
+                    continue;
+                }
+            }
+            if round % 4 == 2 {
+                model[range].fill(0);
+            } else {
+                model[range].copy_from_slice(&bytes);
+            }
+        }
+        assert!(pm.snapshot() == model);
+    }
+
+    #[test]
+    fn a_trace_holds_what_happened_while_it_was_recorded() {
+        let pm = SimPm::new(4096);
+        pm.store(0, &[1]).unwrap().may_be_lost();
+        pm.start_recording();
+        pm.fence(pm.copy(60, &[2; 16]).unwrap());
+        pm.mark(5);
+        let trace = pm.stop_recording();
+        pm.store(0, &[3]).unwrap().may_be_lost();
+        assert_eq!(trace.fences(), 1);
+        let kinds: Vec<_> = trace
+            .events
+            .iter()
+            .map(|event| match event {
+                Event::Store { kind: StoreKind::Cached, offset, bytes, .. } => {
+                    ('s', *offset, bytes.len() as u64)
+                }
+                Event::Store { offset, bytes, .. } => ('n', *offset, bytes.len() as u64),
+                Event::Flush { offset, len, .. } => ('f', *offset, *len),
+                Event::Fence { .. } => ('|', 0, 0),
+                Event::Mark(value) => ('m', *value, 0),
+            })
+            .collect();
+        let expected =
+            [('s', 60, 4), ('f', 60, 4), ('s', 72, 4), ('f', 72, 4), ('n', 64, 8), ('|', 0, 0), ('m', 5, 0)];
+        assert_eq!(kinds, expected);
+    }
 }
