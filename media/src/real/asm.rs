@@ -29,6 +29,7 @@ unsafe extern "sysv64" {
 
     pub(super) fn nacre_pm_read_sse2(to: *mut u8, from: *const u8, len: usize) -> Outcome;
     pub(super) fn nacre_pm_read_avx(to: *mut u8, from: *const u8, len: usize) -> Outcome;
+    /// With `rep movsb` from the length on at which it is measured to be faster (1.5 KiB).
     pub(super) fn nacre_pm_read_avx_erms(to: *mut u8, from: *const u8, len: usize) -> Outcome;
 
     pub(super) fn nacre_pm_copy_sse2(to: *mut u8, from: *const u8, lines: usize) -> Outcome;
@@ -265,7 +266,7 @@ nacre_pm_vector_start:
     .globl nacre_pm_read_avx_erms
     .hidden nacre_pm_read_avx_erms
 nacre_pm_read_avx_erms:
-    cmp rdx, 1024
+    cmp rdx, 1536
     jb nacre_pm_read_avx
     mov rcx, rdx
     rep movsb

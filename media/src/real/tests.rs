@@ -97,7 +97,7 @@ fn every_set_of_instructions_does_the_same() {
         zeros.push(asm::nacre_pm_zero_avx512);
     }
     for read in reads {
-        for len in (0..300).chain([1023, 1024, 1025, 2999]) {
+        for len in (0..300).chain([1023, 1535, 1536, 1537, 2999]) {
             let mut target = vec![0xEE; len + 1];
             // SAFETY: both sides are vectors of at least that length.
             let outcome = unsafe { read(target.as_mut_ptr(), source.as_ptr().add(1), len) };
