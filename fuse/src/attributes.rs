@@ -61,7 +61,11 @@ impl<L: Layout> Server<L> {
     }
 
     pub(crate) fn getxattr(&self, request: &Request, id: INodeNo, name: &[u8]) -> Result<Vec<u8>> {
-        self.vfs.get_xattr(&caller(request, 0), &self.node(id)?, name)
+        let node = self.node(id)?;
+        match self.virtual_xattr(&node, name) {
+            Some(value) => value,
+            None => self.vfs.get_xattr(&caller(request, 0), &node, name),
+        }
     }
 
     /// The names, each followed by a NUL. What is `trusted` shows only to the super-user; the kernel leaves that to

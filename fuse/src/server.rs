@@ -22,6 +22,9 @@ pub(crate) const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Where failures of the device are told; they reach the caller only as a number.
 pub type Alarm = Arc<dyn Fn(&Error) + Send + Sync>;
 
+/// What the server says about itself, as JSON, to whoever reads `system.nacre.info`.
+pub type Describe = Arc<dyn Fn() -> String + Send + Sync>;
+
 /// How requests are served.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Settings {
@@ -51,13 +54,19 @@ pub(crate) struct Server<L: Layout> {
     pub(crate) vfs: Arc<Vfs<L>>,
     pub(crate) nodes: Nodes<L>,
     pub(crate) settings: Settings,
+    pub(crate) describe: Option<Describe>,
     alarm: Alarm,
 }
 
 impl<L: Layout> Server<L> {
-    pub(crate) fn new(vfs: Arc<Vfs<L>>, settings: Settings, alarm: Alarm) -> Server<L> {
+    pub(crate) fn new(
+        vfs: Arc<Vfs<L>>,
+        settings: Settings,
+        alarm: Alarm,
+        describe: Option<Describe>,
+    ) -> Server<L> {
         let nodes = Nodes::new(vfs.layout());
-        Server { vfs, nodes, settings, alarm }
+        Server { vfs, nodes, settings, describe, alarm }
     }
 
     /// The node of a request.

@@ -14,7 +14,7 @@ use nacre_vfs::{Layout, Vfs};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::mounts::{self, FSTYPE, FUSERMOUNT};
-use crate::server::{Alarm, Server, Settings};
+use crate::server::{Alarm, Describe, Server, Settings};
 
 /// The device through which the kernel and a server talk.
 const FUSE_DEVICE: &str = "/dev/fuse";
@@ -51,6 +51,8 @@ pub struct ServeOptions {
     pub direct_io: bool,
     /// Where failures of the device are told.
     pub alarm: Alarm,
+    /// What the mount says about itself in the extended attribute `system.nacre.info`.
+    pub describe: Option<Describe>,
 }
 
 impl Default for ServeOptions {
@@ -69,6 +71,7 @@ impl Default for ServeOptions {
             writeback: false,
             direct_io: false,
             alarm: Arc::new(|error| eprintln!("nacre: {error}")),
+            describe: None,
         }
     }
 }
@@ -177,7 +180,7 @@ pub fn serve<L: Layout>(
         durable_on_return: vfs.layout().capabilities().durable_on_return,
         ..Settings::default()
     };
-    let server = Server::new(vfs, settings, options.alarm.clone());
+    let server = Server::new(vfs, settings, options.alarm.clone(), options.describe.clone());
     let session = begin(server, &path, options)?;
     let unmounter = match mounts::at(&path)? {
         Some(mount) if mount.fstype == FSTYPE => Unmounter { mountpoint: path, device: mount.device },
