@@ -1,0 +1,47 @@
+//! How a command fails: operation, object, cause and way out on standard error, and an exit code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// The operation failed.
+pub(crate) const EXIT_FAILURE: u8 = 1;
+/// The command line was wrong.
+pub(crate) const EXIT_USAGE: u8 = 2;
+
+/// A failed command.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    code: u8,
+}
+
+impl Failure {
+    /// `operation: object: cause`.
+    pub(crate) fn new(operation: &str, object: impl fmt::Display, cause: impl fmt::Display) -> Failure {
+        Failure { message: format!("{operation}: {object}: {cause}"), code: EXIT_FAILURE }
+    }
+
+    /// A wrong command line.
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), code: EXIT_USAGE }
+    }
+
+    /// Adds what the user can do about it.
+    pub(crate) fn advice(mut self, advice: &str) -> Failure {
+        self.message.push_str("; ");
+        self.message.push_str(advice);
+        self
+    }
+
+    /// Reports it and gives the exit code of the process.
+    pub(crate) fn report(&self) -> ExitCode {
+        eprintln!("nacre: {}", self.message);
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<nacre_engine::Error> for Failure {
+    fn from(error: nacre_engine::Error) -> Failure {
+        Failure { message: error.to_string(), code: EXIT_FAILURE }
+    }
+}

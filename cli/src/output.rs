@@ -1,0 +1,82 @@
+//! What commands print: aligned lines for people, JSON with a schema version for scripts.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use crate::failure::Failure;
+
+/// The version of everything that `--json` prints. It grows when a field changes its meaning or goes away; new fields
+/// may come at any time.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// Prints an object as JSON, with the schema version in front.
+pub(crate) fn json(value: Value) -> Result<(), Failure> {
+    let mut object = Map::new();
+    object.insert("schema".to_owned(), json!(SCHEMA));
+    if let Value::Object(fields) = value {
+        object.extend(fields);
+    }
+    let text = serde_json::to_string_pretty(&object).expect("a JSON value can be written");
+    text_out(&format!("{text}\n"))
+}
+
+/// Prints text. A reader that went away is no failure of ours.
+pub(crate) fn text_out(text: &str) -> Result<(), Failure> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new("write", "standard output", error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Lines `name: value` with the values below one another.
+pub(crate) fn fields(fields: &[(&str, String)]) -> String {
+    let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
+    let mut text = String::new();
+    for (name, value) in fields {
+        let name = format!("{name}:");
+        writeln!(text, "{name:width$}  {value}").expect("writing to a string");
+    }
+    text
+}
+
+/// A table with a head; columns whose head ends with a blank are aligned to the left, others to the right.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([head[column].trim_end().chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let cells = cells.iter().enumerate().map(|(column, cell)| {
+            let width = widths[column];
+            if head[column].ends_with(' ') { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    let mut text = line(head.iter().map(|cell| cell.trim_end()).collect());
+    for row in rows {
+        text.push_str(&line(row.iter().map(String::as_str).collect()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fields, table};
+
+    #[test]
+    fn values_stand_below_one_another() {
+        let text = fields(&[("a", "1".into()), ("long", "2".into())]);
+        assert_eq!(text, "a:     1\nlong:  2\n");
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let text = table(&["name ", "size"], &[vec!["a".into(), "10".into()], vec!["bcdef".into(), "9".into()]]);
+        assert_eq!(text, "name   size\na        10\nbcdef     9\n");
+    }
+}

@@ -1,0 +1,129 @@
+//! The documents must tell the truth: the crate graph of ARCHITECTURE.md and the formats in docs/format.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+type Graph = BTreeMap<String, BTreeSet<String>>;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
+}
+
+/// What each crate of ours depends on among ours, from cargo itself. Dependencies of tests are not counted.
+fn graph_of_cargo() -> Graph {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
+    let packages = metadata["packages"].as_array().expect("packages");
+    let name = |package: &serde_json::Value| package["name"].as_str().expect("a name").to_owned();
+    let ours: BTreeSet<String> = packages.iter().map(name).collect();
+    packages
+        .iter()
+        .map(|package| {
+            let dependencies = package["dependencies"].as_array().expect("dependencies");
+            let shipped = dependencies.iter().filter(|dependency| dependency["kind"] != "dev").map(name);
+            (name(package), shipped.filter(|name| ours.contains(name)).collect())
+        })
+        .collect()
+}
+
+/// The table `| crate | depends on |` between the markers `<!-- crate-graph -->` and `<!-- /crate-graph -->`. Names may
+/// stand in backquotes and are separated by commas; a dash or nothing means that the crate depends on none of ours.
+fn graph_of_document(text: &str) -> Graph {
+    let (_, rest) = text.split_once("<!-- crate-graph -->").expect("ARCHITECTURE.md has the marker crate-graph");
+    let (table, _) = rest.split_once("<!-- /crate-graph -->").expect("the crate graph has its end marker");
+    let rows = table.lines().map(str::trim).filter(|line| line.starts_with('|'));
+    rows.skip(2)
+        .map(|row| {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let bare = |cell: &str| cell.trim().trim_matches('`').to_owned();
+            let depends = cells.get(1).copied().unwrap_or("");
+            let names = depends.split(',').map(bare).filter(|name| !name.is_empty() && name != "-" && name != "—");
+            (bare(cells[0]), names.collect())
+        })
+        .collect()
+}
+
+#[test]
+fn the_crate_graph_is_what_architecture_says() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md can be read");
+    let document = graph_of_document(&text);
+    let cargo = graph_of_cargo();
+    let mut differences = Vec::new();
+    for name in cargo.keys().chain(document.keys()).collect::<BTreeSet<_>>() {
+        match (cargo.get(name), document.get(name)) {
+            (Some(is), Some(says)) if is == says => {}
+            (Some(is), Some(says)) => differences.push(format!("{name} depends on {is:?}, the table says {says:?}")),
+            (Some(_), None) => differences.push(format!("{name} is missing in the table")),
+            (None, _) => differences.push(format!("{name} is in the table but no crate")),
+        }
+    }
+    assert!(differences.is_empty(), "change the table, if the change of the graph is meant:\n{}", differences.join("\n"));
+}
+
+#[test]
+fn the_crate_graph_has_no_cycle() {
+    let graph = graph_of_cargo();
+    let mut done: BTreeSet<&String> = BTreeSet::new();
+    while done.len() < graph.len() {
+        let next: Vec<&String> = graph
+            .iter()
+            .filter(|(name, depends)| !done.contains(name) && depends.iter().all(|name| done.contains(name)))
+            .map(|(name, _)| name)
+            .collect();
+        assert!(!next.is_empty(), "a cycle among {:?}", graph.keys().filter(|n| !done.contains(n)).collect::<Vec<_>>());
+        done.extend(next);
+    }
+}
+
+/// A hash of what a format file defines: its lines without comments, blank lines and indentation, up to its tests.
+fn format_hash(source: &str) -> String {
+    let (shipped, _) = source.split_once("#[cfg(test)]").unwrap_or((source, ""));
+    let code: Vec<String> = shipped
+        .lines()
+        .map(|line| line.split_once("//").map_or(line, |(code, _)| code))
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|line| !line.is_empty())
+        .collect();
+    format!("{:016x}", xxh3_64(code.join("\n").as_bytes()))
+}
+
+#[test]
+fn comments_and_blanks_do_not_change_a_format() {
+    let one = "const A: u64 = 1;\nstruct B {\n    c: u64,\n}\n";
+    let same = "//! Bytes.\n\n/// A.\nconst A: u64 =  1; // one\nstruct B {\n  c: u64,\n}\n#[cfg(test)]\nmod tests {}\n";
+    let other = "const A: u64 = 2;\nstruct B {\n    c: u64,\n}\n";
+    assert_eq!(format_hash(one), format_hash(same));
+    assert_ne!(format_hash(one), format_hash(other));
+}
+
+#[test]
+fn the_format_documents_are_of_today() {
+    let mut layouts = 0;
+    for entry in fs::read_dir(root().join("layouts")).expect("layouts can be listed") {
+        let layout = entry.expect("an entry").path();
+        let Ok(source) = fs::read_to_string(layout.join("src/format.rs")) else { continue };
+        layouts += 1;
+        let name = layout.file_name().expect("a name").to_string_lossy().into_owned();
+        let path = format!("docs/format/{name}.md");
+        let text = fs::read_to_string(root().join(&path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let marked = text.split_once("<!-- format-hash:").and_then(|(_, rest)| rest.split_once("-->"));
+        let (says, _) = marked.unwrap_or_else(|| panic!("{path} has no marker <!-- format-hash: … -->"));
+        let is = format_hash(&source);
+        assert_eq!(
+            says.trim(),
+            is,
+            "layouts/{name}/src/format.rs has changed: bring {path} up to date, then set its marker to\n\
+             <!-- format-hash: {is} -->"
+        );
+    }
+    assert!(layouts > 0, "no layout was found");
+}

@@ -1,0 +1,91 @@
+//! A device that is full must say so, keep what it has, and come back to life when files are deleted.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+use crate::harness::{self, Ground};
+
+const CHUNK: usize = 256 * 1024;
+
+/// Content of chunk `index`: every byte depends on it.
+fn chunk(index: u64) -> Vec<u8> {
+    let mut state = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..CHUNK / 8)
+        .flat_map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        })
+        .collect()
+}
+
+/// Writes files of one chunk until the device is full; returns how many are whole.
+fn fill(dir: &Path) -> u64 {
+    for index in 0.. {
+        let path = dir.join(format!("file{index}"));
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(&chunk(index))?;
+            file.sync_all()
+        });
+        match written {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::StorageFull => {
+                // What is there of the last file is in the way; deleting must work on a full device.
+                if path.exists() {
+                    fs::remove_file(&path).expect("deleting on a full device");
+                }
+                return index;
+            }
+            Err(error) => panic!("{}: {error}", path.display()),
+        }
+    }
+    unreachable!("a device has an end")
+}
+
+fn verify(dir: &Path, files: u64) {
+    for index in 0..files {
+        let path = dir.join(format!("file{index}"));
+        let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(bytes == chunk(index), "{} is not what was written", path.display());
+    }
+}
+
+fn available(dir: &Path) -> u64 {
+    let stat = rustix::fs::statvfs(dir).expect("statvfs");
+    stat.f_bavail * stat.f_frsize
+}
+
+#[test]
+fn filled_emptied_and_filled_again() {
+    if !harness::can_mount("a full device") {
+        return;
+    }
+    for mut ground in Ground::both("64M") {
+        let dir = ground.dir();
+        let name = ground.name();
+        let empty = available(&dir);
+        let mut first = 0;
+        for round in 0..3 {
+            let files = fill(&dir);
+            let left = available(&dir);
+            assert!(left < 2 * CHUNK as u64, "{name}: full, but {left} bytes are said to be available");
+            if round == 0 {
+                first = files;
+                assert!(first * CHUNK as u64 > empty * 9 / 10, "{name}: {empty} bytes were promised, {first} files fit");
+            }
+            assert!(files * 50 >= first * 49, "{name}: {first} files fitted at first, {files} in round {round}");
+            verify(&dir, files);
+            ground.remount();
+            verify(&dir, files);
+            for index in 0..files {
+                fs::remove_file(dir.join(format!("file{index}"))).expect("deleting on a full device");
+            }
+            let again = available(&dir);
+            assert!(again >= empty / 100 * 98, "{name}: {empty} bytes were available at first, {again} after deleting");
+        }
+        ground.unmount();
+        ground.fsck();
+    }
+}

@@ -1,0 +1,294 @@
+//! Grounds to test on: a nacre mount on emulated PM, and tmpfs as the control. Both clean up after themselves.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use tempfile::TempDir;
+
+/// How long a mount may take to become usable, and to go away.
+const MOUNT_LIMIT: Duration = Duration::from_secs(60);
+
+/// The command under test.
+pub(crate) fn nacre() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_nacre"))
+}
+
+/// Says that a test did not run, past the capture of the test runner.
+pub(crate) fn left_out(what: &str, reason: &str) {
+    // A test that is left out still passes; if standard error is gone, nobody can be told.
+    let _ = writeln!(io::stderr(), "left out: {what} ({reason})");
+}
+
+/// True when this process may mount; else says that the test is left out.
+pub(crate) fn can_mount(test: &str) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        left_out(test, "it needs root");
+        return false;
+    }
+    let fuse = fs::metadata("/dev/fuse").is_ok_and(|found| found.file_type().is_char_device());
+    if !fuse {
+        left_out(test, "there is no /dev/fuse");
+    }
+    fuse
+}
+
+/// True when a program exists; else says that the test is left out.
+pub(crate) fn has_program(test: &str, program: &str) -> bool {
+    let found = find_program(program).is_some();
+    if !found {
+        left_out(test, &format!("the program {program} is not installed"));
+    }
+    found
+}
+
+/// Where a program is: on the path, or in the cache that scripts/install-deps.sh fills.
+pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
+    let mut places: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
+    if let Some(tools) = std::env::var_os("NACRE_TOOLS") {
+        places.push(PathBuf::from(tools).join("bin"));
+    } else if let Some(home) = std::env::var_os("HOME") {
+        places.push(PathBuf::from(home).join(".cache/nacre-tools/bin"));
+    }
+    places.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    places.into_iter().map(|place| place.join(program)).find(|path| path.is_file())
+}
+
+/// A program found by [`find_program`], which the test has checked for.
+pub(crate) fn program(name: &str) -> Command {
+    Command::new(find_program(name).unwrap_or_else(|| panic!("{name} is not installed")))
+}
+
+/// Runs a command to its end, kills it when it takes longer than `limit`.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> io::Result<Output> {
+    let (out, err) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    let child = command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?).spawn()?;
+    let status = wait(child, limit)?;
+    Ok(Output { status, stdout: contents(out)?, stderr: contents(err)? })
+}
+
+fn contents(mut file: File) -> io::Result<Vec<u8>> {
+    use std::io::{Read, Seek};
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Waits for a process and kills it when it takes too long.
+pub(crate) fn wait(mut child: Child, limit: Duration) -> io::Result<ExitStatus> {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() > end {
+            child.kill()?;
+            child.wait()?;
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("still running after {limit:?}")));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Standard output and error of a command that must succeed within `limit`.
+pub(crate) fn succeed(command: &mut Command, limit: Duration) -> String {
+    let output = run(command, limit).unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = text(&output);
+    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
+    text
+}
+
+/// Standard output and standard error, one after the other.
+pub(crate) fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A directory of its own for a test, on disk; others may pass through it (tests switch users).
+pub(crate) fn scratch() -> TempDir {
+    let dir = tempfile::Builder::new().prefix("nacre-test-").tempdir().expect("a temporary directory");
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("its permissions");
+    dir
+}
+
+/// A directory in memory, for images that stand for PM.
+pub(crate) fn memory() -> TempDir {
+    let place = Path::new("/dev/shm");
+    let place = if place.is_dir() { place.to_owned() } else { std::env::temp_dir() };
+    tempfile::Builder::new().prefix("nacre-test-").tempdir_in(place).expect("a directory in memory")
+}
+
+/// A seed for a random test: from NACRE_SEED, else from the clock; printed, so that a failure can be repeated.
+pub(crate) fn seed(test: &str) -> u64 {
+    let seed = std::env::var("NACRE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+        now.as_nanos() as u64
+    });
+    println!("{test}: NACRE_SEED={seed}");
+    seed
+}
+
+/// A number from the environment, for longer runs at night.
+pub(crate) fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// A mounted file system to test on.
+pub(crate) struct Ground {
+    scratch: TempDir,
+    image: Option<(TempDir, PathBuf)>,
+    options: Option<String>,
+    daemon: Option<Child>,
+}
+
+impl Ground {
+    /// A nacre file system of this size (as `256M`), mounted with these options.
+    pub(crate) fn nacre(size: &str, options: Option<&str>) -> Ground {
+        let memory = memory();
+        let image = memory.path().join("pm.img");
+        succeed(nacre().args(["mkfs", "--size", size]).arg(&image), MOUNT_LIMIT);
+        let options = options.map(str::to_owned);
+        let mut ground = Ground { scratch: scratch(), image: Some((memory, image)), options, daemon: None };
+        fs::create_dir(ground.dir()).expect("the mount point");
+        ground.mount();
+        ground
+    }
+
+    /// A tmpfs of this size, as the control: a test that fails there is wrong itself.
+    pub(crate) fn tmpfs(size: &str) -> Ground {
+        let ground = Ground { scratch: scratch(), image: None, options: None, daemon: None };
+        fs::create_dir(ground.dir()).expect("the mount point");
+        let data = std::ffi::CString::new(format!("size={size},mode=755")).expect("no NUL");
+        rustix::mount::mount("tmpfs", &ground.dir(), "tmpfs", MountFlags::empty(), data.as_c_str()).expect("mount tmpfs");
+        ground
+    }
+
+    /// Both: first the control, then nacre.
+    pub(crate) fn both(size: &str) -> impl Iterator<Item = Ground> {
+        let size = size.to_owned();
+        (0..2).map(move |which| if which == 0 { Ground::tmpfs(&size) } else { Ground::nacre(&size, None) })
+    }
+
+    /// What it is, for messages.
+    pub(crate) fn name(&self) -> &'static str {
+        if self.is_nacre() { "nacre" } else { "tmpfs, the control" }
+    }
+
+    /// False for the control.
+    pub(crate) fn is_nacre(&self) -> bool {
+        self.image.is_some()
+    }
+
+    /// The mount point.
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.scratch.path().join("mnt")
+    }
+
+    /// A place beside the mount, on another file system, for configurations and ledgers.
+    pub(crate) fn beside(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// The image of a nacre file system.
+    pub(crate) fn image(&self) -> &Path {
+        &self.image.as_ref().expect("only nacre has an image").1
+    }
+
+    /// Mounts it, and waits until it is usable.
+    pub(crate) fn mount(&mut self) {
+        let Some((_, image)) = &self.image else { return };
+        let log = File::create(self.scratch.path().join("mount.log")).expect("a log");
+        let mut command = nacre();
+        command.args(["mount", "-f"]);
+        if let Some(options) = &self.options {
+            command.args(["-o", options]);
+        }
+        command.arg(image).arg(self.dir());
+        let output = log.try_clone().expect("a second handle");
+        let mut child = command.stdin(Stdio::null()).stdout(output).stderr(log).spawn().expect("nacre mount runs");
+        let end = Instant::now() + MOUNT_LIMIT;
+        while !self.is_usable() {
+            if let Some(status) = child.try_wait().expect("the state of nacre mount") {
+                panic!("nacre mount: {status}\n{}", self.mount_log());
+            }
+            assert!(Instant::now() < end, "nacre mount: not usable after {MOUNT_LIMIT:?}\n{}", self.mount_log());
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.daemon = Some(child);
+    }
+
+    /// What the mount process said.
+    pub(crate) fn mount_log(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("mount.log")).unwrap_or_default()
+    }
+
+    fn is_usable(&self) -> bool {
+        is_mount_point(&self.dir()) && fs::metadata(self.dir()).is_ok()
+    }
+
+    /// Unmounts cleanly: the process that served it must end with success.
+    pub(crate) fn unmount(&mut self) {
+        let Some(daemon) = self.daemon.take() else { return };
+        succeed(nacre().arg("umount").arg(self.dir()), MOUNT_LIMIT);
+        let status = wait(daemon, MOUNT_LIMIT).unwrap_or_else(|error| panic!("nacre mount after umount: {error}"));
+        assert!(status.success(), "nacre mount after umount: {status}\n{}", self.mount_log());
+    }
+
+    /// Unmounts and mounts again, so that what is read afterwards comes from PM; on the control, nothing.
+    pub(crate) fn remount(&mut self) {
+        self.unmount();
+        self.mount();
+    }
+
+    /// Kills the process that serves the mount with SIGKILL. The dead mount stays, for the next mount to replace.
+    pub(crate) fn kill(&mut self) {
+        let mut daemon = self.daemon.take().expect("it is mounted");
+        daemon.kill().expect("kill");
+        daemon.wait().expect("wait");
+    }
+
+    /// Checks the unmounted file system: `fsck -n` must find nothing.
+    pub(crate) fn fsck(&self) {
+        assert!(self.daemon.is_none(), "fsck needs it unmounted");
+        if self.is_nacre() {
+            succeed(nacre().args(["fsck", "-n"]).arg(self.image()), MOUNT_LIMIT);
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        // The test may be failing already: do all that can be done, report nothing.
+        let _ = rustix::mount::unmount(self.dir(), UnmountFlags::DETACH);
+        if let Some(mut daemon) = self.daemon.take() {
+            let end = Instant::now() + Duration::from_secs(10);
+            while matches!(daemon.try_wait(), Ok(None)) && Instant::now() < end {
+                thread::sleep(Duration::from_millis(5));
+            }
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        if thread::panicking() && self.is_nacre() {
+            println!("the mount process said:\n{}", self.mount_log());
+        }
+    }
+}
+
+/// True when something is mounted exactly there.
+pub(crate) fn is_mount_point(dir: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let dir = dir.to_string_lossy();
+    mounts.lines().any(|line| line.split(' ').nth(4) == Some(&dir))
+}
+
+/// A number that no other call in this process gets.
+pub(crate) fn unique() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

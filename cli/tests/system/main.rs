@@ -1,0 +1,12 @@
+//! Whole-system tests: the command as a user runs it, and programs of the world on a mount, each of them beside tmpfs as
+//! a control. A test that cannot run (no root, no /dev/fuse, a program that is missing) says so in a line
+//! `left out: …` and passes.
+
+mod harness;
+#[path = "../../src/load.rs"]
+mod load;
+
+mod full;
+mod handles;
+mod kill;
+mod suites;
