@@ -74,7 +74,11 @@ pub fn list() -> Result<Vec<MountEntry>> {
 
 /// What is mounted on this directory, the uppermost where there are several.
 pub fn at(mountpoint: &Path) -> Result<Option<MountEntry>> {
-    let path = absolute(mountpoint)?;
+    at_absolute(&absolute(mountpoint)?)
+}
+
+/// The same for a path that is absolute already. It asks nothing of the mount, which may not answer.
+pub(crate) fn at_absolute(path: &Path) -> Result<Option<MountEntry>> {
     Ok(list()?.into_iter().rfind(|mount| mount.mountpoint == path))
 }
 

@@ -155,7 +155,7 @@ impl Unmounter {
     }
 
     fn is_mounted(&self) -> Result<bool> {
-        Ok(mounts::at(&self.mountpoint)?.is_some_and(|mount| mount.device == self.device))
+        Ok(mounts::at_absolute(&self.mountpoint)?.is_some_and(|mount| mount.device == self.device))
     }
 }
 
@@ -182,7 +182,8 @@ pub fn serve<L: Layout>(
     };
     let server = Server::new(vfs, settings, options.alarm.clone(), options.describe.clone());
     let session = begin(server, &path, options)?;
-    let unmounter = match mounts::at(&path)? {
+    // Nothing here may ask the mount: its requests wait until the session runs.
+    let unmounter = match mounts::at_absolute(&path)? {
         Some(mount) if mount.fstype == FSTYPE => Unmounter { mountpoint: path, device: mount.device },
         // Somebody unmounted it already; the session ends with its first read.
         _ => Unmounter { mountpoint: path, device: (0, 0) },
