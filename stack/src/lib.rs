@@ -1,1 +1,81 @@
-//! A file system for persistent memory, usable as a library.
+//! A file system for persistent memory, used as a library.
+//!
+//! nacre keeps files on byte-addressable persistent memory: a devdax device, a file on an fsdax mount, or, as
+//! emulation, any plain file. This crate opens such a device and offers files and directories in the manner of
+//! [`std::fs`], in the process itself: no mount, no kernel module. Without a cache (none is built yet) every operation
+//! is durable when it returns, against whatever the device [promises](DeviceInfo::promise).
+//!
+//! ```
+//! use std::io::{Read, Write};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("pm");
+//! // A file system of 64 MiB in a file, as if it were persistent memory.
+//! nacre::mkfs(&path, &nacre::MkfsOptions::with_size(64 << 20))?;
+//! let fs = nacre::FileSystem::open(&path, &nacre::OpenOptions::default())?;
+//!
+//! fs.create_dir_all("/letters/drafts")?;
+//! let mut file = fs.create_file("/letters/drafts/first")?;
+//! file.write_all(b"Dear reader,\n")?;
+//! file.write_at(b"D", 0)?;
+//! drop(file);
+//! fs.rename("/letters/drafts/first", "/letters/sent")?;
+//! fs.close()?;
+//!
+//! // Another process may open it now; what was written is there.
+//! let fs = nacre::FileSystem::open(&path, &nacre::OpenOptions::default())?;
+//! let mut text = String::new();
+//! fs.open_file("/letters/sent")?.read_to_string(&mut text)?;
+//! assert_eq!(text, "Dear reader,\n");
+//! assert_eq!(fs.metadata("/letters/sent")?.len(), 13);
+//! for entry in fs.read_dir("/letters")? {
+//!     println!("{}", entry?.path().display());
+//! }
+//! fs.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Paths start at the root of the file system, with or without a slash. Errors are [`Error`], whose [`Kind`] says what
+//! went wrong; they convert to [`std::io::Error`].
+//!
+//! Whoever can open the device can do anything with it; [`Identity`] says in whose name files are made, and whether
+//! permissions are checked nevertheless.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | [`mkfs`](fn@mkfs), [`MkfsOptions`], [`Preset`] | making a file system |
+//! | [`FileSystem`], [`OpenOptions`] | opening one; names and attributes |
+//! | [`File`], [`FileOptions`] | contents |
+//! | [`info`](fn@info) | what is on a device |
+//! | [`signature`] | what else may be on a device |
+
+mod dir;
+mod file;
+mod fs;
+mod identity;
+mod info;
+mod layout;
+mod metadata;
+mod mkfs;
+mod names;
+mod preset;
+pub mod signature;
+
+pub use nacre_engine::{
+    Attr, Block, Capabilities, Durability, Error, FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind,
+    Place, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
+};
+pub use nacre_media::{Emulation, Promise};
+pub use nacre_vfs::{Caller, SetTime, Vfs};
+
+pub use dir::{DirEntry, ReadDir};
+pub use file::{File, FileOptions};
+pub use fs::{FileSystem, OpenOptions};
+pub use identity::Identity;
+pub use info::{CounterInfo, DeviceInfo, Features, Info, SpaceInfo, VolumeInfo, info};
+pub use layout::{AnyLayout, AnyNode};
+pub use metadata::Metadata;
+pub use mkfs::{MkfsOptions, mkfs, signatures};
+pub use preset::{LayoutKind, Preset};

@@ -1,0 +1,165 @@
+//! An open file system.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nacre_engine::{Error, FsStat, Kind, Result};
+use nacre_layout_log::{LogFs, MountOptions};
+use nacre_media::{Emulation, PmOptions, Promise, RealPm};
+use nacre_vfs::{Vfs, VfsOptions};
+
+use crate::identity::Identity;
+use crate::info::{DeviceInfo, Info, VolumeInfo};
+use crate::layout::AnyLayout;
+use crate::mkfs::{self, MkfsOptions};
+
+/// How a file system is opened.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Refuse every change, and let others read at the same time.
+    pub read_only: bool,
+    /// Never note that a file was read.
+    pub no_atime: bool,
+    /// Independent lanes of allocation; by default one for each core.
+    pub lanes: Option<usize>,
+    /// What the device must promise; less is refused.
+    pub require: Promise,
+    /// Slow the device down to what it emulates, and count what is stored.
+    pub emulation: Option<Emulation>,
+    /// In whose name.
+    pub identity: Identity,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            read_only: false,
+            no_atime: false,
+            lanes: None,
+            require: Promise::None,
+            emulation: None,
+            identity: Identity::default(),
+        }
+    }
+}
+
+/// An open file system. Clones are the same file system; files keep it open.
+#[derive(Clone)]
+pub struct FileSystem {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What files and directories hold on to.
+pub(crate) struct Inner {
+    pub(crate) vfs: Arc<Vfs<AnyLayout>>,
+    pub(crate) identity: Identity,
+    pm: Arc<RealPm>,
+}
+
+impl FileSystem {
+    /// Opens the file system on a device. It is recovered if it was not closed in order.
+    ///
+    /// [`Busy`](Kind::Busy) when another process has it, [`Unsupported`](Kind::Unsupported) when the device promises
+    /// less than is required, [`Corrupt`](Kind::Corrupt) when it is damaged.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<FileSystem> {
+        let path = path.as_ref();
+        let pm_options = PmOptions {
+            read_only: options.read_only,
+            require: options.require,
+            emulation: options.emulation.clone(),
+        };
+        RealPm::open(path, &pm_options)
+            .and_then(|pm| FileSystem::over(pm, options))
+            .map_err(|error| error.operation("open").object(path.display().to_string()))
+    }
+
+    /// Makes a file system, as [`mkfs`](fn@crate::mkfs) does, and opens it.
+    pub fn create(path: impl AsRef<Path>, make: &MkfsOptions, options: &OpenOptions) -> Result<FileSystem> {
+        let path = path.as_ref();
+        let make = MkfsOptions { emulation: options.emulation.clone(), ..make.clone() };
+        mkfs::make(path, &make)
+            .and_then(|(pm, _)| FileSystem::over(pm, options))
+            .map_err(|error| error.operation("create").object(path.display().to_string()))
+    }
+
+    /// A file system in memory that is gone with the process: for tests and measurements.
+    pub fn in_memory(size: u64, options: &OpenOptions) -> Result<FileSystem> {
+        let mut pm = RealPm::in_memory(size)?;
+        if let Some(emulation) = &options.emulation {
+            pm.emulate(emulation.clone());
+        }
+        nacre_layout_log::mkfs(&pm, &nacre_layout_log::MkfsOptions::default())?;
+        FileSystem::over(pm, options)
+    }
+
+    fn over(pm: RealPm, options: &OpenOptions) -> Result<FileSystem> {
+        let pm = Arc::new(pm);
+        let mount = MountOptions { read_only: options.read_only, lanes: options.lanes, ..Default::default() };
+        let layout = AnyLayout::Log(LogFs::mount(pm.clone(), &mount)?);
+        let vfs_options = VfsOptions { read_only: options.read_only, no_atime: options.no_atime };
+        let vfs = Arc::new(Vfs::new(layout, vfs_options));
+        Ok(FileSystem { inner: Arc::new(Inner { vfs, identity: options.identity.clone(), pm }) })
+    }
+
+    /// The same file system in another user's name.
+    #[must_use]
+    pub fn as_user(&self, identity: Identity) -> FileSystem {
+        let Inner { vfs, pm, .. } = &*self.inner;
+        FileSystem { inner: Arc::new(Inner { vfs: vfs.clone(), identity, pm: pm.clone() }) }
+    }
+
+    /// Closes it in order and says whether that succeeded. Without this call the same happens, silently, when the last
+    /// file or clone is dropped.
+    ///
+    /// [`Busy`](Kind::Busy) when a file, a directory listing or a clone is still there; it is then closed with the
+    /// last of them.
+    pub fn close(self) -> Result<()> {
+        let busy = || Error::new(Kind::Busy).operation("close").advice("drop all files and clones first");
+        let inner = Arc::into_inner(self.inner).ok_or_else(busy)?;
+        let vfs = Arc::into_inner(inner.vfs).ok_or_else(busy)?;
+        match vfs.into_layout() {
+            AnyLayout::Log(layout) => layout.unmount(),
+        }
+    }
+
+    /// The rules of names and permissions, for front ends that work on nodes.
+    pub fn vfs(&self) -> &Arc<Vfs<AnyLayout>> {
+        &self.inner.vfs
+    }
+
+    /// In whose name it acts.
+    pub fn identity(&self) -> &Identity {
+        &self.inner.identity
+    }
+
+    /// Makes everything durable.
+    pub fn sync(&self) -> Result<()> {
+        self.inner.vfs.sync_all()
+    }
+
+    /// Space and its use.
+    pub fn statfs(&self) -> FsStat {
+        self.inner.vfs.stat()
+    }
+
+    /// The device below.
+    pub fn device(&self) -> DeviceInfo {
+        DeviceInfo::of(&self.inner.pm)
+    }
+
+    /// Everything about the device and the file system.
+    pub fn info(&self) -> Result<Info> {
+        let summary = nacre_layout_log::probe(&*self.inner.pm)?;
+        Ok(Info {
+            device: self.device(),
+            volume: VolumeInfo::of_log(&summary),
+            space: Some(self.statfs().into()),
+        })
+    }
+}
+
+impl std::fmt::Debug for FileSystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileSystem").field("device", &self.inner.pm.name()).finish_non_exhaustive()
+    }
+}

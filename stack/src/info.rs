@@ -1,0 +1,181 @@
+//! What is known about a device and the file system on it.
+
+use std::path::Path;
+
+use nacre_engine::{BLOCK_SIZE, FsStat, Result, Timestamp};
+use nacre_layout_log::Summary;
+use nacre_media::{PmOptions, RealPm};
+use serde::Serialize;
+
+/// What the superblock of a file system says.
+#[derive(Debug, Clone, Serialize)]
+pub struct VolumeInfo {
+    /// Its name for machines.
+    pub uuid: String,
+    /// Its name for people.
+    pub label: String,
+    /// The name of its layout.
+    pub layout: &'static str,
+    /// The name of the preset that it was made for.
+    pub preset: String,
+    /// Version of its format.
+    pub format_version: u32,
+    /// Its feature bits.
+    pub features: Features,
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes in a block.
+    pub block_size: u64,
+    /// Seconds since 1970 at which it was made.
+    pub created: i64,
+    /// Writable mounts so far.
+    pub mount_epoch: u64,
+    /// It was unmounted in order.
+    pub clean: bool,
+    /// Errors that were found and not repaired.
+    pub errors: u32,
+    /// Seconds since 1970 at which the last error was found.
+    pub last_error: Option<i64>,
+    /// Copies of the superblock that are valid, of 2.
+    pub superblock_copies: u32,
+}
+
+/// Feature bits of a format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Features {
+    /// May be unknown to whoever mounts it.
+    pub compatible: u64,
+    /// Must be known to write.
+    pub read_only_compatible: u64,
+    /// Must be known to read.
+    pub incompatible: u64,
+}
+
+impl VolumeInfo {
+    pub(crate) fn of_log(summary: &Summary) -> VolumeInfo {
+        let [compatible, read_only_compatible, incompatible] = summary.features;
+        let seconds = |time: Timestamp| time.secs;
+        VolumeInfo {
+            uuid: summary.uuid.to_string(),
+            label: summary.label.clone(),
+            layout: "log",
+            preset: summary.preset.clone(),
+            format_version: summary.version,
+            features: Features { compatible, read_only_compatible, incompatible },
+            size: summary.blocks * BLOCK_SIZE,
+            block_size: BLOCK_SIZE,
+            created: seconds(summary.created),
+            mount_epoch: summary.mount_epoch,
+            clean: summary.clean,
+            errors: summary.errors,
+            last_error: summary.last_error.map(seconds),
+            superblock_copies: summary.valid_copies,
+        }
+    }
+}
+
+/// A device: what it is and what it promises.
+#[derive(Debug, Clone, Serialize)]
+pub struct DeviceInfo {
+    /// The path that it was opened with.
+    pub name: String,
+    /// `file`, `block device`, `devdax device`, or `memory`.
+    pub kind: &'static str,
+    /// Size in bytes.
+    pub size: u64,
+    /// Against what it is safe: `power`, `process`, `emulated` or `none`.
+    pub promise: &'static str,
+    /// The same in a sentence.
+    pub promise_explanation: &'static str,
+    /// The instructions that copies and flushes use.
+    pub instructions: &'static str,
+    /// The emulation in effect, in words.
+    pub emulation: Option<String>,
+    /// What was stored since the device was opened; known when it is emulated.
+    pub counters: Option<CounterInfo>,
+}
+
+/// What was done to a device.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct CounterInfo {
+    /// Bytes stored.
+    pub bytes_stored: u64,
+    /// Lines of 64 bytes flushed or stored past the cache.
+    pub lines_flushed: u64,
+    /// Fences.
+    pub fences: u64,
+}
+
+impl DeviceInfo {
+    pub(crate) fn of(pm: &RealPm) -> DeviceInfo {
+        let promise = pm.promise();
+        DeviceInfo {
+            name: pm.name().to_owned(),
+            kind: pm.kind().map_or("memory", |kind| kind.as_str()),
+            size: nacre_media::Pm::len(pm),
+            promise: promise.as_str(),
+            promise_explanation: promise.explanation(),
+            instructions: pm.instructions(),
+            emulation: pm.emulation().map(ToString::to_string),
+            counters: pm.counters().map(|counters| CounterInfo {
+                bytes_stored: counters.bytes_stored,
+                lines_flushed: counters.lines_flushed,
+                fences: counters.fences,
+            }),
+        }
+    }
+}
+
+/// Space and its use, as [`FileSystem::info`](crate::FileSystem::info) tells it.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct SpaceInfo {
+    /// Bytes that files could use on an empty file system.
+    pub total: u64,
+    /// Bytes that are not in use, the reserve included.
+    pub free: u64,
+    /// Bytes that can still be allocated.
+    pub available: u64,
+    /// Inodes that can exist.
+    pub inodes: u64,
+    /// Inodes that can still be made.
+    pub inodes_free: u64,
+    /// Bytes of DRAM that indexes take.
+    pub index_bytes: u64,
+}
+
+impl From<FsStat> for SpaceInfo {
+    fn from(stat: FsStat) -> SpaceInfo {
+        SpaceInfo {
+            total: stat.blocks * BLOCK_SIZE,
+            free: stat.free * BLOCK_SIZE,
+            available: stat.available * BLOCK_SIZE,
+            inodes: stat.inodes,
+            inodes_free: stat.inodes_free,
+            index_bytes: stat.index_bytes,
+        }
+    }
+}
+
+/// Everything about a device and its file system.
+#[derive(Debug, Clone, Serialize)]
+pub struct Info {
+    /// The device.
+    pub device: DeviceInfo,
+    /// Its file system, as the superblock says.
+    pub volume: VolumeInfo,
+    /// Space, known while the file system is open.
+    pub space: Option<SpaceInfo>,
+}
+
+/// What a device holds, without opening its file system. [`Busy`](nacre_engine::Kind::Busy) when somebody else has it
+/// open for writing.
+pub fn info(path: impl AsRef<Path>) -> Result<Info> {
+    let name = path.as_ref().display().to_string();
+    let options = PmOptions { read_only: true, ..PmOptions::default() };
+    let read = || {
+        let pm = RealPm::open(path.as_ref(), &options)?;
+        let summary = nacre_layout_log::probe(&pm)?;
+        Ok(Info { device: DeviceInfo::of(&pm), volume: VolumeInfo::of_log(&summary), space: None })
+    };
+    read().map_err(|error: nacre_engine::Error| error.operation("info").object(name))
+}

@@ -1,0 +1,216 @@
+//! The closed set of layouts.
+
+use std::io::IoSlice;
+use std::ops::ControlFlow;
+
+use nacre_engine::{
+    Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
+    InodeId, Names, NewInode, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt,
+    XattrMode,
+};
+use nacre_layout_log::LogFs;
+use nacre_media::RealPm;
+
+/// Any layout that exists, on real media. A branch on a closed enum, which costs nothing while there is one, stands
+/// where a virtual call would.
+pub enum AnyLayout {
+    /// The `log` layout.
+    Log(LogFs<RealPm>),
+}
+
+/// A held inode of [`AnyLayout`].
+#[derive(Clone)]
+pub enum AnyNode {
+    /// Of the `log` layout.
+    Log(<LogFs<RealPm> as Names>::Node),
+}
+
+/// Evaluates an expression with the layout and its nodes in place of the enums around them. A new layout adds its line
+/// here and in [`delegate_node`]; nodes of two layouts never meet, for each file system has one.
+macro_rules! delegate {
+    ($this:ident, |$layout:ident $(, $node:ident)*| $body:expr) => {
+        match ($this, $($node),*) {
+            (AnyLayout::Log($layout), $(AnyNode::Log($node)),*) => $body,
+        }
+    };
+}
+
+/// As [`delegate`], for an expression that yields a node or an error.
+macro_rules! delegate_node {
+    ($this:ident, |$layout:ident $(, $node:ident)*| $body:expr) => {
+        match ($this, $($node),*) {
+            (AnyLayout::Log($layout), $(AnyNode::Log($node)),*) => $body.map(AnyNode::Log),
+        }
+    };
+}
+
+impl Names for AnyLayout {
+    type Node = AnyNode;
+
+    fn root(&self) -> AnyNode {
+        match self {
+            AnyLayout::Log(layout) => AnyNode::Log(layout.root()),
+        }
+    }
+
+    fn node(&self, id: InodeId) -> Result<AnyNode> {
+        delegate_node!(self, |layout| layout.node(id))
+    }
+
+    fn node_by_number(&self, number: u64) -> Result<AnyNode> {
+        delegate_node!(self, |layout| layout.node_by_number(number))
+    }
+
+    #[inline]
+    fn id(&self, node: &AnyNode) -> InodeId {
+        delegate!(self, |layout, node| layout.id(node))
+    }
+
+    #[inline]
+    fn kind(&self, node: &AnyNode) -> FileKind {
+        delegate!(self, |layout, node| layout.kind(node))
+    }
+
+    #[inline]
+    fn lookup(&self, dir: &AnyNode, name: &[u8]) -> Result<AnyNode> {
+        delegate_node!(self, |layout, dir| layout.lookup(dir, name))
+    }
+
+    fn parent(&self, dir: &AnyNode) -> Result<AnyNode> {
+        delegate_node!(self, |layout, dir| layout.parent(dir))
+    }
+
+    fn create(&self, dir: &AnyNode, name: &[u8], new: &NewInode<'_>) -> Result<AnyNode> {
+        delegate_node!(self, |layout, dir| layout.create(dir, name, new))
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<AnyNode> {
+        delegate_node!(self, |layout| layout.create_unnamed(new))
+    }
+
+    fn link(&self, node: &AnyNode, dir: &AnyNode, name: &[u8], now: Timestamp) -> Result<()> {
+        delegate!(self, |layout, node, dir| layout.link(node, dir, name, now))
+    }
+
+    fn unlink(&self, dir: &AnyNode, name: &[u8], now: Timestamp) -> Result<()> {
+        delegate!(self, |layout, dir| layout.unlink(dir, name, now))
+    }
+
+    fn rmdir(&self, dir: &AnyNode, name: &[u8], now: Timestamp) -> Result<()> {
+        delegate!(self, |layout, dir| layout.rmdir(dir, name, now))
+    }
+
+    fn rename(
+        &self,
+        from_dir: &AnyNode,
+        from: &[u8],
+        to_dir: &AnyNode,
+        to: &[u8],
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        delegate!(self, |layout, from_dir, to_dir| layout.rename(from_dir, from, to_dir, to, mode, now))
+    }
+
+    fn read_dir(
+        &self,
+        dir: &AnyNode,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        delegate!(self, |layout, dir| layout.read_dir(dir, cookie, visit))
+    }
+
+    fn read_link(&self, node: &AnyNode) -> Result<Vec<u8>> {
+        delegate!(self, |layout, node| layout.read_link(node))
+    }
+
+    #[inline]
+    fn getattr(&self, node: &AnyNode) -> Result<Attr> {
+        delegate!(self, |layout, node| layout.getattr(node))
+    }
+
+    fn setattr(&self, node: &AnyNode, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        delegate!(self, |layout, node| layout.setattr(node, change, now))
+    }
+
+    fn get_xattr(&self, node: &AnyNode, name: &[u8]) -> Result<Vec<u8>> {
+        delegate!(self, |layout, node| layout.get_xattr(node, name))
+    }
+
+    fn list_xattrs(&self, node: &AnyNode) -> Result<Vec<Vec<u8>>> {
+        delegate!(self, |layout, node| layout.list_xattrs(node))
+    }
+
+    fn set_xattr(
+        &self,
+        node: &AnyNode,
+        name: &[u8],
+        value: &[u8],
+        how: XattrMode,
+        mode: Option<u32>,
+        now: Timestamp,
+    ) -> Result<()> {
+        delegate!(self, |layout, node| layout.set_xattr(node, name, value, how, mode, now))
+    }
+
+    fn remove_xattr(&self, node: &AnyNode, name: &[u8], now: Timestamp) -> Result<()> {
+        delegate!(self, |layout, node| layout.remove_xattr(node, name, now))
+    }
+}
+
+impl Data for AnyLayout {
+    #[inline]
+    fn read(&self, node: &AnyNode, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
+        delegate!(self, |layout, node| layout.read(node, offset, buf, now))
+    }
+
+    #[inline]
+    fn write(
+        &self,
+        node: &AnyNode,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        delegate!(self, |layout, node| layout.write(node, at, data, durability, now))
+    }
+
+    fn fallocate(
+        &self,
+        node: &AnyNode,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        delegate!(self, |layout, node| layout.fallocate(node, mode, offset, len, now))
+    }
+
+    fn seek(&self, node: &AnyNode, offset: u64, to: SeekTo) -> Result<u64> {
+        delegate!(self, |layout, node| layout.seek(node, offset, to))
+    }
+
+    fn sync(&self, node: &AnyNode) -> Result<()> {
+        delegate!(self, |layout, node| layout.sync(node))
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        delegate!(self, |layout| layout.sync_all())
+    }
+}
+
+impl Extents for AnyLayout {
+    fn resolve(&self, node: &AnyNode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        delegate!(self, |layout, node| layout.resolve(node, start, len))
+    }
+
+    fn stat(&self) -> FsStat {
+        delegate!(self, |layout| layout.stat())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        delegate!(self, |layout| layout.capabilities())
+    }
+}

@@ -1,0 +1,237 @@
+//! Making a file system on a device or in a file.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+use nacre_media::{Emulation, PmOptions, Promise, RealPm};
+use uuid::Uuid;
+
+use crate::info::VolumeInfo;
+use crate::preset::{LayoutKind, Preset};
+use crate::signature::{self, Signature};
+
+/// What [`mkfs`] makes.
+#[derive(Debug, Clone)]
+pub struct MkfsOptions {
+    /// Size in bytes of a file that is not there or empty, a multiple of 4096. For a device or a file that has a size,
+    /// none, or that size.
+    pub size: Option<u64>,
+    /// A name for people, at most 64 bytes.
+    pub label: String,
+    /// A name for machines; a random one when not given.
+    pub uuid: Option<Uuid>,
+    /// The layout and policies that mounts will use.
+    pub preset: Preset,
+    /// Another layout than the preset's.
+    pub layout: Option<LayoutKind>,
+    /// Overwrite whatever the device holds.
+    pub force: bool,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+    /// What the device must promise; less is refused.
+    pub require: Promise,
+    /// Slow the device down while the file system is made.
+    pub emulation: Option<Emulation>,
+}
+
+impl Default for MkfsOptions {
+    /// The default preset, with a root directory that belongs to whoever runs this.
+    fn default() -> MkfsOptions {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        MkfsOptions {
+            size: None,
+            label: String::new(),
+            uuid: None,
+            preset: Preset::default(),
+            layout: None,
+            force: false,
+            root_owner: owner,
+            require: Promise::None,
+            emulation: None,
+        }
+    }
+}
+
+impl MkfsOptions {
+    /// The defaults for a file of `size` bytes.
+    pub fn with_size(size: u64) -> MkfsOptions {
+        MkfsOptions { size: Some(size), ..MkfsOptions::default() }
+    }
+}
+
+/// Makes an empty file system on a device, or in a file, which is made when it is not there and a size is given.
+///
+/// [`Exists`](Kind::Exists) when the device holds anything that is known, or a plain file anything at all, unless
+/// forced; [`Busy`](Kind::Busy) when it is in use.
+///
+/// ```
+/// # fn main() -> nacre::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a directory");
+/// # let path = dir.path().join("pm");
+/// let options = nacre::MkfsOptions { label: "scratch".into(), ..nacre::MkfsOptions::with_size(64 << 20) };
+/// let made = nacre::mkfs(&path, &options)?;
+/// assert_eq!((made.label.as_str(), made.size), ("scratch", 64 << 20));
+/// // What is there is not overwritten by mistake.
+/// assert_eq!(nacre::mkfs(&path, &options).unwrap_err().kind(), nacre::Kind::Exists);
+/// # Ok(())
+/// # }
+/// ```
+pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<VolumeInfo> {
+    let path = path.as_ref();
+    make(path, options).map(|(_, info)| info).map_err(|error| error.operation("mkfs"))
+}
+
+/// As [`mkfs`]; also gives the device, which stays open and locked.
+pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, VolumeInfo)> {
+    let pm_options =
+        PmOptions { require: options.require, emulation: options.emulation.clone(), ..PmOptions::default() };
+    let prepared = prepare(path, options)?;
+    let pm = match prepared {
+        Prepared::Absent(size) => RealPm::create(path, size, &pm_options)?,
+        Prepared::Present(_) => RealPm::open(path, &pm_options)?,
+    };
+    if let Prepared::Present(signatures) = &prepared {
+        signature::wipe(&pm, signatures)?;
+    }
+    let made = match options.layout.unwrap_or(options.preset.layout()) {
+        LayoutKind::Log => nacre_layout_log::mkfs(
+            &pm,
+            &nacre_layout_log::MkfsOptions {
+                uuid: options.uuid,
+                label: options.label.clone(),
+                preset: options.preset.as_str().into(),
+                root_owner: options.root_owner,
+                now: SystemTime::now().into(),
+                ..Default::default()
+            },
+        ),
+    };
+    match made {
+        Ok(summary) => {
+            let info = VolumeInfo::of_log(&summary);
+            Ok((pm, info))
+        }
+        Err(error) => {
+            if matches!(prepared, Prepared::Absent(_)) {
+                // The file is ours and of no use; that it stays behind is not worth another error.
+                let _ = fs::remove_file(path);
+            }
+            Err(error.object(path.display().to_string()))
+        }
+    }
+}
+
+/// The marks of whatever a device or a file holds; see [`signature`].
+pub fn signatures(path: impl AsRef<Path>) -> Result<Vec<Signature>> {
+    let path = path.as_ref();
+    let name = path.display().to_string();
+    let metadata = fs::metadata(path).map_err(|error| open_error(&name, error))?;
+    if metadata.file_type().is_char_device() {
+        let pm = RealPm::open(path, &PmOptions { read_only: true, ..PmOptions::default() })?;
+        return signature::detect_on(&pm);
+    }
+    let file = File::open(path).map_err(|error| open_error(&name, error))?;
+    let len = length(&file, &name)?;
+    signature::detect(&file, len, &name)
+}
+
+/// What mkfs finds at the path.
+enum Prepared {
+    /// Nothing; a file of this size is to be made.
+    Absent(u64),
+    /// Something that may be overwritten, with these marks.
+    Present(Vec<Signature>),
+}
+
+fn prepare(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
+    let name = path.display().to_string();
+    let refuse = |kind, advice| Err(Error::new(kind).object(name.clone()).advice(advice));
+    if let Some(size) = options.size
+        && !size.is_multiple_of(BLOCK_SIZE)
+    {
+        return Err(Error::new(Kind::InvalidInput)
+            .object(format!("a size of {size} bytes"))
+            .advice("give a multiple of 4096"));
+    }
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return match options.size {
+                Some(size) => Ok(Prepared::Absent(size)),
+                None => refuse(Kind::NotFound, "give a size and the file is made"),
+            };
+        }
+        Err(error) => return Err(open_error(&name, error)),
+    };
+    if metadata.is_dir() {
+        return refuse(Kind::IsDirectory, "give a device or a file");
+    }
+    let signatures = signatures(path)?;
+    if !options.force {
+        refuse_content(path, &name, &signatures, metadata.is_file())?;
+    }
+    if metadata.is_file() {
+        set_size(path, &name, options)?;
+    } else if let Some(size) = options.size {
+        let file = File::open(path).map_err(|error| open_error(&name, error))?;
+        if !metadata.file_type().is_char_device() && length(&file, &name)? != size {
+            return refuse(Kind::InvalidInput, "the device has another size; leave the size out");
+        }
+    }
+    Ok(Prepared::Present(signatures))
+}
+
+/// Refuses to overwrite what the device holds, by name.
+fn refuse_content(path: &Path, name: &str, signatures: &[Signature], plain_file: bool) -> Result<()> {
+    const ADVICE: &str = "force to overwrite it";
+    if !signatures.is_empty() {
+        let mut names: Vec<&str> = signatures.iter().map(|signature| signature.name).collect();
+        names.dedup();
+        return Err(Error::new(Kind::Exists)
+            .object(format!("{name}: it holds {}", names.join(" and ")))
+            .advice(ADVICE));
+    }
+    if plain_file {
+        let file = File::open(path).map_err(|error| open_error(name, error))?;
+        let len = length(&file, name)?;
+        if signature::has_content(&file, len, name)? {
+            return Err(Error::new(Kind::Exists)
+                .object(format!("{name}: it is a plain file that is not empty"))
+                .advice(ADVICE));
+        }
+    }
+    Ok(())
+}
+
+/// Gives an empty file its size, and another one a new size when that is forced.
+fn set_size(path: &Path, name: &str, options: &MkfsOptions) -> Result<()> {
+    let file = File::options().read(true).write(true).open(path).map_err(|error| open_error(name, error))?;
+    let len = length(&file, name)?;
+    let advice = match options.size {
+        None if len == 0 => "the file is empty: give a size",
+        Some(size) if size != len && len != 0 && !options.force => {
+            "the file has another size; leave the size out or force"
+        }
+        Some(size) if size != len => {
+            return file.set_len(size).map_err(|error| Error::io("set the size", name, error));
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new(Kind::InvalidInput).object(name).advice(advice))
+}
+
+fn length(mut file: &File, name: &str) -> Result<u64> {
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).map_err(|error| Error::io("seek", name, error))
+}
+
+pub(crate) fn open_error(name: &str, error: std::io::Error) -> Error {
+    let kind = match error.kind() {
+        std::io::ErrorKind::NotFound => Kind::NotFound,
+        std::io::ErrorKind::PermissionDenied => Kind::AccessDenied,
+        _ => return Error::io("open", name, error),
+    };
+    Error::new(kind).operation("open").object(name)
+}

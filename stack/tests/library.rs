@@ -1,0 +1,232 @@
+//! The library as a program uses it.
+
+use std::fs::Permissions;
+use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use nacre::{
+    FallocateMode, FileKind, FileOptions, FileSystem, Identity, Kind, MkfsOptions, OpenOptions, Place,
+    RenameMode, Result, SetTime, XattrMode, mkfs,
+};
+
+const SIZE: u64 = 64 << 20;
+
+fn memory() -> FileSystem {
+    FileSystem::in_memory(SIZE, &OpenOptions::default()).unwrap()
+}
+
+#[track_caller]
+fn refused<T>(result: Result<T>, kind: Kind) {
+    assert_eq!(result.err().map(|error| error.kind()), Some(kind));
+}
+
+fn names(fs: &FileSystem, dir: &str) -> Vec<String> {
+    let entries = fs.read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_was_written_is_there_after_closing_and_opening() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pm");
+    let make = MkfsOptions { label: "here".into(), ..MkfsOptions::with_size(SIZE) };
+    let fs = FileSystem::create(&path, &make, &OpenOptions::default()).unwrap();
+    fs.create_dir_all("/a/b/c").unwrap();
+    fs.write("/a/b/c/f", b"contents").unwrap();
+    fs.symlink("b/c/f", "a/link").unwrap();
+    fs.set_xattr("/a", "user.note", b"kept", XattrMode::Create).unwrap();
+    let modified = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 5);
+    fs.set_times("/a/b", SetTime::Omit, SetTime::At(modified.into())).unwrap();
+    let file = fs.open_file("/a/b/c/f").unwrap();
+    refused(fs.close(), Kind::Busy);
+    drop(file);
+
+    let fs = FileSystem::open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!(fs.read_to_string("a/link").unwrap(), "contents");
+    assert_eq!(fs.get_xattr("/a", "user.note").unwrap(), b"kept");
+    assert_eq!(fs.metadata("/a/b").unwrap().modified(), modified);
+    let info = fs.info().unwrap();
+    assert_eq!((info.volume.label.as_str(), info.volume.layout), ("here", "log"));
+    assert_eq!(info.device.promise, "process");
+    assert!(info.space.unwrap().available > 0);
+    refused(FileSystem::open(&path, &OpenOptions::default()), Kind::Busy);
+    fs.close().unwrap();
+
+    assert_eq!(nacre::info(&path).unwrap().volume.size, SIZE);
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let fs = FileSystem::open(&path, &read_only).unwrap();
+    assert_eq!(fs.read("/a/b/c/f").unwrap(), b"contents");
+    refused(fs.write("/a/b/c/f", b"other"), Kind::ReadOnly);
+    refused(fs.create_dir("/d"), Kind::ReadOnly);
+}
+
+#[test]
+fn mkfs_overwrites_nothing_unasked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("device");
+    refused(mkfs(&path, &MkfsOptions::default()), Kind::NotFound);
+    refused(mkfs(dir.path(), &MkfsOptions::with_size(SIZE)), Kind::IsDirectory);
+    refused(mkfs(&path, &MkfsOptions::with_size(SIZE + 1)), Kind::InvalidInput);
+    let refuse = |content: &[u8], at: u64, words: &str| {
+        let mut file = std::fs::File::create(&path).unwrap();
+        file.set_len(SIZE).unwrap();
+        file.seek(SeekFrom::Start(at)).unwrap();
+        file.write_all(content).unwrap();
+        let error = mkfs(&path, &MkfsOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), Kind::Exists);
+        assert!(error.to_string().contains(words), "{error}");
+    };
+    refuse(b"XFSB", 0, "an XFS file system");
+    refuse(b"LABELONE", 512, "an LVM2 physical volume");
+    refuse(b"EFI PART", SIZE - 512, "a GPT partition table");
+    refuse(b"my thesis", 5 << 20, "a plain file that is not empty");
+    refused(mkfs(&path, &MkfsOptions::with_size(2 * SIZE)), Kind::Exists);
+    let force = MkfsOptions { force: true, ..MkfsOptions::default() };
+    assert_eq!(mkfs(&path, &force).unwrap().size, SIZE);
+    refused(mkfs(&path, &MkfsOptions::default()), Kind::Exists);
+
+    std::fs::write(&path, b"").unwrap();
+    refused(mkfs(&path, &MkfsOptions::default()), Kind::InvalidInput);
+    assert_eq!(mkfs(&path, &MkfsOptions::with_size(SIZE)).unwrap().size, SIZE);
+}
+
+#[test]
+fn a_forced_mkfs_erases_the_old_marks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("device");
+    let mut file = std::fs::File::create(&path).unwrap();
+    file.set_len(SIZE).unwrap();
+    for (offset, mark) in [(0, &b"hsqs"[..]), (32769, b"CD001"), (SIZE - 512, b"EFI PART")] {
+        file.seek(SeekFrom::Start(offset)).unwrap();
+        file.write_all(mark).unwrap();
+    }
+    drop(file);
+    assert_eq!(nacre::signatures(&path).unwrap().len(), 3);
+    mkfs(&path, &MkfsOptions { force: true, ..MkfsOptions::default() }).unwrap();
+    assert!(nacre::signatures(&path).unwrap().iter().all(|found| found.name == "a nacre file system"));
+}
+
+#[test]
+fn files_read_write_and_seek_like_those_of_std() {
+    let fs = memory();
+    let mut file = fs.create_file("f").unwrap();
+    file.write_all(b"hello ").unwrap();
+    let parts = [IoSlice::new(b"wor"), IoSlice::new(b"ld")];
+    assert_eq!(file.write_vectored(&parts).unwrap(), 5);
+    assert_eq!(
+        file.read(&mut [0; 4]).unwrap_err().downcast::<nacre::Error>().unwrap().kind(),
+        Kind::BadHandle
+    );
+    let mut file = FileOptions::new().read(true).write(true).open(&fs, "f").unwrap();
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "hello world");
+    assert_eq!(file.seek(SeekFrom::Current(-5)).unwrap(), 6);
+    let (mut a, mut b) = ([0; 2], [0; 5]);
+    let mut bufs = [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)];
+    assert_eq!(file.read_vectored(&mut bufs).unwrap(), 5);
+    assert_eq!((&a, &b[..3]), (b"wo", &b"rld"[..]));
+    assert_eq!(file.append(b"!").unwrap(), 11);
+    file.set_len(5).unwrap();
+    assert_eq!(file.read_all().unwrap(), b"hello");
+    file.set_permissions(Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(file.metadata().unwrap().mode(), 0o600);
+    file.sync_all().unwrap();
+    file.sync_data().unwrap();
+}
+
+#[test]
+fn space_is_allocated_punched_and_found() {
+    let fs = memory();
+    let file = FileOptions::new().read(true).write(true).create_new(true).open(&fs, "/f").unwrap();
+    file.write_at(&[1; 4096], 1 << 20).unwrap();
+    assert_eq!((file.seek_data(0).unwrap(), file.seek_hole(0).unwrap()), (1 << 20, 0));
+    file.write_at(&[2; 8192], 0).unwrap();
+    file.punch_hole(0, 4096).unwrap();
+    assert_eq!(file.seek_data(0).unwrap(), 4096);
+    file.allocate(2 << 20, 4096).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), (2 << 20) + 4096);
+    file.fallocate(FallocateMode::ZeroRange, 4096, 4096).unwrap();
+    let mut block = [9; 4096];
+    file.read_at(&mut block, 4096).unwrap();
+    assert!(block.iter().all(|byte| *byte == 0));
+    let extents = fs.extents("/f").unwrap();
+    assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), (2 << 20) / 4096 + 1);
+    assert!(extents.iter().any(|extent| matches!(extent.place, Place::Pm(_))), "{extents:?}");
+    let copied = fs.copy("/f", "/copy").unwrap();
+    assert_eq!(copied, (2 << 20) + 4096);
+    assert_eq!(fs.read("/copy").unwrap(), fs.read("/f").unwrap());
+    let unnamed = FileOptions::new().write(true).tmpfile(true).open(&fs, "/").unwrap();
+    unnamed.link("/named").unwrap();
+    assert_eq!(fs.metadata("/named").unwrap().nlink(), 1);
+}
+
+#[test]
+fn names_are_made_moved_and_removed() {
+    let fs = memory();
+    fs.create_dir("/d/").unwrap();
+    fs.create_dir_all("/d/e").unwrap();
+    fs.write("/d/f", b"1").unwrap();
+    refused(fs.create_dir("/d"), Kind::Exists);
+    refused(fs.create_dir_all("/d/f"), Kind::NotDirectory);
+    refused(fs.remove_dir("/d"), Kind::NotEmpty);
+    refused(fs.remove_file("/d"), Kind::IsDirectory);
+    refused(fs.remove_file("/d/f/"), Kind::NotDirectory);
+    refused(fs.remove_dir("/d/f"), Kind::NotDirectory);
+    refused(fs.rename("/d/f", "/g/"), Kind::NotDirectory);
+    refused(fs.symlink("x", "/d/new/"), Kind::NotFound);
+    fs.rename("/d/e", "/e/").unwrap();
+    fs.write("/e/f", b"2").unwrap();
+    fs.exchange("/d/f", "/e/f").unwrap();
+    assert_eq!(fs.read("/d/f").unwrap(), b"2");
+    refused(fs.rename_with("/d/f", "/e/f", RenameMode::NoReplace), Kind::Exists);
+    fs.hard_link("/d/f", "/h").unwrap();
+    assert_eq!(fs.metadata("/h").unwrap().nlink(), 2);
+    fs.create_node("/pipe", FileKind::Fifo, 0o600, 0).unwrap();
+    assert_eq!(fs.symlink_metadata("/pipe").unwrap().kind(), FileKind::Fifo);
+    fs.symlink("/nowhere", "/l").unwrap();
+    assert!(!fs.exists("/l").unwrap());
+    assert_eq!(fs.read_link("/l").unwrap(), Path::new("/nowhere"));
+    assert_eq!(names(&fs, "/"), ["d", "e", "h", "l", "pipe"]);
+    fs.remove_dir_all("/d").unwrap();
+    refused(fs.remove_dir_all("/h"), Kind::NotDirectory);
+    assert_eq!(names(&fs, "/"), ["e", "h", "l", "pipe"]);
+}
+
+#[test]
+fn a_large_tree_is_listed_and_removed() {
+    let fs = memory();
+    for dir in 0..3 {
+        fs.create_dir_all(format!("/t/{dir}/deep")).unwrap();
+        for file in 0..700 {
+            fs.create_file(format!("/t/{dir}/{file}")).unwrap();
+        }
+    }
+    fs.symlink("/", "/t/link").unwrap();
+    let listed = names(&fs, "/t/1");
+    assert_eq!(listed.len(), 701);
+    fs.remove_dir_all("/t").unwrap();
+    assert_eq!(names(&fs, "/"), [""; 0]);
+}
+
+#[test]
+fn permissions_are_checked_for_a_user_who_asks_for_it() {
+    let fs = memory();
+    fs.set_permissions("/", Permissions::from_mode(0o755)).unwrap();
+    fs.write("/secret", b"s").unwrap();
+    fs.set_permissions("/secret", Permissions::from_mode(0o600)).unwrap();
+    fs.chown("/secret", Some(1000), Some(1000)).unwrap();
+    let ann = fs.as_user(Identity::checked(1000, 1000));
+    let bob = fs.as_user(Identity::checked(1001, 1001));
+    assert_eq!(ann.read("/secret").unwrap(), b"s");
+    refused(bob.read("/secret"), Kind::AccessDenied);
+    refused(bob.access("/secret", 4), Kind::AccessDenied);
+    refused(bob.create_dir("/d"), Kind::AccessDenied);
+    refused(bob.set_permissions("/secret", Permissions::from_mode(0o777)), Kind::NotPermitted);
+    refused(fs.close(), Kind::Busy);
+}
