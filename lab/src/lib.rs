@@ -1,3 +1,5 @@
 //! The lab: reference model, crash images, behaviour suite.
 
+pub mod crash;
 pub mod model;
+pub mod suite;

@@ -1,0 +1,225 @@
+//! The operations of workloads, and running them on whatever implements the contract.
+
+use std::fmt;
+use std::io::IoSlice;
+
+use nacre_engine::{
+    Data, Durability, Error, FallocateMode, FileKind, Kind, NewInode, RenameMode, Result, SetAttr, Timestamp,
+    WriteAt, XattrMode,
+};
+
+/// One operation. Paths are relative to the root, components separated by `/`.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Makes a file, directory or node.
+    Create(&'static str, FileKind),
+    /// Makes a file that is born with extended attributes.
+    CreateWithXattr(&'static str),
+    /// Makes a symbolic link: its path, its target.
+    Symlink(&'static str, &'static str),
+    /// Writes so many bytes at an offset.
+    Write(&'static str, u64, usize),
+    /// Writes so many bytes at the end.
+    Append(&'static str, usize),
+    /// Changes the size.
+    Truncate(&'static str, u64),
+    /// Changes the space of a range.
+    Fallocate(&'static str, FallocateMode, u64, u64),
+    /// Moves the first name to the second.
+    Rename(&'static str, &'static str, RenameMode),
+    /// Gives the first another name, the second.
+    Link(&'static str, &'static str),
+    /// Removes the name of a file.
+    Unlink(&'static str),
+    /// Removes a directory.
+    Rmdir(&'static str),
+    /// Changes permission bits, owner and group at once.
+    SetAttr(&'static str, u32),
+    /// Sets an attribute to a value of so many bytes.
+    SetXattr(&'static str, &'static str, usize),
+    /// Removes an attribute.
+    RemoveXattr(&'static str, &'static str),
+    /// Holds the file open from now on.
+    Hold(&'static str),
+    /// Lets go of everything that is held.
+    Release,
+    /// Makes a file without a name, writes so many bytes, then names it.
+    UnnamedThenLink(&'static str, usize),
+}
+
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Op::Create(path, kind) => write!(f, "create {kind:?} {path}"),
+            Op::CreateWithXattr(path) => write!(f, "create {path} with an attribute"),
+            Op::Symlink(path, target) => write!(f, "symlink {path} to {target}"),
+            Op::Write(path, offset, len) => write!(f, "write {len} bytes at {offset} of {path}"),
+            Op::Append(path, len) => write!(f, "append {len} bytes to {path}"),
+            Op::Truncate(path, size) => write!(f, "truncate {path} to {size}"),
+            Op::Fallocate(path, mode, offset, len) => write!(f, "{mode:?} {len} bytes at {offset} of {path}"),
+            Op::Rename(from, to, mode) => write!(f, "rename {from} to {to} ({mode:?})"),
+            Op::Link(from, to) => write!(f, "link {from} as {to}"),
+            Op::Unlink(path) => write!(f, "unlink {path}"),
+            Op::Rmdir(path) => write!(f, "rmdir {path}"),
+            Op::SetAttr(path, mode) => write!(f, "chmod {path} to {mode:o}, and chown"),
+            Op::SetXattr(path, name, len) => write!(f, "set attribute {name} of {path} to {len} bytes"),
+            Op::RemoveXattr(path, name) => write!(f, "remove attribute {name} of {path}"),
+            Op::Hold(path) => write!(f, "hold {path} open"),
+            Op::Release => write!(f, "close everything"),
+            Op::UnnamedThenLink(path, len) => write!(f, "link an unnamed file of {len} bytes as {path}"),
+        }
+    }
+}
+
+/// A file system and what is held open on it.
+pub struct Runner<F: Data> {
+    /// The file system.
+    pub fs: F,
+    held: Vec<F::Node>,
+}
+
+/// What the byte at `position` of the data of step `step` is: different for neighbours, pages and steps.
+fn pattern(step: u64, position: u64) -> u8 {
+    let z = (step << 40 ^ position).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (z >> 56) as u8 | 1
+}
+
+/// The time of a step.
+fn time(step: u64) -> Timestamp {
+    Timestamp::new(1_000_000 + step as i64, step as u32)
+}
+
+/// The data that step `step` writes.
+pub fn payload(step: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|position| pattern(step, position)).collect()
+}
+
+impl<F: Data> Runner<F> {
+    /// Nothing is held yet.
+    pub fn new(fs: F) -> Runner<F> {
+        Runner { fs, held: Vec::new() }
+    }
+
+    /// Gives the file system back; what was held is let go.
+    pub fn into_fs(mut self) -> F {
+        self.held.clear();
+        self.fs
+    }
+
+    fn walk(&self, path: &str) -> Result<F::Node> {
+        let mut node = self.fs.root();
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            node = self.fs.lookup(&node, name.as_bytes())?;
+        }
+        Ok(node)
+    }
+
+    fn split<'p>(&self, path: &'p str) -> Result<(F::Node, &'p [u8])> {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        Ok((self.walk(dir)?, name.as_bytes()))
+    }
+
+    /// Appends to a file with any path.
+    pub fn append(&self, step: u64, path: &str, len: usize) -> Result<()> {
+        self.write(path, WriteAt::End, &payload(step, len), time(step))
+    }
+
+    /// Removes a name of any path.
+    pub fn remove(&self, step: u64, path: &str, kind: FileKind) -> Result<()> {
+        let (dir, name) = self.split(path)?;
+        match kind {
+            FileKind::Directory => self.fs.rmdir(&dir, name, time(step)),
+            _ => self.fs.unlink(&dir, name, time(step)),
+        }
+    }
+
+    /// Does one operation, as step `step` of its workload, which is also its time.
+    pub fn run(&mut self, step: u64, op: &Op) -> Result<()> {
+        let now = time(step);
+        match op {
+            Op::Create(..) | Op::CreateWithXattr(_) | Op::Symlink(..) | Op::UnnamedThenLink(..) => {
+                self.make(step, op, now)
+            }
+            Op::Write(path, offset, len) => {
+                self.write(path, WriteAt::Offset(*offset), &payload(step, *len), now)
+            }
+            Op::Append(path, len) => self.write(path, WriteAt::End, &payload(step, *len), now),
+            Op::Truncate(path, size) => {
+                let change = SetAttr { size: Some(*size), ..SetAttr::default() };
+                self.fs.setattr(&self.walk(path)?, &change, now).map(drop)
+            }
+            Op::Fallocate(path, mode, offset, len) => {
+                self.fs.fallocate(&self.walk(path)?, *mode, *offset, *len, now)
+            }
+            Op::Rename(from, to, mode) => {
+                let ((from_dir, from), (to_dir, to)) = (self.split(from)?, self.split(to)?);
+                self.fs.rename(&from_dir, from, &to_dir, to, *mode, now)
+            }
+            Op::Link(from, to) => {
+                let (dir, name) = self.split(to)?;
+                self.fs.link(&self.walk(from)?, &dir, name, now)
+            }
+            Op::Unlink(path) => self.split(path).and_then(|(dir, name)| self.fs.unlink(&dir, name, now)),
+            Op::Rmdir(path) => self.split(path).and_then(|(dir, name)| self.fs.rmdir(&dir, name, now)),
+            Op::SetAttr(path, mode) => {
+                let ids = (Some(100 + step as u32), Some(200 + step as u32));
+                let change = SetAttr { mode: Some(*mode), uid: ids.0, gid: ids.1, ..SetAttr::default() };
+                self.fs.setattr(&self.walk(path)?, &change, now).map(drop)
+            }
+            Op::SetXattr(path, name, len) => {
+                let node = self.walk(path)?;
+                self.fs.set_xattr(&node, name.as_bytes(), &payload(step, *len), XattrMode::Set, None, now)
+            }
+            Op::RemoveXattr(path, name) => self.fs.remove_xattr(&self.walk(path)?, name.as_bytes(), now),
+            Op::Hold(path) => {
+                let node = self.walk(path)?;
+                self.held.push(node);
+                Ok(())
+            }
+            Op::Release => {
+                self.held.clear();
+                Ok(())
+            }
+        }
+    }
+
+    fn make(&mut self, step: u64, op: &Op, now: Timestamp) -> Result<()> {
+        let new =
+            |kind, mode| NewInode { kind, mode, uid: 7, gid: 8, rdev: 0, target: b"", xattrs: &[], now };
+        match op {
+            Op::Create(path, kind) => {
+                let (dir, name) = self.split(path)?;
+                let mode = if *kind == FileKind::Directory { 0o755 } else { 0o644 };
+                self.fs.create(&dir, name, &new(*kind, mode)).map(drop)
+            }
+            Op::CreateWithXattr(path) => {
+                let (dir, name) = self.split(path)?;
+                let value = payload(step, 40);
+                let xattrs: [(&[u8], &[u8]); 1] = [(b"user.born", &value)];
+                self.fs
+                    .create(&dir, name, &NewInode { xattrs: &xattrs, ..new(FileKind::Regular, 0o600) })
+                    .map(drop)
+            }
+            Op::Symlink(path, target) => {
+                let (dir, name) = self.split(path)?;
+                let link = NewInode { target: target.as_bytes(), ..new(FileKind::Symlink, 0o777) };
+                self.fs.create(&dir, name, &link).map(drop)
+            }
+            Op::UnnamedThenLink(path, len) => {
+                let node = self.fs.create_unnamed(&new(FileKind::Regular, 0o640))?;
+                let data = payload(step, *len);
+                self.fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&data)], Durability::Now, now)?;
+                let (dir, name) = self.split(path)?;
+                self.fs.link(&node, &dir, name, now)
+            }
+            _ => Err(Error::new(Kind::InvalidInput).object(format!("{op:?} makes nothing"))),
+        }
+    }
+
+    fn write(&self, path: &str, at: WriteAt, data: &[u8], now: Timestamp) -> Result<()> {
+        // In two pieces, as a vectored write: they must still be one operation.
+        let (one, two) = data.split_at(data.len() / 3);
+        let pieces = [IoSlice::new(one), IoSlice::new(two)];
+        self.fs.write(&self.walk(path)?, at, &pieces, Durability::Now, now).map(drop)
+    }
+}

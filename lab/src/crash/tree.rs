@@ -1,0 +1,189 @@
+//! All that can be seen of a file system, to compare one with another.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
+
+use nacre_engine::{Attr, Data, FileKind, InodeId, Result};
+
+/// Everything below the root, by path; the root is the empty path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    kind: FileKind,
+    /// Everything of the attributes that a layout does not choose for itself.
+    attributes: Vec<(&'static str, String)>,
+    /// The first path in order that leads to the same inode.
+    same_as: String,
+    content: Vec<u8>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Tree {
+    /// Walks a whole file system. A directory that reports an entry that cannot be looked up, or twice, is an error.
+    pub fn of<F: Data>(fs: &F) -> Result<Tree> {
+        let mut walker = Walker { fs, entries: BTreeMap::new(), first: HashMap::new() };
+        walker.visit(String::new(), &fs.root())?;
+        Ok(Tree { entries: walker.entries })
+    }
+
+    /// Number of names below the root.
+    pub fn len(&self) -> usize {
+        self.entries.len() - 1
+    }
+
+    /// True when the root has no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The paths below the root, those of a directory's entries after its own.
+    pub fn paths(&self) -> impl DoubleEndedIterator<Item = (&str, FileKind)> {
+        self.entries.iter().filter(|(path, _)| !path.is_empty()).map(|(path, entry)| (&path[1..], entry.kind))
+    }
+
+    /// How another one differs, in words; empty when it does not.
+    pub fn differences(&self, found: &Tree) -> Vec<String> {
+        let mut differences = Vec::new();
+        for (path, expected) in &self.entries {
+            match found.entries.get(path) {
+                None => differences.push(format!("{path} is missing")),
+                Some(found) => expected.differences(path, found, &mut differences),
+            }
+        }
+        let extra = found.entries.keys().filter(|path| !self.entries.contains_key(*path));
+        differences.extend(extra.map(|path| format!("{path} should not exist")));
+        differences
+    }
+}
+
+impl Entry {
+    fn differences(&self, path: &str, found: &Entry, out: &mut Vec<String>) {
+        if self.kind != found.kind {
+            out.push(format!("{path} is a {:?} instead of a {:?}", found.kind, self.kind));
+            return;
+        }
+        for ((name, expected), (_, found)) in self.attributes.iter().zip(&found.attributes) {
+            if expected != found {
+                out.push(format!("{path}: {name} is {found} instead of {expected}"));
+            }
+        }
+        if self.same_as != found.same_as {
+            out.push(format!("{path} is the same file as {} instead of {}", found.same_as, self.same_as));
+        }
+        if self.content != found.content {
+            let at = self.content.iter().zip(&found.content).position(|(a, b)| a != b);
+            let at = at.unwrap_or(self.content.len().min(found.content.len()));
+            out.push(format!(
+                "{path}: the content differs from byte {at} on ({} bytes instead of {}; there {:02x?} instead of {:02x?})",
+                found.content.len(),
+                self.content.len(),
+                &found.content[at..found.content.len().min(at + 8)],
+                &self.content[at..self.content.len().min(at + 8)],
+            ));
+        }
+        if self.xattrs != found.xattrs {
+            let names = |xattrs: &BTreeMap<Vec<u8>, Vec<u8>>| {
+                let words = xattrs
+                    .iter()
+                    .map(|(name, value)| format!("{}={} bytes", String::from_utf8_lossy(name), value.len()));
+                words.collect::<Vec<_>>().join(", ")
+            };
+            out.push(format!(
+                "{path}: attributes [{}] instead of [{}]",
+                names(&found.xattrs),
+                names(&self.xattrs)
+            ));
+        }
+    }
+}
+
+struct Walker<'f, F: Data> {
+    fs: &'f F,
+    entries: BTreeMap<String, Entry>,
+    first: HashMap<InodeId, String>,
+}
+
+impl<F: Data> Walker<'_, F> {
+    fn visit(&mut self, path: String, node: &F::Node) -> Result<()> {
+        let attr = self.fs.getattr(node)?;
+        let content = match attr.kind {
+            FileKind::Regular => self.content(node, attr.size)?,
+            FileKind::Symlink => self.fs.read_link(node)?,
+            _ => Vec::new(),
+        };
+        let mut xattrs = BTreeMap::new();
+        for name in self.fs.list_xattrs(node)? {
+            let value = self.fs.get_xattr(node, &name)?;
+            xattrs.insert(name, value);
+        }
+        let same_as = self.first.entry(attr.id).or_insert_with(|| path.clone()).clone();
+        let entry =
+            Entry { kind: attr.kind, attributes: visible(&attr, path.is_empty()), same_as, content, xattrs };
+        if attr.kind == FileKind::Directory {
+            self.visit_entries(&path, node)?;
+        }
+        self.entries.insert(path, entry);
+        Ok(())
+    }
+
+    fn visit_entries(&mut self, path: &str, dir: &F::Node) -> Result<()> {
+        let mut names = Vec::new();
+        self.fs.read_dir(dir, 0, &mut |entry| {
+            names.push((entry.name.to_vec(), entry.id, entry.kind));
+            ControlFlow::Continue(())
+        })?;
+        names.sort_by(|a, b| a.0.cmp(&b.0));
+        for pair in names.windows(2) {
+            if pair[0].0 == pair[1].0 {
+                return Err(nacre_engine::Error::corrupt(format!(
+                    "{path}/{}: reported twice",
+                    String::from_utf8_lossy(&pair[0].0)
+                )));
+            }
+        }
+        for (name, id, kind) in names {
+            let path = format!("{path}/{}", String::from_utf8_lossy(&name));
+            let node = self.fs.lookup(dir, &name).map_err(|e| e.object(path.clone()))?;
+            if self.fs.id(&node) != id || self.fs.kind(&node) != kind {
+                return Err(nacre_engine::Error::corrupt(format!("{path}: readdir and lookup disagree")));
+            }
+            self.visit(path, &node)?;
+        }
+        Ok(())
+    }
+
+    fn content(&self, node: &F::Node, size: u64) -> Result<Vec<u8>> {
+        // One byte more than the size must not be there.
+        let mut content = vec![0; size as usize + 1];
+        let len = self.fs.read(node, 0, &mut content, None)?;
+        content.truncate(len);
+        Ok(content)
+    }
+}
+
+fn visible(attr: &Attr, is_root: bool) -> Vec<(&'static str, String)> {
+    let time = |time: nacre_engine::Timestamp| format!("{}.{:09}", time.secs, time.nanos);
+    let mut list = vec![
+        ("mode", format!("{:o}", attr.mode)),
+        ("links", attr.links.to_string()),
+        ("owner", format!("{}:{}", attr.uid, attr.gid)),
+        ("device number", attr.rdev.to_string()),
+        ("flags", attr.flags.to_string()),
+        ("atime", time(attr.atime)),
+        ("mtime", time(attr.mtime)),
+        ("ctime", time(attr.ctime)),
+    ];
+    // The root was born before the workload.
+    if !is_root {
+        list.push(("btime", time(attr.btime)));
+    }
+    // The size of a directory is the layout's own affair.
+    if attr.kind != FileKind::Directory {
+        list.push(("size", attr.size.to_string()));
+    }
+    list
+}
