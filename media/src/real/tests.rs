@@ -251,3 +251,38 @@ fn the_space_of_a_file_is_allocated_when_it_is_opened() {
     File::create(scratch.path()).unwrap();
     assert_eq!(RealPm::open(scratch.path(), &PmOptions::default()).unwrap_err().kind(), Kind::InvalidInput);
 }
+
+/// A loop device over a file, detached when dropped; `None` without the right to make one.
+struct Loop(String);
+
+impl Loop {
+    fn over(path: &std::path::Path) -> Option<Loop> {
+        let output =
+            std::process::Command::new("losetup").args(["--find", "--show"]).arg(path).output().ok()?;
+        output.status.success().then(|| Loop(String::from_utf8_lossy(&output.stdout).trim().to_string()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_can_be_mapped_by_one_owner() {
+    let scratch = Scratch::new("block");
+    drop(RealPm::create(scratch.path(), 4 << 20, &PmOptions::default()).unwrap());
+    let Some(device) = Loop::over(&scratch.path()) else {
+        eprintln!("left out: no right to make a loop device");
+        return;
+    };
+    let pm = RealPm::open(&device.0, &PmOptions::default()).unwrap();
+    assert_eq!((pm.len(), pm.promise()), (4 << 20, Promise::ProcessDeath));
+    pm.fence(pm.copy(4096, b"kept").unwrap());
+    assert_eq!(RealPm::open(&device.0, &PmOptions::default()).unwrap_err().kind(), Kind::Busy);
+    drop(pm);
+    let mut kept = [0; 4];
+    RealPm::open(&device.0, &PmOptions::default()).unwrap().read(4096, &mut kept).unwrap();
+    assert_eq!(&kept, b"kept");
+}
