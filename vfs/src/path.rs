@@ -51,12 +51,22 @@ pub struct Place<'a, N> {
     pub must_be_dir: bool,
 }
 
-/// Splits off the first component: (component, rest without leading slashes, whether a slash followed).
+/// Splits off the first component: (component, rest without leading slashes, whether a slash followed). One pass finds
+/// its end and checks that it can be a name; it is empty for an empty path only.
 #[inline]
-fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
-    let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
-    let rest = skip_slashes(&path[end..]);
-    (&path[..end], rest, end < path.len())
+fn split(path: &[u8]) -> Result<(&[u8], &[u8], bool)> {
+    let mut end = 0;
+    while end < path.len() && path[end] != b'/' {
+        if path[end] == 0 {
+            return Err(Kind::InvalidInput.into());
+        }
+        end += 1;
+    }
+    if end > name::NAME_MAX {
+        return Err(Kind::NameTooLong.into());
+    }
+    let (component, rest) = path.split_at(end);
+    Ok((component, skip_slashes(rest), !rest.is_empty()))
 }
 
 #[inline]
@@ -119,7 +129,7 @@ impl<L: Layout> Vfs<L> {
         let (start, mut rest) = self.begin(start, path)?;
         let mut at = PathBase::Start(start);
         while !rest.is_empty() {
-            let (component, after, slash) = split(rest);
+            let (component, after, slash) = split(rest)?;
             rest = after;
             let next = self.step(caller, at, component, follow || slash, budget)?;
             if slash && self.layout.kind(next.node()) != FileKind::Directory {
@@ -147,7 +157,10 @@ impl<L: Layout> Vfs<L> {
                 _ => Err(Kind::NotDirectory.into()),
             };
         }
-        let next = self.lookup_permitted(at.node(), component)?;
+        let next = match component {
+            b".." => self.lookup_permitted(at.node(), component)?,
+            _ => self.layout.lookup(at.node(), component)?,
+        };
         if follow && self.layout.kind(&next) == FileKind::Symlink {
             let target = self.follow_link(&next, budget)?;
             let node = self.walk(caller, at.node(), &target, true, budget)?.into_node();
@@ -174,9 +187,8 @@ impl<L: Layout> Vfs<L> {
             return Ok(Place { dir, name: b".", must_be_dir: true });
         }
         loop {
-            let (component, after, slash) = split(rest);
+            let (component, after, slash) = split(rest)?;
             if after.is_empty() {
-                name::check(component)?;
                 if self.layout.kind(dir.node()) != FileKind::Directory {
                     return Err(Kind::NotDirectory.into());
                 }
@@ -190,12 +202,16 @@ impl<L: Layout> Vfs<L> {
 
 #[cfg(test)]
 mod tests {
+    use nacre_engine::Kind;
+
     use super::split;
 
     #[test]
     fn components_are_split_at_runs_of_slashes() {
-        assert_eq!(split(b"a//b/"), (&b"a"[..], &b"b/"[..], true));
-        assert_eq!(split(b"b/"), (&b"b"[..], &b""[..], true));
-        assert_eq!(split(b"b"), (&b"b"[..], &b""[..], false));
+        assert_eq!(split(b"a//b/").unwrap(), (&b"a"[..], &b"b/"[..], true));
+        assert_eq!(split(b"b/").unwrap(), (&b"b"[..], &b""[..], true));
+        assert_eq!(split(b"b").unwrap(), (&b"b"[..], &b""[..], false));
+        assert_eq!(split(b"a\0/b").unwrap_err().kind(), Kind::InvalidInput);
+        assert_eq!(split(&[b'x'; 256]).unwrap_err().kind(), Kind::NameTooLong);
     }
 }
