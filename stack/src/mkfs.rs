@@ -105,7 +105,6 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
                 preset: options.preset.as_str().into(),
                 root_owner: options.root_owner,
                 now: SystemTime::now().into(),
-                ..Default::default()
             },
         ),
     };
