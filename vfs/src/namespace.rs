@@ -146,7 +146,9 @@ impl<L: Layout> Vfs<L> {
             self.may_create(caller, dir, &dir_attr, name)?;
         }
         if self.layout.kind(node) == FileKind::Directory {
-            return Err(Kind::NotPermitted.into());
+            // What is in the way is told first, as in Linux.
+            let exists = self.layout.lookup(dir, name).is_ok();
+            return Err(if exists { Kind::Exists } else { Kind::NotPermitted }.into());
         }
         self.layout.link(node, dir, name, self.now())
     }

@@ -1,0 +1,169 @@
+//! A full device.
+
+use nacre_engine::{FallocateMode, Kind};
+
+use super::super::fs::{Fs, View, assert_same, pattern, read_exactly};
+use super::super::runner::Case;
+use super::super::target::{Need, Open};
+use super::case;
+
+const SMALL: &[Need] = &[Need::SmallDevice];
+
+pub(super) const CASES: &[Case] = &[
+    case("full-by-one-file", SMALL, one_file),
+    case("full-by-many-files", SMALL, many_files),
+    case("full-by-names", SMALL, names),
+    case("full-and-still-usable", SMALL, usable),
+    case("full-by-allocation", &[Need::SmallDevice, Need::Allocate], allocation),
+    case("full-and-remounted", &[Need::SmallDevice, Need::Remount], remounted),
+];
+
+/// Appends until there is no space, in large and then in small pieces; returns how many bytes went in.
+fn fill(fs: View<'_>, path: &str) -> u64 {
+    let file = fs.opened(path, Open::CREATE);
+    let mut offset = file.stat().expect("fstat").size;
+    for piece in [1 << 20, 65_536, 4096] {
+        loop {
+            match file.write_at(offset, &pattern(7, offset, piece)) {
+                Ok(count) => {
+                    assert!(count > 0, "a write wrote nothing");
+                    offset += count as u64;
+                }
+                Err(kind) => {
+                    assert_eq!(kind, Kind::NoSpace);
+                    break;
+                }
+            }
+        }
+    }
+    assert_eq!(file.stat().expect("fstat").size, offset, "a refused write leaves nothing behind");
+    offset
+}
+
+/// Both amounts are the same, but for what bookkeeping may take.
+fn assert_as_much(second: u64, first: u64) {
+    assert!(second + first / 100 >= first, "first {first} bytes went in, then only {second}");
+}
+
+fn one_file(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    let total = fs.target().space().unwrap().total;
+    let first = fill(fs, "file");
+    assert!(first > total / 2, "{first} of {total} bytes could be used");
+    assert!(fs.target().space().unwrap().available < 1 << 20);
+    fs.unlink("file").unwrap();
+    for round in 0..3 {
+        assert_as_much(fill(fs, "file"), first);
+        if round == 1 {
+            fs.truncate("file", 0).unwrap();
+        }
+        fs.unlink("file").unwrap();
+    }
+}
+
+fn fill_with_files(fs: View<'_>, dir: &str) -> usize {
+    let mut count = 0;
+    loop {
+        let path = format!("{dir}/file-{count}");
+        let file = match fs.open(&path, Open::NEW) {
+            Ok(file) => file,
+            Err(Kind::NoSpace) => return count,
+            Err(kind) => panic!("create {path}: {kind:?}"),
+        };
+        match file.write_at(0, &pattern(count as u64, 0, 20_000)) {
+            Ok(20_000) => count += 1,
+            Ok(_) | Err(Kind::NoSpace) => return count,
+            Err(kind) => panic!("write {path}: {kind:?}"),
+        }
+    }
+}
+
+fn many_files(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    let mut first = None;
+    for _ in 0..3 {
+        fs.directory("dir");
+        let count = fill_with_files(fs, "dir");
+        assert!(count > 100);
+        for index in (0..count).step_by(97) {
+            let found = fs.read_file(format!("dir/file-{index}"));
+            assert_same(&found, &pattern(index as u64, 0, 20_000), "on a full device");
+        }
+        for name in fs.names("dir") {
+            fs.unlink([&b"dir/"[..], &name].concat()).unwrap();
+        }
+        fs.rmdir("dir").unwrap();
+        let first = *first.get_or_insert(count);
+        assert_as_much(count as u64, first as u64);
+    }
+}
+
+fn names(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    fill(fs, "big");
+    // Names may still fit, but not for ever; and each that is there can go.
+    fs.directory_or_full("dir");
+    let mut count = 0;
+    while count < 200_000 && fs.open(format!("{:0>200}", count), Open::NEW).is_ok() {
+        count += 1;
+    }
+    for index in 0..count {
+        fs.unlink(format!("{index:0>200}")).unwrap();
+    }
+    let size = fs.stat("big").size;
+    assert_eq!(fs.truncate("big", size / 2), Ok(()));
+    assert!(fill(fs, "second") > 0);
+}
+
+fn usable(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    fs.write_file("keep", b"kept");
+    fs.directory("dir");
+    for index in 0..50 {
+        fs.write_file(format!("dir/file-{index}"), &pattern(index, 0, 5000));
+    }
+    let size = fill(fs, "big");
+    assert_eq!(fs.read_file("keep"), b"kept");
+    let big = fs.opened("big", Open::READ);
+    assert_same(
+        &read_exactly(big.as_ref(), size - 4096, 4096),
+        &pattern(7, size - 4096, 4096),
+        "the last that went in",
+    );
+    for index in 0..50 {
+        assert_eq!(fs.unlink(format!("dir/file-{index}")), Ok(()));
+    }
+    assert_eq!(fs.rmdir("dir"), Ok(()));
+    fs.write_file("new", &pattern(1, 0, 50_000));
+    assert_same(&fs.read_file("new"), &pattern(1, 0, 50_000), "in the space that was freed");
+}
+
+fn allocation(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    let file = fs.opened("file", Open::NEW);
+    let space = fs.target().space().unwrap();
+    assert_eq!(file.fallocate(FallocateMode::Allocate, 0, space.total * 2), Err(Kind::NoSpace));
+    assert_eq!(file.stat().unwrap().size, 0, "all or nothing");
+    let lost = space.free.saturating_sub(fs.target().space().unwrap().free);
+    assert!(lost < 64 << 10, "{lost} bytes are lost");
+    let most = space.available / 10 * 9;
+    assert_eq!(file.fallocate(FallocateMode::Allocate, 0, most), Ok(()));
+    fill(fs, "other");
+    // What is allocated is there for the file, however full the device is.
+    for offset in (0..most).step_by(1 << 20) {
+        assert_eq!(file.write_at(offset, &pattern(1, offset, 4096)), Ok(4096), "at {offset}");
+    }
+}
+
+fn remounted(fs: &mut Fs<'_>) {
+    let first = fill(fs.view(), "file");
+    fs.remount();
+    let view = fs.view();
+    assert_eq!(view.stat("file").size, first);
+    let file = view.opened("file", Open::BOTH);
+    assert_same(&read_exactly(file.as_ref(), 0, 1 << 20), &pattern(7, 0, 1 << 20), "after the mount");
+    drop(file);
+    view.unlink("file").unwrap();
+    fs.remount();
+    assert_as_much(fill(fs.view(), "file"), first);
+}

@@ -1,0 +1,19 @@
+//! The behaviour suite: one table of named cases that every layout and every front end must pass.
+//!
+//! [`Target`] is a file system by paths; [`VfsTarget`] is a layout in this process, [`DirectoryTarget`] a directory of
+//! this machine. Each case says what it [needs](Need); what a target lacks, it lacks for a stated reason. The suite on a
+//! tmpfs is the control: what fails there is wrong in the suite.
+
+mod cases;
+mod directory;
+mod fs;
+mod in_process;
+mod runner;
+mod target;
+
+pub use cases::all_cases;
+pub use directory::{DirectoryTarget, Remount, kind_of};
+pub use fs::{Fs, View};
+pub use in_process::{Reopen, VfsTarget};
+pub use runner::{Case, Report, run};
+pub use target::{File, Listed, Need, NewTime, Open, Outcome, Space, Stat, Target, User};

@@ -1,0 +1,56 @@
+//! The behaviour suite on a tmpfs: the control. What fails here is wrong in the suite.
+
+use std::path::Path;
+
+use nacre_lab::suite::{DirectoryTarget, Need, all_cases, run};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+/// What a tmpfs cannot do.
+const LACKING: &[(Need, &str)] = &[
+    (Need::ZeroRange, "tmpfs has no FALLOC_FL_ZERO_RANGE"),
+    (Need::WholeBlocks, "the kernel copies without a lock that readers would take"),
+    (Need::SizeLimit, "the largest file of tmpfs is the largest offset there is"),
+];
+
+/// Cases that are about more than tmpfs promises.
+const EXCLUSIONS: &[(&str, &str)] = &[];
+
+/// A tmpfs of its own, or a directory of one when this is not root.
+struct Tmpfs {
+    dir: tempfile::TempDir,
+    mounted: bool,
+}
+
+impl Tmpfs {
+    fn new() -> Tmpfs {
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory on a tmpfs");
+        let options = Some(c"size=64m,mode=755");
+        let mounted = mount("tmpfs", dir.path(), "tmpfs", MountFlags::NODEV, options).is_ok();
+        Tmpfs { dir, mounted }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        if self.mounted {
+            let _ = unmount(self.path(), UnmountFlags::DETACH);
+        }
+    }
+}
+
+#[test]
+fn the_suite_passes_on_tmpfs() {
+    let tmpfs = Tmpfs::new();
+    let mut lacking = LACKING.to_vec();
+    if !tmpfs.mounted {
+        println!("this is not root: a directory of /dev/shm stands in for a tmpfs of its own");
+        lacking.push((Need::SmallDevice, "/dev/shm is not ours to fill"));
+        lacking.push((Need::ExactAllocation, "others use /dev/shm, too"));
+    }
+    let mut target = DirectoryTarget::new(tmpfs.path(), &lacking, None);
+    run(&mut target, &all_cases(), EXCLUSIONS).assert_clean();
+}
