@@ -18,6 +18,8 @@ use crate::server::{Alarm, Describe, Server, Settings};
 
 /// The device through which the kernel and a server talk.
 const FUSE_DEVICE: &str = "/dev/fuse";
+/// Where the kernel's switches for its connections are, if they are mounted.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// Bytes that the kernel reads ahead in one file, unless the mount goes past the page cache.
 const READ_AHEAD_KIB: u32 = 1024;
 
@@ -143,10 +145,26 @@ impl Unmounter {
         self.end(UnmountFlags::FORCE | UnmountFlags::DETACH)
     }
 
-    /// Ends a connection that was detached before and so has no place in the tree.
-    pub fn abort_detached(&self) -> Result<()> {
-        let path = format!("/sys/fs/fuse/connections/{}/abort", self.device.1);
-        fs::write(&path, "1").map_err(|error| Error::io("abort the connection", path, error))
+    /// Ends the connection itself, which needs no place in the tree: what was detached before, too. Programs that
+    /// use it get errors.
+    pub fn break_connection(&self) -> Result<()> {
+        let abort = format!("{}/abort", self.device.1);
+        let standard = Path::new(CONNECTIONS).join(&abort);
+        if standard.exists() {
+            return fs::write(&standard, "1").map_err(|error| no_break(&standard, error));
+        }
+        // The kernel's switch is a file system of its own, which nobody has mounted here.
+        let dir = std::env::temp_dir().join(format!("nacre-fusectl-{}", std::process::id()));
+        fs::create_dir(&dir).map_err(|error| no_break(&dir, error))?;
+        let done = rustix::mount::mount("fusectl", &dir, "fusectl", MountFlags::empty(), None)
+            .map_err(io::Error::from)
+            .and_then(|()| {
+                let done = fs::write(dir.join(abort), "1");
+                rustix::mount::unmount(&dir, UnmountFlags::DETACH)?;
+                done
+            });
+        let removed = fs::remove_dir(&dir);
+        done.and(removed).map_err(|error| no_break(&dir, error))
     }
 
     /// Only if it is this mount that is still there: another may have taken its place.
@@ -243,6 +261,10 @@ fn mount_as_root(device: OwnedFd, path: &Path, options: &ServeOptions) -> io::Re
     let data = CString::new(data)?;
     rustix::mount::mount(options.source.as_str(), path, FSTYPE, options.flags(), data.as_c_str())?;
     Ok(device)
+}
+
+fn no_break(path: &Path, error: io::Error) -> Error {
+    Error::io("end the connection", path.display().to_string(), error)
 }
 
 fn failed(path: &Path, error: io::Error) -> Error {

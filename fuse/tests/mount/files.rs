@@ -1,0 +1,415 @@
+//! Files, names and attributes; how a mount ends.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use crate::common::{Mounted, root_options};
+use nacre_engine::Kind;
+use nacre_fuse::ServeOptions;
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags, fallocate,
+    getxattr, getxattr_query, listxattr, mknodat, removexattr, renameat_with, setxattr, statvfs, utimensat,
+};
+
+fn code(result: std::io::Result<impl Sized>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+fn random_bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+/// Everything that a program commonly does with files, under these options.
+fn use_files(options: ServeOptions) {
+    let Some(mount) = Mounted::with(options) else { return };
+    let path = mount.path("file");
+    let data = random_bytes(3_000_001, 7);
+    fs::write(&path, &data).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), data);
+    assert_eq!(fs::metadata(&path).unwrap().len(), data.len() as u64);
+
+    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+    file.write_all(b"the end").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let mut file = File::options().read(true).write(true).open(&path).unwrap();
+    file.seek(SeekFrom::Start(data.len() as u64)).unwrap();
+    let mut tail = String::new();
+    file.read_to_string(&mut tail).unwrap();
+    assert_eq!(tail, "the end");
+
+    file.write_all_at(b"middle", 1_000_000).unwrap();
+    file.set_len(1_000_003).unwrap();
+    let mut bytes = [0; 8];
+    assert_eq!(file.read_at(&mut bytes, 1_000_000).unwrap(), 3);
+    assert_eq!(&bytes[..3], b"mid");
+    file.set_len(1_000_010).unwrap();
+    assert_eq!(file.read_at(&mut bytes, 1_000_000).unwrap(), 8);
+    assert_eq!(&bytes, b"mid\0\0\0\0\0");
+    // Truncation on open.
+    File::options().write(true).truncate(true).open(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+
+    fs::write(mount.path("to copy"), &data).unwrap();
+    assert_eq!(fs::copy(mount.path("to copy"), mount.path("copy")).unwrap(), data.len() as u64);
+    assert_eq!(fs::read(mount.path("copy")).unwrap(), data);
+    drop(file);
+    mount.end().unwrap();
+}
+
+#[test]
+fn files_work() {
+    use_files(root_options());
+}
+
+#[test]
+fn files_work_with_writeback() {
+    use_files(ServeOptions { writeback: true, ..root_options() });
+}
+
+#[test]
+fn files_work_past_the_page_cache() {
+    use_files(ServeOptions { direct_io: true, ..root_options() });
+}
+
+#[test]
+fn files_work_with_one_thread() {
+    use_files(ServeOptions { threads: Some(1), ..root_options() });
+}
+
+#[test]
+fn the_table_of_mounts_names_type_and_device() {
+    let Some(mount) = Mounted::plain() else { return };
+    let entry = nacre_fuse::mounts::at(mount.dir()).unwrap().unwrap();
+    assert_eq!(entry.fstype, "fuse.nacre");
+    assert_eq!(entry.source, "model");
+    mount.end().unwrap();
+}
+
+#[test]
+fn names_work() {
+    let Some(mount) = Mounted::plain() else { return };
+    fs::create_dir(mount.path("dir")).unwrap();
+    assert_eq!(fs::metadata(mount.dir()).unwrap().nlink(), 3);
+    fs::write(mount.path("dir/a"), b"a").unwrap();
+    fs::hard_link(mount.path("dir/a"), mount.path("b")).unwrap();
+    assert_eq!(fs::metadata(mount.path("b")).unwrap().nlink(), 2);
+    assert_eq!(
+        fs::metadata(mount.path("b")).unwrap().ino(),
+        fs::metadata(mount.path("dir/a")).unwrap().ino()
+    );
+    symlink("dir/a", mount.path("link")).unwrap();
+    assert_eq!(fs::read_link(mount.path("link")).unwrap(), Path::new("dir/a"));
+    assert_eq!(fs::read(mount.path("link")).unwrap(), b"a");
+
+    fs::rename(mount.path("b"), mount.path("dir/c")).unwrap();
+    // A name that was looked for before it existed must not stay absent.
+    assert_eq!(code(fs::metadata(mount.path("new"))), Some(libc::ENOENT));
+    assert_eq!(code(fs::metadata(mount.path("new"))), Some(libc::ENOENT));
+    fs::rename(mount.path("dir/c"), mount.path("new")).unwrap();
+    assert_eq!(fs::read(mount.path("new")).unwrap(), b"a");
+    assert_eq!(code(fs::metadata(mount.path("dir/c"))), Some(libc::ENOENT));
+
+    assert_eq!(code(fs::remove_dir(mount.path("dir"))), Some(libc::ENOTEMPTY));
+    assert_eq!(code(fs::create_dir(mount.path("dir"))), Some(libc::EEXIST));
+    assert_eq!(code(fs::remove_file(mount.path("dir"))), Some(libc::EISDIR));
+    assert_eq!(code(fs::write(mount.path(&"n".repeat(256)), b"")), Some(libc::ENAMETOOLONG));
+    fs::write(mount.path(&"n".repeat(255)), b"").unwrap();
+    fs::remove_file(mount.path("dir/a")).unwrap();
+    assert_eq!(fs::metadata(mount.path("new")).unwrap().nlink(), 1);
+    fs::remove_dir(mount.path("dir")).unwrap();
+    mount.end().unwrap();
+}
+
+#[test]
+fn renames_replace_refuse_and_exchange() {
+    let Some(mount) = Mounted::plain() else { return };
+    let (a, b) = (mount.path("a"), mount.path("b"));
+    fs::write(&a, b"a").unwrap();
+    fs::write(&b, b"b").unwrap();
+    let rename = |flags| renameat_with(CWD, &a, CWD, &b, flags);
+    assert_eq!(rename(RenameFlags::NOREPLACE), Err(rustix::io::Errno::EXIST));
+    rename(RenameFlags::EXCHANGE).unwrap();
+    assert_eq!((fs::read(&a).unwrap(), fs::read(&b).unwrap()), (b"b".to_vec(), b"a".to_vec()));
+    assert_eq!(rename(RenameFlags::WHITEOUT), Err(rustix::io::Errno::INVAL));
+    rename(RenameFlags::empty()).unwrap();
+    assert_eq!((code(fs::metadata(&a)), fs::read(&b).unwrap()), (Some(libc::ENOENT), b"b".to_vec()));
+    mount.end().unwrap();
+}
+
+#[test]
+fn attributes_work() {
+    let Some(mount) = Mounted::plain() else { return };
+    let path = mount.path("file");
+    fs::write(&path, b"12345").unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o4750)).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode(), libc::S_IFREG | 0o4750);
+    std::os::unix::fs::chown(&path, Some(1000), Some(1001)).unwrap();
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!((metadata.uid(), metadata.gid()), (1000, 1001));
+    assert_eq!(metadata.mode() & 0o7777, 0o750, "a change of owner drops set-uid");
+    assert_eq!(metadata.blksize(), 4096);
+    assert_eq!(metadata.blocks(), 8);
+
+    // Times before 1970 with fractions, which the library below decodes wrongly.
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: -2, tv_nsec: 800_000_000 },
+        last_modification: Timespec { tv_sec: 86_400, tv_nsec: 123_456_789 },
+    };
+    utimensat(CWD, &path, &times, AtFlags::empty()).unwrap();
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!((metadata.atime(), metadata.atime_nsec()), (-2, 800_000_000));
+    assert_eq!((metadata.mtime(), metadata.mtime_nsec()), (86_400, 123_456_789));
+
+    // What was written changes the times that the kernel shows.
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(b"6").unwrap();
+    let written = fs::metadata(&path).unwrap();
+    assert_eq!(written.len(), 6);
+    assert!(written.mtime() > 86_400 && written.ctime() >= metadata.ctime());
+    mount.end().unwrap();
+}
+
+#[test]
+fn special_files_work() {
+    let Some(mount) = Mounted::plain() else { return };
+    let mode = Mode::from_raw_mode(0o600);
+    mknodat(CWD, mount.path("fifo"), FileType::Fifo, mode, 0).unwrap();
+    mknodat(CWD, mount.path("null"), FileType::CharacterDevice, mode, libc::makedev(1, 3)).unwrap();
+    mknodat(CWD, mount.path("large"), FileType::BlockDevice, mode, libc::makedev(259, 70_000)).unwrap();
+    assert_eq!(fs::metadata(mount.path("fifo")).unwrap().mode(), libc::S_IFIFO | 0o600);
+    assert_eq!(fs::metadata(mount.path("large")).unwrap().rdev(), libc::makedev(259, 70_000));
+    // The mount was told that devices work.
+    File::options().write(true).open(mount.path("null")).unwrap().write_all(b"gone").unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(mount.path("socket")).unwrap();
+    assert_eq!(fs::metadata(mount.path("socket")).unwrap().mode() & libc::S_IFMT, libc::S_IFSOCK);
+    drop(listener);
+    mount.end().unwrap();
+}
+
+#[test]
+fn extended_attributes_work() {
+    let Some(mount) = Mounted::plain() else { return };
+    let path = mount.path("file");
+    fs::write(&path, b"").unwrap();
+    let set = |value: &[u8], flags| setxattr(&path, "user.colour", value, flags);
+    assert_eq!(set(b"red", XattrFlags::REPLACE), Err(rustix::io::Errno::NODATA));
+    set(b"red", XattrFlags::CREATE).unwrap();
+    assert_eq!(set(b"blue", XattrFlags::CREATE), Err(rustix::io::Errno::EXIST));
+    let mut three = [0; 3];
+    assert_eq!(getxattr_query(&path, "user.colour"), Ok(3), "a size of 0 asks for the size");
+    assert_eq!(getxattr(&path, "user.colour", &mut three), Ok(3));
+    assert_eq!(&three, b"red");
+    assert_eq!(getxattr(&path, "user.colour", &mut [0; 2]), Err(rustix::io::Errno::RANGE));
+    set(&random_bytes(60_000, 3), XattrFlags::REPLACE).unwrap();
+    let mut large = vec![0; 65_536];
+    assert_eq!(getxattr(&path, "user.colour", &mut large), Ok(60_000));
+    assert_eq!(large[..60_000], random_bytes(60_000, 3));
+    let mut names = [0; 64];
+    let len = listxattr(&path, &mut names).unwrap();
+    assert_eq!(&names[..len], b"user.colour\0");
+    removexattr(&path, "user.colour").unwrap();
+    assert_eq!(getxattr(&path, "user.colour", &mut three), Err(rustix::io::Errno::NODATA));
+    mount.end().unwrap();
+}
+
+#[test]
+fn space_is_allocated_punched_and_found() {
+    let Some(mount) = Mounted::plain() else { return };
+    let file = File::create_new(mount.path("file")).unwrap();
+    file.write_all_at(&[1; 65_536], 0).unwrap();
+    fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 4096, 8192).unwrap();
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 60_000, 10_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 70_000);
+    fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 20).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 70_000);
+    fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+    assert_eq!(fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096), Err(rustix::io::Errno::OPNOTSUPP));
+    let content = fs::read(mount.path("file")).unwrap();
+    assert!(content[4096..12_288].iter().chain(&content[60_000..]).all(|byte| *byte == 0));
+    assert!(content[..4096].iter().chain(&content[12_288..60_000]).all(|byte| *byte == 1));
+    let seek = |to| rustix::fs::seek(&file, to);
+    assert_eq!(seek(rustix::fs::SeekFrom::Hole(0)), Ok(4096));
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(4096)), Ok(12_288));
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(2 << 20)), Err(rustix::io::Errno::NXIO));
+
+    let space = statvfs(mount.dir()).unwrap();
+    let stat = mount.vfs().stat();
+    assert_eq!((space.f_blocks, space.f_bfree, space.f_bavail), (stat.blocks, stat.free, stat.available));
+    assert_eq!((space.f_files, space.f_ffree), (stat.inodes, stat.inodes_free));
+    assert_eq!((space.f_frsize, space.f_namemax), (4096, 255));
+    drop(file);
+    mount.end().unwrap();
+}
+
+#[test]
+fn an_unlinked_file_lives_until_it_is_closed() {
+    let Some(mount) = Mounted::plain() else { return };
+    let path = mount.path("file");
+    let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all(&[7; 100_000]).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    drop_caches();
+    let mut content = Vec::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_end(&mut content).unwrap();
+    assert_eq!(content, [7; 100_000]);
+    file.write_all_at(b"still", 99_999).unwrap();
+    drop(file);
+    // The kernel forgets the inode in its own time; then its space is free.
+    let full = mount.vfs().stat().blocks;
+    for _ in 0..200 {
+        if mount.vfs().stat().free == full {
+            mount.end().unwrap();
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("the space of an unlinked file that was closed is still in use: {:?}", mount.vfs().stat());
+}
+
+#[test]
+fn a_directory_can_be_read_while_it_changes() {
+    const FILES: usize = 10_000;
+    let Some(mount) = Mounted::plain() else { return };
+    let dir = mount.path("dir");
+    fs::create_dir(&dir).unwrap();
+    for number in 0..FILES {
+        File::create_new(dir.join(format!("{number:05}"))).unwrap();
+    }
+    let number_of = |name: &OsStr| std::str::from_utf8(name.as_bytes()).unwrap().parse::<usize>().unwrap();
+    // What is odd is removed and what is new is made while the directory is read; what is even stays throughout.
+    let changes = std::thread::spawn({
+        let dir = dir.clone();
+        move || {
+            for number in (1..FILES).step_by(2) {
+                fs::remove_file(dir.join(format!("{number:05}"))).unwrap();
+                File::create_new(dir.join(format!("{}", FILES + number))).unwrap();
+            }
+        }
+    });
+    for _ in 0..4 {
+        let mut seen = vec![0; 2 * FILES];
+        for entry in fs::read_dir(&dir).unwrap() {
+            seen[number_of(&entry.unwrap().file_name())] += 1;
+        }
+        for number in (0..FILES).step_by(2) {
+            assert_eq!(seen[number], 1, "{number} was there all the time");
+        }
+        assert!(seen.iter().all(|times| *times <= 1), "a name was seen twice");
+    }
+    changes.join().unwrap();
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), FILES);
+    // Removing everything while reading leaves nothing behind.
+    fs::remove_dir_all(&dir).unwrap();
+    mount.end().unwrap();
+}
+
+#[test]
+fn other_users_are_held_to_permissions() {
+    let Some(mount) = Mounted::plain() else { return };
+    let secret = mount.path("secret");
+    fs::write(&secret, b"x").unwrap();
+    fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+    fs::set_permissions(mount.dir(), PermissionsExt::from_mode(0o755)).unwrap();
+    let as_nobody = |script: &str| {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script]);
+        command.env("M", mount.dir()).status().unwrap().success()
+    };
+    // A directory of the test's own is not open to others.
+    fs::set_permissions(mount.dir().parent().unwrap(), fs::metadata("/tmp").unwrap().permissions()).unwrap();
+    assert!(as_nobody("ls $M >/dev/null"));
+    assert!(!as_nobody("cat $M/secret 2>/dev/null"));
+    assert!(!as_nobody("touch $M/new 2>/dev/null"));
+    fs::set_permissions(mount.dir(), PermissionsExt::from_mode(0o777)).unwrap();
+    assert!(as_nobody("umask 027 && touch $M/new"));
+    let metadata = fs::metadata(mount.path("new")).unwrap();
+    assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (65_534, 65_534, 0o640));
+    // A write by somebody else than root takes set-uid away.
+    fs::set_permissions(mount.path("new"), PermissionsExt::from_mode(0o4777)).unwrap();
+    assert!(as_nobody("echo changed >> $M/new"));
+    assert_eq!(fs::metadata(mount.path("new")).unwrap().mode() & 0o7777, 0o777);
+    mount.end().unwrap();
+}
+
+#[test]
+fn a_read_only_mount_refuses_changes() {
+    let Some(mount) = Mounted::with(ServeOptions { read_only: true, ..root_options() }) else { return };
+    assert_eq!(code(fs::write(mount.path("file"), b"")), Some(libc::EROFS));
+    mount.end().unwrap();
+}
+
+#[test]
+fn direct_io_is_possible_file_by_file() {
+    let Some(mount) = Mounted::plain() else { return };
+    let path = mount.path("file");
+    fs::write(&path, vec![3; 8192]).unwrap();
+    let file = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let memory = vec![5; 3 * 4096];
+    let aligned = memory.as_ptr().align_offset(4096);
+    file.write_all_at(&memory[aligned..aligned + 4096], 4096).unwrap();
+    // What went past the page cache is seen through it.
+    let content = fs::read(&path).unwrap();
+    assert!(content[..4096].iter().all(|byte| *byte == 3) && content[4096..].iter().all(|byte| *byte == 5));
+    drop(file);
+    mount.end().unwrap();
+}
+
+#[test]
+fn a_mount_in_use_is_busy_and_can_be_detached() {
+    let Some(mount) = Mounted::plain() else { return };
+    let mut file = File::create_new(mount.path("file")).unwrap();
+    assert_eq!(mount.unmounter().unmount().unwrap_err().kind(), Kind::Busy);
+    mount.unmounter().detach().unwrap();
+    file.write_all(b"still served").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    mount.join().unwrap();
+}
+
+#[test]
+fn a_mount_that_was_detached_can_still_be_ended() {
+    let Some(mount) = Mounted::plain() else { return };
+    let mut file = File::create_new(mount.path("file")).unwrap();
+    mount.unmounter().detach().unwrap();
+    mount.unmounter().break_connection().unwrap();
+    assert_eq!(file.write_all(b"lost").map_err(|error| error.kind()), Err(ErrorKind::NotConnected));
+    mount.join().unwrap();
+}
+
+#[test]
+fn a_mount_can_be_ended_by_force() {
+    let Some(mount) = Mounted::plain() else { return };
+    let mut file = File::create_new(mount.path("file")).unwrap();
+    mount.unmounter().abort().unwrap();
+    assert_eq!(file.write_all(b"lost").map_err(|error| error.kind()), Err(ErrorKind::NotConnected));
+    mount.join().unwrap();
+}
+
+#[test]
+fn a_connection_that_broke_leaves_no_dead_mount() {
+    let Some(mount) = Mounted::plain() else { return };
+    let dir = mount.dir().to_path_buf();
+    mount.unmounter().break_connection().unwrap();
+    mount.join().unwrap();
+    // The directory is gone with the test's value; what counts is that nothing is mounted on it.
+    assert!(nacre_fuse::mounts::list().unwrap().iter().all(|entry| entry.mountpoint != dir));
+}
+
+/// Makes the kernel give up what it can of its caches, which sends FORGET for inodes that are not in use.
+fn drop_caches() {
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+}

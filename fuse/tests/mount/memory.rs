@@ -1,0 +1,162 @@
+//! Mapped memory and file handles, through the kernel.
+#![allow(unsafe_code)] // mmap and open_by_handle_at have no safe interface.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::common::{Mounted, root_options};
+use nacre_fuse::ServeOptions;
+
+/// A shared, writable mapping of the first bytes of a file.
+struct Mapping {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    fn of(file: &File, len: usize) -> Mapping {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice takes nothing away from this program.
+        let start = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        assert_ne!(start, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        Mapping { start: start.cast(), len }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is `len` bytes long and lives as long as self; no file here becomes shorter than it.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
+    fn sync(&self) {
+        // SAFETY: the range is the mapping.
+        let done = unsafe { libc::msync(self.start.cast(), self.len, libc::MS_SYNC) };
+        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping, and no slice of it outlives self.
+        unsafe { libc::munmap(self.start.cast(), self.len) };
+    }
+}
+
+/// Writes through a mapping are seen by read(2) and the file system, and writes by write(2) in the mapping.
+fn share_memory(options: ServeOptions) {
+    const LEN: usize = 1 << 20;
+    let Some(mount) = Mounted::with(options) else { return };
+    let file = File::options().read(true).write(true).create_new(true).open(mount.path("file")).unwrap();
+    file.set_len(LEN as u64).unwrap();
+    let mut first = Mapping::of(&file, LEN);
+    let mut second =
+        Mapping::of(&File::options().read(true).write(true).open(mount.path("file")).unwrap(), LEN);
+    for (index, byte) in first.bytes().iter_mut().enumerate() {
+        *byte = (index / 4096) as u8;
+    }
+    assert_eq!(second.bytes()[LEN - 1], 255);
+    first.sync();
+    let caller = nacre_vfs::Caller::ROOT;
+    let vfs = mount.vfs();
+    let node = vfs.lookup(&caller, vfs.root(), b"file").unwrap();
+    let mut stored = vec![0; LEN];
+    assert_eq!(vfs.read(&node, 0, &mut stored).unwrap(), LEN);
+    assert!(stored == first.bytes(), "msync brings it to the file system");
+    drop(node);
+
+    file.write_all_at(b"from write", 12_345).unwrap();
+    assert_eq!(&first.bytes()[12_345..12_355], b"from write");
+    second.bytes()[20_000..20_004].copy_from_slice(b"mmap");
+    let mut read = [0; 4];
+    file.read_exact_at(&mut read, 20_000).unwrap();
+    assert_eq!(&read, b"mmap");
+    drop((first, second, file));
+    // Nothing that was written through the mapping is lost by unmapping without a sync.
+    let content = fs::read(mount.path("file")).unwrap();
+    assert_eq!(&content[20_000..20_004], b"mmap");
+    mount.end().unwrap();
+}
+
+#[test]
+fn memory_is_shared() {
+    share_memory(root_options());
+}
+
+#[test]
+fn memory_is_shared_with_writeback() {
+    share_memory(ServeOptions { writeback: true, ..root_options() });
+}
+
+#[test]
+fn memory_is_shared_past_the_page_cache() {
+    share_memory(ServeOptions { direct_io: true, ..root_options() });
+}
+
+/// A file handle as the kernel gives it out: at most 128 bytes after its header.
+#[repr(C)]
+#[derive(Clone)]
+struct Handle {
+    bytes: u32,
+    kind: i32,
+    content: [u8; 128],
+}
+
+fn handle_of(path: &Path) -> io::Result<Handle> {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let mut handle = Handle { bytes: 128, kind: 0, content: [0; 128] };
+    let mut mount_id = 0;
+    // SAFETY: `handle` has the layout of struct file_handle with room for `bytes` bytes, and the path ends with NUL.
+    let done = unsafe {
+        libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut handle).cast(), &raw mut mount_id, 0)
+    };
+    if done == 0 { Ok(handle) } else { Err(io::Error::last_os_error()) }
+}
+
+fn open_handle(mount: &File, handle: &Handle) -> io::Result<File> {
+    let mut handle = handle.clone();
+    // SAFETY: the handle has the layout of struct file_handle; the descriptor is new and ours.
+    unsafe {
+        let fd = libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), libc::O_RDWR);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(File::from_raw_fd(fd)) }
+    }
+}
+
+#[test]
+fn handles_open_files_that_the_kernel_forgot() {
+    let Some(mount) = Mounted::plain() else { return };
+    fs::create_dir_all(mount.path("deep/down")).unwrap();
+    fs::write(mount.path("deep/down/file"), b"found again").unwrap();
+    fs::write(mount.path("doomed"), b"").unwrap();
+    let handle = handle_of(&mount.path("deep/down/file")).unwrap();
+    let doomed = handle_of(&mount.path("doomed")).unwrap();
+    let root = File::open(mount.dir()).unwrap();
+    // Dropping caches twice: inodes of dropped names go with the second round.
+    for _ in 0..2 {
+        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+    }
+    let mut content = String::new();
+    open_handle(&root, &handle).unwrap().read_to_string(&mut content).unwrap();
+    assert_eq!(content, "found again");
+    open_handle(&root, &handle).unwrap().write_all(b"FOUND").unwrap();
+    assert_eq!(fs::read(mount.path("deep/down/file")).unwrap(), b"FOUND again");
+
+    fs::remove_file(mount.path("doomed")).unwrap();
+    fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+    let gone = open_handle(&root, &doomed).err().and_then(|error| error.raw_os_error());
+    assert_eq!(gone, Some(libc::ESTALE));
+    // The number may be given to another file; the handle still names the one that is gone.
+    for number in 0..50 {
+        fs::write(mount.path(&format!("next{number}")), b"").unwrap();
+    }
+    fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+    let gone = open_handle(&root, &doomed).err().and_then(|error| error.raw_os_error());
+    assert_eq!(gone, Some(libc::ESTALE));
+    drop(root);
+    mount.end().unwrap();
+}
