@@ -35,7 +35,7 @@ pub use handle::Handle;
 pub use namespace::Create;
 pub use node::{Vfs, VfsOptions};
 pub use open::OpenFlags;
-pub use path::{PathBase, Place};
+pub use path::{PathBase, PathEnd};
 pub use xattr::{ACL_ACCESS, ACL_DEFAULT};
 
 /// All three traits of the contract together.

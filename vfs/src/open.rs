@@ -4,7 +4,7 @@ use nacre_engine::{Attr, FileKind, Kind, Result};
 
 use crate::caller::{Caller, WANT_READ, WANT_WRITE};
 use crate::namespace::Create;
-use crate::path::Place;
+use crate::path::PathEnd;
 use crate::{Handle, Layout, Vfs};
 
 /// How a file is opened, as in open(2).
@@ -139,7 +139,7 @@ impl<L: Layout> Vfs<L> {
     fn open_created_or_raced(
         &self,
         caller: &Caller<'_>,
-        place: &Place<'_, L::Node>,
+        place: &PathEnd<'_, L::Node>,
         flags: OpenFlags,
         mode: u32,
     ) -> Result<Handle<L>> {
@@ -155,7 +155,7 @@ impl<L: Layout> Vfs<L> {
     fn open_created(
         &self,
         caller: &Caller<'_>,
-        place: &Place<'_, L::Node>,
+        place: &PathEnd<'_, L::Node>,
         flags: OpenFlags,
         mode: u32,
     ) -> Result<Handle<L>> {

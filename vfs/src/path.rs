@@ -42,7 +42,7 @@ impl<N: Clone> PathBase<'_, N> {
 }
 
 /// The last component of a path and the directory that it stands in.
-pub struct Place<'a, N> {
+pub struct PathEnd<'a, N> {
     /// The directory.
     pub dir: PathBase<'a, N>,
     /// The last component: a name, `.` or `..`; `.` for the root and for paths that end in `/.`.
@@ -97,7 +97,7 @@ impl<L: Layout> Vfs<L> {
         caller: &Caller<'_>,
         start: &'a L::Node,
         path: &'a [u8],
-    ) -> Result<Place<'a, L::Node>> {
+    ) -> Result<PathEnd<'a, L::Node>> {
         let mut budget = SYMLINKS_MAX;
         self.walk_to_place(caller, start, path, &mut budget)
     }
@@ -180,11 +180,11 @@ impl<L: Layout> Vfs<L> {
         start: &'a L::Node,
         path: &'a [u8],
         budget: &mut u32,
-    ) -> Result<Place<'a, L::Node>> {
+    ) -> Result<PathEnd<'a, L::Node>> {
         let (start, mut rest) = self.begin(start, path)?;
         let mut dir = PathBase::Start(start);
         if rest.is_empty() {
-            return Ok(Place { dir, name: b".", must_be_dir: true });
+            return Ok(PathEnd { dir, name: b".", must_be_dir: true });
         }
         loop {
             let (component, after, slash) = split(rest)?;
@@ -192,7 +192,7 @@ impl<L: Layout> Vfs<L> {
                 if self.layout.kind(dir.node()) != FileKind::Directory {
                     return Err(Kind::NotDirectory.into());
                 }
-                return Ok(Place { dir, name: component, must_be_dir: slash });
+                return Ok(PathEnd { dir, name: component, must_be_dir: slash });
             }
             rest = after;
             dir = self.step(caller, dir, component, true, budget)?;

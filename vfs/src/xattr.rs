@@ -180,9 +180,16 @@ impl<L: Layout> Vfs<L> {
         if !acl.is_only_mode() {
             return self.layout.set_xattr(node, name, &acl.to_bytes(), how, Some(mode), self.now());
         }
-        self.remove_acl(node, name)?;
-        let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        self.layout.setattr(node, &change, self.now()).map(drop)
+        // An ACL that says no more than the mode takes the place of a longer one in one commit, then goes: at no time do
+        // the mode's group bits grant what only the mask of the old ACL allowed.
+        match self.layout.set_xattr(node, name, &acl.to_bytes(), XattrMode::Replace, Some(mode), self.now()) {
+            Err(error) if error.kind() == Kind::NoAttribute => {
+                let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
+                self.layout.setattr(node, &change, self.now()).map(drop)
+            }
+            Err(error) => Err(error),
+            Ok(()) => self.remove_acl(node, name),
+        }
     }
 
     fn remove_acl(&self, node: &L::Node, name: &[u8]) -> Result<()> {
