@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use nacre_engine::{FileKind, Result};
 use nacre_vfs::{Caller, Vfs};
@@ -19,11 +20,17 @@ const BATCH: usize = 256;
 /// An entry of a directory, as it was when it was listed.
 #[derive(Debug, Clone)]
 pub struct DirEntry {
-    dir: PathBuf,
+    listed: Arc<Listed>,
     name: OsString,
     kind: FileKind,
     number: u64,
+}
+
+/// What the entries of one listing have in common.
+#[derive(Debug)]
+struct Listed {
     fs: FileSystem,
+    path: PathBuf,
 }
 
 impl DirEntry {
@@ -34,7 +41,7 @@ impl DirEntry {
 
     /// The path of the directory, as it was given, with the name.
     pub fn path(&self) -> PathBuf {
-        self.dir.join(&self.name)
+        self.listed.path.join(&self.name)
     }
 
     /// The kind of what it refers to.
@@ -49,15 +56,14 @@ impl DirEntry {
 
     /// The attributes of what is there by now; symbolic links are not followed.
     pub fn metadata(&self) -> Result<Metadata> {
-        self.fs.symlink_metadata(self.path())
+        self.listed.fs.symlink_metadata(self.path())
     }
 }
 
 /// The entries of a directory. What is made or removed meanwhile may or may not appear; everything else appears once.
 pub struct ReadDir {
-    fs: FileSystem,
+    listed: Arc<Listed>,
     node: AnyNode,
-    path: PathBuf,
     batch: VecDeque<DirEntry>,
     cookie: u64,
     done: bool,
@@ -65,23 +71,23 @@ pub struct ReadDir {
 
 impl ReadDir {
     pub(crate) fn new(fs: FileSystem, node: AnyNode, path: PathBuf) -> Result<ReadDir> {
-        let mut entries = ReadDir { fs, node, path, batch: VecDeque::new(), cookie: 0, done: false };
+        let listed = Arc::new(Listed { fs, path });
+        let mut entries = ReadDir { listed, node, batch: VecDeque::new(), cookie: 0, done: false };
         entries.fetch()?;
         Ok(entries)
     }
 
     fn fetch(&mut self) -> Result<()> {
-        let ReadDir { fs, node, path, batch, cookie, .. } = self;
-        let caller = fs.inner.identity.caller();
-        fs.inner.vfs.read_dir(&caller, node, *cookie, &mut |entry| {
+        let ReadDir { listed, node, batch, cookie, .. } = self;
+        let inner = &listed.fs.inner;
+        inner.vfs.read_dir(&inner.identity.caller(), node, *cookie, &mut |entry| {
             *cookie = entry.cookie;
             if !matches!(entry.name, b"." | b"..") {
                 batch.push_back(DirEntry {
-                    dir: path.clone(),
+                    listed: listed.clone(),
                     name: OsString::from_vec(entry.name.to_vec()),
                     kind: entry.kind,
                     number: entry.id.number,
-                    fs: fs.clone(),
                 });
             }
             if batch.len() == BATCH { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nacre_engine::{Error, FsStat, Kind, Result};
-use nacre_layout_log::{LogFs, MountOptions};
+use nacre_layout_log::{LogFs, MountOptions, RecoveryReport};
 use nacre_media::{Emulation, PmOptions, Promise, RealPm};
 use nacre_vfs::{Vfs, VfsOptions};
 
@@ -43,6 +43,17 @@ impl Default for OpenOptions {
     }
 }
 
+impl OpenOptions {
+    fn media(&self, read_only: bool) -> PmOptions {
+        PmOptions {
+            read_only,
+            require: self.require,
+            emulation: self.emulation.clone(),
+            ..PmOptions::default()
+        }
+    }
+}
+
 /// An open file system. Clones are the same file system; files keep it open.
 #[derive(Clone)]
 pub struct FileSystem {
@@ -63,14 +74,12 @@ impl FileSystem {
     /// less than is required, [`Corrupt`](Kind::Corrupt) when it is damaged.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<FileSystem> {
         let path = path.as_ref();
-        let pm_options = PmOptions {
-            read_only: options.read_only,
-            require: options.require,
-            emulation: options.emulation.clone(),
+        let opened = if options.read_only {
+            open_to_read(path, options)
+        } else {
+            RealPm::open(path, &options.media(false)).and_then(|pm| FileSystem::over(pm, options))
         };
-        RealPm::open(path, &pm_options)
-            .and_then(|pm| FileSystem::over(pm, options))
-            .map_err(|error| error.operation("open").object(path.display().to_string()))
+        opened.map_err(|error| error.operation("open").object(path.display().to_string()))
     }
 
     /// Makes a file system, as [`mkfs`](fn@crate::mkfs) does, and opens it.
@@ -93,8 +102,13 @@ impl FileSystem {
     }
 
     fn over(pm: RealPm, options: &OpenOptions) -> Result<FileSystem> {
+        let mount = MountOptions {
+            read_only: options.read_only,
+            lanes: options.lanes,
+            media_read_only: pm.is_read_only(),
+            ..MountOptions::default()
+        };
         let pm = Arc::new(pm);
-        let mount = MountOptions { read_only: options.read_only, lanes: options.lanes, ..Default::default() };
         let layout = AnyLayout::Log(LogFs::mount(pm.clone(), &mount)?);
         let vfs_options = VfsOptions { read_only: options.read_only, no_atime: options.no_atime };
         let vfs = Arc::new(Vfs::new(layout, vfs_options));
@@ -119,6 +133,13 @@ impl FileSystem {
         let vfs = Arc::into_inner(inner.vfs).ok_or_else(busy)?;
         match vfs.into_layout() {
             AnyLayout::Log(layout) => layout.unmount(),
+        }
+    }
+
+    /// What recovery found and did when it was opened.
+    pub fn recovery(&self) -> &RecoveryReport {
+        match self.inner.vfs.layout() {
+            AnyLayout::Log(layout) => layout.recovery(),
         }
     }
 
@@ -156,6 +177,22 @@ impl FileSystem {
             space: Some(self.statfs().into()),
         })
     }
+}
+
+/// Opens a device for reading only. A file system that was not closed in order has to be recovered first, which writes;
+/// where the device cannot be written, the layout says what is possible.
+fn open_to_read(path: &Path, options: &OpenOptions) -> Result<FileSystem> {
+    let pm = RealPm::open(path, &options.media(true))?;
+    if nacre_layout_log::probe(&pm)?.clean {
+        return FileSystem::over(pm, options);
+    }
+    drop(pm);
+    let denied = |kind| matches!(kind, Kind::AccessDenied | Kind::NotPermitted | Kind::ReadOnly | Kind::Io);
+    match RealPm::open(path, &options.media(false)) {
+        Err(error) if denied(error.kind()) => RealPm::open(path, &options.media(true)),
+        opened => opened,
+    }
+    .and_then(|pm| FileSystem::over(pm, options))
 }
 
 impl std::fmt::Debug for FileSystem {

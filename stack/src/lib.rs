@@ -67,6 +67,7 @@ pub use nacre_engine::{
     Attr, Block, Capabilities, Durability, Error, FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind,
     Place, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
 };
+pub use nacre_layout_log::RecoveryReport;
 pub use nacre_media::{Emulation, Promise};
 pub use nacre_vfs::{Caller, SetTime, Vfs};
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nacre_engine::{
     Extents, FileBlock, FileKind, Kind, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, XattrMode,
 };
-use nacre_vfs::{Create, Place, SetTime};
+use nacre_vfs::{Create, PathEnd, SetTime};
 
 use crate::dir::{self, ReadDir};
 use crate::file::{File, FileOptions};
@@ -30,7 +30,7 @@ impl Inner {
         self.vfs.resolve(&self.identity.caller(), self.vfs.root(), bytes(path), follow)
     }
 
-    fn place<'a>(&'a self, path: &'a Path) -> Result<Place<'a, AnyNode>> {
+    fn place<'a>(&'a self, path: &'a Path) -> Result<PathEnd<'a, AnyNode>> {
         self.vfs.resolve_place(&self.identity.caller(), self.vfs.root(), bytes(path))
     }
 }
