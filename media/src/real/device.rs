@@ -64,9 +64,9 @@ impl Device {
         Device::from_locked(file, kind, name)
     }
 
-    /// Makes a file of `len` bytes with all its space allocated: a store to a hole could find the file system full,
-    /// and that would be a bus error.
-    pub(super) fn create(path: &Path, len: u64) -> Result<Device> {
+    /// Makes a file of `len` bytes, by default with all its space allocated: a store to a hole could find the file
+    /// system full, and that would be a bus error.
+    pub(super) fn create(path: &Path, len: u64, allocated: bool) -> Result<Device> {
         let name = path.display().to_string();
         if len == 0 || !len.is_multiple_of(PAGE) {
             return Err(Error::new(Kind::InvalidInput)
@@ -86,7 +86,10 @@ impl Device {
                 _ => Error::io("create", &name, e),
             })?;
         let made = lock(&file, false, &name)
-            .and_then(|()| allocate(&file, len, &name))
+            .and_then(|()| match allocated {
+                true => allocate(&file, len, &name),
+                false => file.set_len(len).map_err(|e| Error::io("create", &name, e)),
+            })
             .and_then(|()| Device::from_locked(file, DeviceKind::File, name));
         if made.is_err() {
             // Nobody else can have come to need this file, so half of one need not stay behind.

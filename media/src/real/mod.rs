@@ -40,13 +40,17 @@ pub struct PmOptions {
     pub read_only: bool,
     /// What the device must promise; less is refused.
     pub require: Promise,
+    /// All space of a file is allocated when it is made or opened for writing, so that no store finds its file system
+    /// full. Without it a file may be sparse, for devices larger than the disk below; such a store is then a
+    /// [`Media`](Kind::Media) error.
+    pub allocate: bool,
     /// The memory to emulate; counts stores, flushes and fences, too.
     pub emulation: Option<Emulation>,
 }
 
 impl Default for PmOptions {
     fn default() -> PmOptions {
-        PmOptions { read_only: false, require: Promise::None, emulation: None }
+        PmOptions { read_only: false, require: Promise::None, allocate: true, emulation: None }
     }
 }
 
@@ -76,15 +80,15 @@ impl RealPm {
     /// memory or promises less than the options require.
     pub fn open(path: impl AsRef<Path>, options: &PmOptions) -> Result<RealPm> {
         let device = Device::open(path.as_ref(), options.read_only)?;
-        if !options.read_only {
+        if options.allocate && !options.read_only {
             device.allocate()?;
         }
         RealPm::map(device, options)
     }
 
-    /// Makes a file of `len` bytes (a multiple of 4096), all of it allocated, and maps it. It must not exist.
+    /// Makes a file of `len` bytes (a multiple of 4096) and maps it. It must not exist.
     pub fn create(path: impl AsRef<Path>, len: u64, options: &PmOptions) -> Result<RealPm> {
-        let device = Device::create(path.as_ref(), len)?;
+        let device = Device::create(path.as_ref(), len, options.allocate)?;
         RealPm::map(device, options).inspect_err(|_| {
             let _ = std::fs::remove_file(path.as_ref());
         })

@@ -248,6 +248,13 @@ fn the_space_of_a_file_is_allocated_when_it_is_opened() {
     assert!(std::fs::metadata(scratch.path()).unwrap().blocks() * 512 >= 1 << 20);
     assert_eq!(pm.load_u64(0).unwrap(), 0);
     drop(pm);
+    std::fs::remove_file(scratch.path()).unwrap();
+    let sparse = PmOptions { allocate: false, ..PmOptions::default() };
+    let pm = RealPm::create(scratch.path(), 1 << 40, &sparse).unwrap();
+    pm.fence(pm.copy((1 << 40) - 4, b"last").unwrap());
+    drop(pm);
+    drop(RealPm::open(scratch.path(), &sparse).unwrap());
+    assert!(std::fs::metadata(scratch.path()).unwrap().blocks() < 1 << 20);
     File::create(scratch.path()).unwrap();
     assert_eq!(RealPm::open(scratch.path(), &PmOptions::default()).unwrap_err().kind(), Kind::InvalidInput);
 }
