@@ -64,9 +64,11 @@ const SWAP: &str = "swap space";
 const LVM: &str = "an LVM2 physical volume";
 const LUKS: &str = "a LUKS encrypted volume";
 const RAID: &str = "a member of a Linux RAID";
+const MBR: &str = "a partition table or boot sector (MBR)";
 const GPT: &str = "a GPT partition table";
 const FAT: &str = "a FAT file system";
 const REISER: &str = "a ReiserFS file system";
+const MINIX: &str = "a Minix file system";
 const NVDIMM: &str = "the info block of an NVDIMM namespace";
 
 /// The marks, what is named first wins where two say the same place.
@@ -106,7 +108,7 @@ const MARKS: &[Mark] = &[
     mark(GPT, 4096, b"EFI PART"),
     mark_at(GPT, At::End(512), b"EFI PART"),
     mark_at(GPT, At::End(4096), b"EFI PART"),
-    mark("a partition table or boot sector (MBR)", 510, &[0x55, 0xaa]),
+    mark_if(MBR, BOOT_MARK, &[0x55, 0xaa], |image| !image.has_other_boot_sector()),
     mark("a SquashFS image", 0, b"hsqs"),
     mark("a SquashFS image", 0, b"sqsh"),
     mark("an EROFS image", 1024, &[0xe2, 0xe1, 0xf5, 0xe0]),
@@ -142,6 +144,11 @@ const MARKS: &[Mark] = &[
     mark("an APFS container", 32, b"NXSB"),
     mark_if("an HFS+ file system", 1024, b"H+", |image| image.u16(1026) == 0x0400),
     mark_if("an HFSX file system", 1024, b"HX", |image| image.u16(1026) == 0x0500),
+    mark_if(MINIX, 1040, &[0x7f, 0x13], is_minix),
+    mark_if(MINIX, 1040, &[0x8f, 0x13], is_minix),
+    mark_if(MINIX, 1040, &[0x68, 0x24], is_minix),
+    mark_if(MINIX, 1040, &[0x78, 0x24], is_minix),
+    mark_if(MINIX, 1048, &[0x5a, 0x4d], |image| image.u16(1030) != 0 && image.u16(1052) >= 1024),
     mark("a UBI image", 0, b"UBI#"),
     mark("a UBIFS file system", 0, &[0x31, 0x18, 0x10, 0x06]),
     mark(RAID, 0, &[0xfc, 0x4e, 0x2b, 0xa9]),
@@ -159,13 +166,21 @@ const MARKS: &[Mark] = &[
     mark(NVDIMM, 4096, b"BTT_ARENA_INFO"),
 ];
 
+/// Where a boot sector ends in its mark, whoever made it.
+const BOOT_MARK: u64 = 510;
+
 const ZFS: &str = "a member of a ZFS pool";
 /// Uberblocks stand in the second half of a label of 256 KiB, one in each KiB, in either byte order.
 const ZFS_UBERBLOCKS: std::ops::Range<u64> = 128 << 10..256 << 10;
 const ZFS_MAGICS: [[u8; 8]; 2] = [0x00ba_b10c_u64.to_le_bytes(), 0x00ba_b10c_u64.to_be_bytes()];
 
 fn is_boot_sector(image: &Image) -> bool {
-    image.u16(510) == 0xaa55
+    image.u16(BOOT_MARK) == 0xaa55
+}
+
+/// The first two versions: bitmaps of inodes and zones, and zones of one block.
+fn is_minix(image: &Image) -> bool {
+    image.u16(1028) != 0 && image.u16(1030) != 0 && image.u16(1034) == 0
 }
 
 /// Both ends of a device.
@@ -215,13 +230,23 @@ impl Image {
         }
     }
 
+    fn holds(&self, mark: &Mark, offset: u64) -> bool {
+        self.get(offset, mark.magic.len()) == Some(mark.magic) && mark.also.is_none_or(|also| also(self))
+    }
+
+    /// The boot sector belongs to what another mark in it, or a GPT behind it, names already.
+    fn has_other_boot_sector(&self) -> bool {
+        MARKS.iter().any(|mark| match mark.at {
+            At::Start(offset) if offset < BOOT_MARK || mark.name == GPT => self.holds(mark, offset),
+            _ => false,
+        })
+    }
+
     fn signatures(&self) -> Vec<Signature> {
         let mut found: Vec<Signature> = Vec::new();
         for mark in MARKS {
             let Some(offset) = self.place(mark.at) else { continue };
-            let holds = self.get(offset, mark.magic.len()) == Some(mark.magic)
-                && mark.also.is_none_or(|also| also(self));
-            if holds && !found.iter().any(|known| known.offset == offset) {
+            if self.holds(mark, offset) && !found.iter().any(|known| known.offset == offset) {
                 found.push(Signature { name: mark.name, offset, len: mark.magic.len() as u64 });
             }
         }
@@ -326,10 +351,15 @@ mod tests {
         assert_eq!(names(&[pmfs, (4, &[0, 0x10, 0, 0])]), ["a PMFS file system"]);
         assert_eq!(names(&[(4, b"AVON"), (12, &[0, 0x10, 0, 0])]), ["a NOVA file system"]);
         assert_eq!(names(&[(LEN - 4090, &[0x34, 0x34]), (LEN - 4096, &[2])]), ["a NILFS2 file system"]);
-        assert_eq!(
-            names(&[(82, b"FAT32   "), (510, &[0x55, 0xaa])]),
-            ["a FAT file system", "a partition table or boot sector (MBR)"]
-        );
+    }
+
+    #[test]
+    fn a_boot_sector_is_named_after_its_owner() {
+        let boot: (u64, &[u8]) = (510, &[0x55, 0xaa]);
+        assert_eq!(names(&[boot]), ["a partition table or boot sector (MBR)"]);
+        assert_eq!(names(&[(82, b"FAT32   "), boot]), ["a FAT file system"]);
+        assert_eq!(names(&[(82, b"FAT32   ")]), [""; 0]);
+        assert_eq!(names(&[(512, b"EFI PART"), boot]), ["a GPT partition table"]);
     }
 
     #[test]
