@@ -1,1 +1,46 @@
 //! The log layout: a log of self-validating entries per inode, copy-on-write data.
+//!
+//! | file | what is there |
+//! | --- | --- |
+//! | `format` | the bytes on media; nothing else defines bytes |
+//! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
+//! | `superblock`, `checkpoint` | the superblock's copies; what a clean unmount leaves |
+//! | `commit`, `collect` | the commit protocol of a log; garbage collection of logs |
+//! | `scan`, `load` | reading a log; building an inode in DRAM from it |
+//! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
+//! | `alloc`, `blockmap`, `directory` | free blocks; where a file's blocks are; the names of a directory |
+//! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
+//! | `layout` | the contract of `nacre-engine`, implemented |
+//!
+//! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. The format is described and argued in
+//! `docs/format/log.md`.
+
+mod alloc;
+mod blockmap;
+pub mod check;
+mod checkpoint;
+mod collect;
+mod commit;
+mod directory;
+mod file;
+mod format;
+mod fs;
+mod inode;
+mod layout;
+mod load;
+mod mkfs;
+mod mount;
+mod namespace;
+mod recover;
+mod rename;
+mod scan;
+mod space;
+mod superblock;
+mod table;
+mod xattr;
+
+pub use inode::Node;
+pub use mkfs::{MkfsOptions, mkfs};
+pub use mount::{LogFs, MountOptions};
+pub use recover::RecoveryReport;
+pub use superblock::{Summary, probe};

@@ -1,0 +1,505 @@
+//! Garbage collection of logs.
+//!
+//! *Fast*: a page without a live entry is unlinked, by one store of the word that pointed to it. *Thorough*: when a log
+//! has grown to [`GROWTH`] times what the last collection left, its pages are copied a few at a time, live entries only,
+//! and the copies replace them, again by one store. Both are done by whoever adds a page to the log, under its lock, in
+//! small portions; the tail is never touched.
+//!
+//! Entries keep their sequence numbers, so cookies survive. An entry that takes something away (a hole, a removal, a
+//! truncation) must stay as long as an older page may hold what it takes away; in a copy that begins at the head there
+//! is no older page. Entries of a transaction are copied without it, so all transactions are settled first.
+
+use std::sync::atomic::Ordering;
+
+use nacre_engine::{Block, Result};
+use nacre_media::{Durable, Pm};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::alloc::{Purpose, Run};
+use crate::blockmap::Piece;
+use crate::commit::{Log, NO_PAGE, Owner, Page, dentry_name, is_negative, write_page};
+use crate::format::{
+    EntryHeader, LINE, PAGE_LINES, TransactionEntry, WriteEntry, entry_checksum, flag, kind, place, seal_word,
+};
+use crate::fs::Shared;
+use crate::inode::{Body, Inode};
+use crate::scan::parse_entry;
+use crate::xattr;
+
+/// A log is collected when it has grown so many times.
+pub(crate) const GROWTH: u32 = 3;
+/// Pages that one portion copies.
+const PORTION: usize = 4;
+
+/// A live entry, sealed for its new place, and what refers to it.
+struct Survivor {
+    bytes: Vec<u8>,
+    sequence: u64,
+    old_owner: Owner,
+    old_address: u64,
+    references: References,
+}
+
+enum References {
+    /// Blocks of the map.
+    Pieces(Vec<Piece>),
+    /// A name of the directory.
+    Name,
+    /// An extended attribute.
+    Attribute,
+    /// Nothing but its being the last of its kind, or what it takes away.
+    Nothing,
+}
+
+impl Log {
+    /// Collects a portion of garbage. Called before a page is added.
+    pub(crate) fn collect<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
+        self.drop_dead_pages(fs, inode)?;
+        if self.collect_from.is_none() && self.page_count >= self.collect_at {
+            self.collect_from = Some(self.head);
+        }
+        let Some(from) = self.collect_from else { return Ok(()) };
+        if inode.trim_is_pending() {
+            return Ok(()); // the map still has what a truncation took away
+        }
+        let next = self.copy_portion(fs, inode, from)?;
+        self.collect_from = (next != self.tail && next != NO_PAGE).then_some(next);
+        if self.collect_from.is_none() {
+            self.collect_at = (self.page_count * GROWTH).max(crate::commit::MIN_COLLECTED_PAGES);
+        }
+        Ok(())
+    }
+
+    fn drop_dead_pages<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
+        for page in std::mem::take(&mut self.dead) {
+            let entry = self.pages[page as usize];
+            let in_log = entry.block.0 != 0 && page != self.tail && entry.live == 0;
+            if in_log && (entry.negatives == 0 || page == self.head) {
+                self.replace_pages(fs, inode, page, page, &[])?;
+            }
+        }
+        // A page that became the head needs its removals no more.
+        while self.head != self.tail && self.pages[self.head as usize].live == 0 {
+            self.replace_pages(fs, inode, self.head, self.head, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Copies what is live of some pages from `from` on; gives the page to go on with.
+    fn copy_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, from: u32) -> Result<u32> {
+        if self.pages[from as usize].block.0 == 0 {
+            return Ok(NO_PAGE); // it was dropped meanwhile: the next collection starts anew
+        }
+        let at_head = from == self.head;
+        let mut survivors = Vec::new();
+        let mut last = from;
+        let mut count = 0;
+        let mut page = from;
+        while count < PORTION && page != self.tail && page != NO_PAGE {
+            self.gather(fs, inode, page, at_head, &mut survivors)?;
+            last = page;
+            count += 1;
+            page = self.pages[page as usize].next;
+        }
+        let pages = pack(&survivors);
+        if count > 0 && pages.len() < count {
+            let new = self.replace_pages(fs, inode, from, last, &pages)?;
+            for (packed, owner) in pages.iter().zip(new) {
+                self.move_references(fs, inode, packed, owner);
+            }
+        }
+        Ok(page)
+    }
+
+    /// Adds the live entries of a page.
+    fn gather<P: Pm>(
+        &self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        page: u32,
+        at_head: bool,
+        survivors: &mut Vec<Survivor>,
+    ) -> Result<()> {
+        let block = self.pages[page as usize].block;
+        let mut bytes = [0u8; LINE * PAGE_LINES];
+        fs.pm.read(block.offset() + LINE as u64, &mut bytes)?;
+        let mut line = 0;
+        while line < PAGE_LINES {
+            let Some(header) = parse_entry(&bytes[line * LINE..], inode.seed) else {
+                line += 1;
+                continue;
+            };
+            let count = usize::from(header.lines);
+            let entry = &bytes[line * LINE..(line + count) * LINE];
+            let address = block.offset() + ((1 + line) * LINE) as u64;
+            self.gather_entry(fs, inode, page, at_head, &header, entry, address, survivors)?;
+            line += count;
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
+    fn gather_entry<P: Pm>(
+        &self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        page: u32,
+        at_head: bool,
+        header: &EntryHeader,
+        entry: &[u8],
+        address: u64,
+        survivors: &mut Vec<Survivor>,
+    ) -> Result<()> {
+        let last_touch = self.last_touch.is_some_and(|(_, sequence)| sequence == header.sequence);
+        let last_attr = self.last_attr.is_some_and(|(_, sequence)| sequence == header.sequence);
+        let kept = u32::from(last_touch) + u32::from(last_attr);
+        let references = match header.kind {
+            kind::WRITE if !last_touch => {
+                return gather_write(inode, page, entry, address, survivors);
+            }
+            kind::WRITE => References::Pieces(live_pieces(inode, page, entry)),
+            kind::DENTRY => {
+                let name = dentry_name(entry).unwrap_or_default();
+                match &inode.body {
+                    Body::Directory(directory) if directory.refers_to(name, fs.hash_seed, address) => {
+                        References::Name
+                    }
+                    _ if kept > 0 => References::Nothing,
+                    _ => return Ok(()),
+                }
+            }
+            kind::XATTR => {
+                let mut live = false;
+                xattr::for_each(&inode.xattrs, |xattr| {
+                    live |= xattr.address == address;
+                    std::ops::ControlFlow::Continue(())
+                });
+                if !live {
+                    return Ok(());
+                }
+                References::Attribute
+            }
+            kind::TRANSACTION => {
+                let raw = TransactionEntry::read_from_prefix(entry).map_or(0, |(entry, _)| entry.transaction);
+                if raw >= fs.transactions.settled.load(Ordering::Relaxed) {
+                    fs.settle()?;
+                }
+                return Ok(());
+            }
+            other if is_negative(other, header.flags) && !at_head => References::Nothing,
+            _ if kept > 0 => References::Nothing,
+            kind::ATTR | kind::HOLE | kind::REMOVE | kind::XATTR_REMOVE => return Ok(()),
+            _ => References::Nothing, // a symbolic link's target, or what a newer program wrote
+        };
+        let mut bytes = entry.to_vec();
+        reseal(&mut bytes, inode.seed);
+        survivors.push(Survivor {
+            bytes,
+            sequence: header.sequence,
+            old_owner: page,
+            old_address: address,
+            references,
+        });
+        Ok(())
+    }
+
+    /// Puts `pages` in the place of the pages `first..=last`, durably, and gives the old ones back. Returns the owners
+    /// of the new ones.
+    fn replace_pages<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        first: u32,
+        last: u32,
+        pages: &[Packed<'_>],
+    ) -> Result<Vec<Owner>> {
+        let settled = fs.transactions.settled.load(Ordering::Relaxed);
+        if self.last_transaction >= settled && self.last_transaction != 0 {
+            fs.settle()?;
+        }
+        let previous = self.pages[first as usize].previous;
+        let behind = self.pages[last as usize].next;
+        let blocks = allocate_pages(fs, pages.len())?;
+        let written = self.write_chain(fs, inode, pages, &blocks, behind);
+        let linked = written.and_then(|after| {
+            let next = blocks.first().copied().unwrap_or(self.pages[behind as usize].block);
+            self.link(fs, inode, previous, Some(next), after)
+        });
+        match linked {
+            Ok(flushed) => fs.pm.fence(flushed),
+            Err(error) => {
+                free_pages(fs, &blocks);
+                return Err(error);
+            }
+        };
+        let mut new = Vec::with_capacity(pages.len());
+        let mut at = previous;
+        for (packed, &block) in pages.iter().zip(&blocks) {
+            let page = Page {
+                block,
+                first_sequence: packed.first_sequence(),
+                lines: packed.line_count() as u16,
+                negatives: packed.negatives(),
+                previous: at,
+                ..EMPTY_PAGE
+            };
+            let index = self.take_page_slot(page);
+            self.set_next(at, index);
+            new.push(index);
+            at = index;
+        }
+        self.set_next(at, behind);
+        self.pages[behind as usize].previous = at;
+        self.give_back(fs, first, last, behind);
+        Ok(new)
+    }
+
+    /// Writes new pages, the last one first, each with the word that links the one behind it.
+    fn write_chain<P: Pm>(
+        &self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        pages: &[Packed<'_>],
+        blocks: &[Block],
+        behind: u32,
+    ) -> Result<Durable> {
+        let mut after = Durable::nothing_before();
+        let mut next = self.pages[behind as usize].block;
+        for (packed, &block) in pages.iter().zip(blocks).rev() {
+            let page = Page { block, first_sequence: packed.first_sequence(), ..EMPTY_PAGE };
+            after = write_page(fs, inode, &page, seal_word(next.0, inode.seed), &packed.lines())?;
+            next = block;
+        }
+        Ok(after)
+    }
+
+    /// Gives back pages that are not in the chain any more. Their slots stay taken until the references moved, which is
+    /// before the next page is added.
+    fn give_back<P: Pm>(&mut self, fs: &Shared<P>, first: u32, last: u32, behind: u32) {
+        let mut page = first;
+        loop {
+            let next = self.pages[page as usize].next;
+            fs.alloc.free(Run { start: self.pages[page as usize].block, len: 1 });
+            self.pages[page as usize].block = Block(0);
+            self.free_pages.push(page);
+            self.page_count -= 1;
+            if self.collect_from == Some(page) {
+                self.collect_from = Some(behind);
+            }
+            if page == last {
+                return;
+            }
+            page = next;
+        }
+    }
+
+    /// A slot for a page that is not in the list yet. Slots of pages that are being replaced are not reused here: what
+    /// refers to them still has to be moved.
+    fn take_page_slot(&mut self, page: Page) -> u32 {
+        self.page_count += 1;
+        match self.free_pages.pop() {
+            Some(index) => {
+                self.pages[index as usize] = page;
+                index
+            }
+            None => {
+                self.pages.push(page);
+                self.pages.len() as u32 - 1
+            }
+        }
+    }
+
+    fn set_next(&mut self, page: u32, next: u32) {
+        if page == NO_PAGE {
+            self.head = next;
+        } else {
+            self.pages[page as usize].next = next;
+        }
+    }
+
+    /// Points what referred to the old entries to the copies in a new page.
+    fn move_references<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, packed: &Packed<'_>, owner: Owner) {
+        let mut address = self.pages[owner as usize].block.offset() + LINE as u64;
+        let mut live = 0;
+        for survivor in packed.survivors {
+            match &survivor.references {
+                References::Pieces(pieces) => {
+                    if let Body::File(map) = &inode.body {
+                        for &piece in pieces {
+                            map.change_owner(piece, owner);
+                            live += piece.len as u32;
+                        }
+                    }
+                }
+                References::Name => {
+                    let name = dentry_name(&survivor.bytes).map(|name| (name, fs.hash_seed));
+                    let old = (survivor.old_owner, survivor.old_address);
+                    inode.entry_moved(survivor.sequence, old, (owner, address), name);
+                    live += 1;
+                }
+                References::Attribute => {
+                    let old = (survivor.old_owner, survivor.old_address);
+                    inode.attribute_moved(survivor.sequence, old, (owner, address));
+                    live += 1;
+                }
+                References::Nothing => {}
+            }
+            for last in [&mut self.last_attr, &mut self.last_touch].into_iter().flatten() {
+                if last.1 == survivor.sequence {
+                    last.0 = owner;
+                    live += 1;
+                }
+            }
+            address += survivor.bytes.len() as u64;
+        }
+        self.pages[owner as usize].live += live;
+    }
+}
+
+/// Adds what is live of a write: an entry for each run of blocks, joined with the entry before where it continues it.
+/// Live blocks are live wherever in the log they are named, so their order among themselves is free.
+fn gather_write(
+    inode: &Inode,
+    page: u32,
+    entry: &[u8],
+    address: u64,
+    survivors: &mut Vec<Survivor>,
+) -> Result<()> {
+    let Ok((raw, _)) = WriteEntry::read_from_prefix(entry) else { return Ok(()) };
+    for piece in live_pieces(inode, page, entry) {
+        if let Some(last) = survivors.last_mut()
+            && let References::Pieces(pieces) = &mut last.references
+            && let Ok((mut joined, _)) = WriteEntry::read_from_prefix(&last.bytes)
+            && joined.file_block + u64::from(joined.blocks) == piece.start
+            && joined.place + u64::from(joined.blocks) == piece.place
+            && u64::from(joined.blocks) + piece.len <= u64::from(u32::MAX)
+        {
+            joined.blocks += piece.len as u32;
+            joined.size = raw.size;
+            joined.mtime = raw.mtime;
+            joined.header.sequence = raw.header.sequence;
+            last.bytes.copy_from_slice(joined.as_bytes());
+            last.sequence = raw.header.sequence;
+            pieces.push(piece);
+            reseal(&mut last.bytes, inode.seed);
+            continue;
+        }
+        let counter = raw.file_block & !place::BLOCK_MASK;
+        let copy = WriteEntry {
+            file_block: piece.start | counter,
+            blocks: piece.len as u32,
+            place: piece.place,
+            ..raw
+        };
+        let mut bytes = copy.as_bytes().to_vec();
+        reseal(&mut bytes, inode.seed);
+        survivors.push(Survivor {
+            bytes,
+            sequence: raw.header.sequence,
+            old_owner: page,
+            old_address: address,
+            references: References::Pieces(vec![piece]),
+        });
+    }
+    Ok(())
+}
+
+/// The blocks of a write entry that are still where it says, by its word.
+fn live_pieces(inode: &Inode, page: u32, entry: &[u8]) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let (Body::File(map), Ok((raw, _))) = (&inode.body, WriteEntry::read_from_prefix(entry)) else {
+        return pieces;
+    };
+    let start = raw.file_block & place::BLOCK_MASK;
+    map.for_each(start, u64::from(raw.blocks), |piece| {
+        if piece.owner == page && piece.place == raw.place + (piece.start - start) {
+            pieces.push(piece);
+        }
+    });
+    pieces
+}
+
+/// Survivors that go to one page.
+struct Packed<'a> {
+    survivors: &'a [Survivor],
+}
+
+impl Packed<'_> {
+    fn first_sequence(&self) -> u64 {
+        self.survivors.first().map_or(0, |survivor| survivor.sequence)
+    }
+
+    fn line_count(&self) -> usize {
+        self.survivors.iter().map(|survivor| survivor.bytes.len() / LINE).sum()
+    }
+
+    fn negatives(&self) -> u16 {
+        let negative = |survivor: &&Survivor| {
+            EntryHeader::read_from_prefix(&survivor.bytes)
+                .is_ok_and(|(header, _)| is_negative(header.kind, header.flags))
+        };
+        self.survivors.iter().filter(negative).count() as u16
+    }
+
+    fn lines(&self) -> Vec<u8> {
+        self.survivors.iter().flat_map(|survivor| &survivor.bytes).copied().collect()
+    }
+}
+
+/// Cuts survivors into pages.
+fn pack(survivors: &[Survivor]) -> Vec<Packed<'_>> {
+    let mut pages = Vec::new();
+    let mut first = 0;
+    let mut lines = 0;
+    for (index, survivor) in survivors.iter().enumerate() {
+        let count = survivor.bytes.len() / LINE;
+        if lines + count > PAGE_LINES {
+            pages.push(Packed { survivors: &survivors[first..index] });
+            (first, lines) = (index, 0);
+        }
+        lines += count;
+    }
+    if first < survivors.len() {
+        pages.push(Packed { survivors: &survivors[first..] });
+    }
+    pages
+}
+
+/// An entry that is copied stands alone: what it was committed with is committed.
+fn reseal(bytes: &mut [u8], seed: u32) {
+    if let Ok((header, _)) = EntryHeader::mut_from_prefix(bytes) {
+        header.flags &= !flag::MORE;
+    }
+    let checksum = entry_checksum(bytes, seed);
+    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+}
+
+fn allocate_pages<P: Pm>(fs: &Shared<P>, count: usize) -> Result<Vec<Block>> {
+    let mut blocks = Vec::with_capacity(count);
+    for _ in 0..count {
+        match fs.alloc.allocate_contiguous(1, Purpose::Metadata) {
+            Ok(run) => blocks.push(run.start),
+            Err(error) => {
+                free_pages(fs, &blocks);
+                return Err(error);
+            }
+        }
+    }
+    Ok(blocks)
+}
+
+fn free_pages<P: Pm>(fs: &Shared<P>, blocks: &[Block]) {
+    for &block in blocks {
+        fs.alloc.free(Run { start: block, len: 1 });
+    }
+}
+
+const EMPTY_PAGE: Page = Page {
+    block: Block(0),
+    first_sequence: 0,
+    live: 0,
+    lines: 0,
+    negatives: 0,
+    previous: NO_PAGE,
+    next: NO_PAGE,
+};

@@ -1,0 +1,615 @@
+//! The commit protocol: appending entries to an inode's log.
+//!
+//! An operation is one *batch* of entries in one log (a rename across directories: one batch in each of two logs).
+//!
+//! 1. What the entries refer to (data, a new inode) is on its way to media or durable.
+//! 2. Room is made: a line of the inode, or a page. A page is zeroed and its header written, durable, before the word
+//!    that links it is stored.
+//! 3. The lines are copied past the cache. Each entry's checksum covers the inode, its generation and a sequence number
+//!    that never repeats, so an entry is there wholly or it is not there; all but the last of a batch say that more
+//!    follows, so the batch is there wholly or not at all.
+//! 4. One fence. Then the index in DRAM changes, and the operation is acknowledged. Because the log is locked from 3 to
+//!    4, everything before an acknowledged entry is durable.
+//!
+//! While `head` is 0 the entries are in the three lines of the inode, in any position; a line whose entry is dead is
+//! used again. Batches of several entries, and entries that find no line, move the log to a page: its copy of the live
+//! entries becomes the log when `head` is stored, and the inode's lines count no more.
+
+use std::sync::atomic::Ordering;
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_media::{Durable, Flushed, Pm};
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::alloc::{Purpose, Run};
+use crate::format::{
+    DENTRY_NAME_OFFSET, DentryEntry, EntryHeader, INLINE_LINES, INODE_HEAD_OFFSET, LINE, PAGE_LINES,
+    PAGE_MAGIC, PAGE_NEXT_OFFSET, RawPageHeader, entry_checksum, flag, kind, lines_for, seal_word,
+};
+use crate::fs::Shared;
+use crate::inode::Inode;
+
+/// A page of the log by its index in [`Log::pages`], or, from [`INLINE`] on, a line of the inode.
+pub(crate) type Owner = u32;
+/// The owner of the inode's first line.
+pub(crate) const INLINE: Owner = u32::MAX - 8;
+/// No page.
+pub(crate) const NO_PAGE: u32 = u32::MAX;
+
+/// One page of a log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Page {
+    pub(crate) block: Block,
+    pub(crate) first_sequence: u64,
+    /// References to entries of this page: blocks of the map, names, attributes.
+    pub(crate) live: u32,
+    /// Lines that hold entries.
+    pub(crate) lines: u16,
+    /// Entries that take something away (holes, removals, truncations): they must stay while an older page may hold
+    /// what they take away.
+    pub(crate) negatives: u16,
+    pub(crate) previous: u32,
+    pub(crate) next: u32,
+}
+
+/// The use of one of the inode's lines.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct InlineLine {
+    /// Kind of the entry that starts here, 0 when the line is free or continues the one before.
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    /// Lines of that entry.
+    pub(crate) lines: u8,
+    pub(crate) live: u32,
+    pub(crate) sequence: u64,
+    /// For a removal: the cookie of its victim.
+    pub(crate) victim: u64,
+}
+
+/// The log of one inode.
+pub(crate) struct Log {
+    pub(crate) next_sequence: u64,
+    /// The first page, [`NO_PAGE`] while the entries are in the inode.
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+    /// Pages by owner; those that were given back are in `free_pages`.
+    pub(crate) pages: Vec<Page>,
+    pub(crate) free_pages: Vec<u32>,
+    pub(crate) inline: [InlineLine; INLINE_LINES],
+    /// Where the last attribute entry is, and its sequence number.
+    pub(crate) last_attr: Option<(Owner, u64)>,
+    /// Where the last entry is that says mtime, and the size of a file, and its sequence number: it stays, even when
+    /// nothing else of it counts.
+    pub(crate) last_touch: Option<(Owner, u64)>,
+    /// The greatest transaction in this log.
+    pub(crate) last_transaction: u64,
+    /// Pages without a live entry that collection has not looked at.
+    pub(crate) dead: Vec<u32>,
+    /// Collection of half-dead pages starts when the log has this many pages.
+    pub(crate) collect_at: u32,
+    /// Number of pages.
+    pub(crate) page_count: u32,
+    /// Where the collection that is under way goes on.
+    pub(crate) collect_from: Option<u32>,
+    /// A write to media failed in the middle: the log cannot be continued.
+    pub(crate) broken: bool,
+    /// The inode was reclaimed.
+    pub(crate) dead_inode: bool,
+}
+
+/// Pages that a log has before collection is thought of.
+pub(crate) const MIN_COLLECTED_PAGES: u32 = 8;
+
+impl Default for Log {
+    fn default() -> Log {
+        Log {
+            next_sequence: crate::format::FIRST_SEQUENCE,
+            head: NO_PAGE,
+            tail: NO_PAGE,
+            pages: Vec::new(),
+            free_pages: Vec::new(),
+            inline: [InlineLine::default(); INLINE_LINES],
+            last_attr: None,
+            last_touch: None,
+            last_transaction: 0,
+            dead: Vec::new(),
+            collect_at: MIN_COLLECTED_PAGES,
+            page_count: 0,
+            collect_from: None,
+            broken: false,
+            dead_inode: false,
+        }
+    }
+}
+
+/// The entries of one operation on one log.
+#[derive(Default)]
+pub(crate) struct Batch {
+    lines: SmallVec<[[u8; LINE]; 4]>,
+    /// First line and number of lines of each entry.
+    entries: SmallVec<[(u32, u32); 4]>,
+}
+
+/// Where the entries of a batch went, in order: the owner, and the address on media.
+pub(crate) type Placed = SmallVec<[(Owner, u64); 4]>;
+
+impl Batch {
+    /// Adds an entry: its struct, and bytes that go on behind the field at `offset`.
+    pub(crate) fn push(&mut self, entry: &(impl IntoBytes + Immutable), offset: usize, bytes: &[&[u8]]) {
+        let extra: usize = bytes.iter().map(|b| b.len()).sum();
+        let count = lines_for((offset + extra).max(LINE));
+        let first = self.lines.len();
+        self.lines.resize(first + count, [0; LINE]);
+        let flat = self.lines[first..].as_flattened_mut();
+        flat[..LINE].copy_from_slice(entry.as_bytes());
+        let mut at = offset;
+        for part in bytes {
+            flat[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        flat[6] = count as u8; // EntryHeader::lines
+        self.entries.push((first as u32, count as u32));
+    }
+
+    /// Adds an entry of one line.
+    pub(crate) fn push_line(&mut self, entry: &(impl IntoBytes + Immutable)) {
+        self.push(entry, LINE, &[]);
+    }
+
+    /// Numbers the transaction whose entry the batch begins with.
+    pub(crate) fn set_transaction(&mut self, number: u64) {
+        self.lines[0][16..24].copy_from_slice(&number.to_le_bytes()); // TransactionEntry::transaction
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Numbers the entries, chains them, and computes their checksums.
+    fn seal(&mut self, first_sequence: u64, seed: u32) {
+        let last = self.entries.len() - 1;
+        for (index, &(first, count)) in self.entries.iter().enumerate() {
+            let bytes = self.lines[first as usize..(first + count) as usize].as_flattened_mut();
+            if let Ok((header, _)) = EntryHeader::mut_from_prefix(bytes) {
+                header.sequence = first_sequence + index as u64;
+                if index < last {
+                    header.flags |= flag::MORE;
+                }
+            }
+            let checksum = entry_checksum(bytes, seed);
+            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        }
+    }
+
+    fn entry(&self, index: usize) -> &[u8] {
+        let (first, count) = self.entries[index];
+        self.lines[first as usize..(first + count) as usize].as_flattened()
+    }
+
+    fn header(&self, index: usize) -> EntryHeader {
+        EntryHeader::read_from_prefix(self.entry(index))
+            .map_or_else(|_| EntryHeader::default(), |(header, _)| header)
+    }
+}
+
+/// Entry headers that lie in a built inode: for logs that begin with the inode.
+pub(crate) fn seal_inline(batch: &mut Batch, seed: u32) -> (Vec<u8>, u64) {
+    if batch.is_empty() {
+        return (Vec::new(), crate::format::FIRST_SEQUENCE);
+    }
+    batch.seal(crate::format::FIRST_SEQUENCE, seed);
+    (batch.lines.as_flattened().to_vec(), crate::format::FIRST_SEQUENCE + batch.entries.len() as u64)
+}
+
+/// An entry takes something away that older entries gave.
+pub(crate) fn is_negative(kind: u8, flags: u8) -> bool {
+    matches!(kind, kind::HOLE | kind::REMOVE | kind::XATTR_REMOVE)
+        || (kind == kind::ATTR && flags & flag::TRUNCATE != 0)
+}
+
+impl Log {
+    /// Where each entry of a batch will go. Everything that can fail for want of space happens here.
+    pub(crate) fn make_room<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        batch: &Batch,
+    ) -> Result<Placed> {
+        if self.broken {
+            return Err(Error::new(Kind::Media).object(format!("log of inode {}", inode.number)));
+        }
+        if self.dead_inode {
+            return Err(Error::new(Kind::NotFound));
+        }
+        if self.head == NO_PAGE {
+            if batch.entries.len() == 1
+                && let Some(line) = self.free_inline_lines(batch.entries[0].1 as usize)
+            {
+                let address = inode.address + (1 + line as u64) * LINE as u64;
+                return Ok(SmallVec::from_slice(&[(INLINE + line as u32, address)]));
+            }
+            self.spill(fs, inode)?;
+        }
+        let mut collected = false;
+        let mut placed = Placed::new();
+        let (mut page, mut line) = (self.tail, u32::from(self.pages[self.tail as usize].lines));
+        for &(_, count) in &batch.entries {
+            if line + count > PAGE_LINES as u32 {
+                if !std::mem::replace(&mut collected, true) {
+                    self.collect(fs, inode)?;
+                }
+                page = self.add_page(fs, inode, &[])?;
+                line = 0;
+            }
+            let address = self.pages[page as usize].block.offset() + (1 + u64::from(line)) * LINE as u64;
+            placed.push((page, address));
+            line += count;
+        }
+        Ok(placed)
+    }
+
+    /// Writes a batch where room was made for it. The caller fences before it lets go of the log.
+    pub(crate) fn write<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        batch: &mut Batch,
+        placed: &Placed,
+        after: Durable,
+    ) -> Result<Flushed> {
+        batch.seal(self.next_sequence, inode.seed);
+        let result = self.write_lines(fs, batch, placed, after);
+        match result {
+            Ok(flushed) => {
+                self.note_written(batch, placed);
+                inode.change.store(self.next_sequence, Ordering::Relaxed);
+                Ok(flushed)
+            }
+            Err(error) => {
+                self.broken = true;
+                Err(error)
+            }
+        }
+    }
+
+    fn write_lines<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        batch: &Batch,
+        placed: &Placed,
+        after: Durable,
+    ) -> Result<Flushed> {
+        let (owner, address) = placed[0];
+        if owner >= INLINE {
+            let first = (owner - INLINE) as usize;
+            let entry = batch.entry(0);
+            let old = usize::from(self.inline[first].lines).max(1);
+            let count = entry.len() / LINE;
+            if old <= count {
+                return fs.pm.publish_entry(address, entry, after);
+            }
+            // The rest of a longer entry that was here must not stay behind.
+            let mut lines = [0u8; LINE * INLINE_LINES];
+            lines[..entry.len()].copy_from_slice(entry);
+            return fs.pm.publish_entry(address, &lines[..old * LINE], after);
+        }
+        let mut after = Some(after);
+        let mut flushed: Option<Flushed> = None;
+        let mut index = 0;
+        while index < placed.len() {
+            // Entries that are neighbours on media go out in one copy.
+            let mut end = index + 1;
+            let mut length = batch.entry(index).len();
+            while end < placed.len() && placed[end].1 == placed[index].1 + length as u64 {
+                length += batch.entry(end).len();
+                end += 1;
+            }
+            let first = batch.entries[index].0 as usize;
+            let bytes = batch.lines[first..first + length / LINE].as_flattened();
+            // A batch that spans pages goes out page by page, so that a torn one is torn in its last page only.
+            let proof = match flushed.take() {
+                None => after.take().unwrap_or_else(Durable::nothing_before),
+                Some(earlier) => fs.pm.fence(earlier),
+            };
+            flushed = Some(fs.pm.publish_entry(placed[index].1, bytes, proof)?);
+            index = end;
+        }
+        flushed.ok_or_else(|| Error::new(Kind::InvalidInput).object("an empty batch"))
+    }
+
+    fn note_written(&mut self, batch: &Batch, placed: &Placed) {
+        for (index, &(owner, _)) in placed.iter().enumerate() {
+            let header = batch.header(index);
+            self.note_entry(owner, &header, batch.entry(index));
+        }
+        self.next_sequence += batch.entries.len() as u64;
+    }
+
+    /// Counts an entry that is on media at `owner`: after it was written, or when a log is read.
+    pub(crate) fn note_entry(&mut self, owner: Owner, header: &EntryHeader, entry: &[u8]) {
+        let negative = is_negative(header.kind, header.flags);
+        if owner >= INLINE {
+            let first = (owner - INLINE) as usize;
+            let victim = match header.kind {
+                kind::REMOVE => u64::from_le_bytes(entry[16..24].try_into().unwrap_or_default()),
+                _ => 0,
+            };
+            self.inline[first] = InlineLine {
+                kind: header.kind,
+                flags: header.flags,
+                lines: header.lines,
+                live: 0,
+                sequence: header.sequence,
+                victim,
+            };
+            for line in first + 1..first + usize::from(header.lines) {
+                self.inline[line] = InlineLine::default();
+            }
+        } else {
+            let page = &mut self.pages[owner as usize];
+            page.lines += u16::from(header.lines);
+            page.negatives += u16::from(negative);
+        }
+        let here = Some((owner, header.sequence));
+        if header.kind == kind::ATTR {
+            self.hold(owner, 1);
+            if let Some((old, _)) = std::mem::replace(&mut self.last_attr, here) {
+                self.release(old, 1);
+            }
+        }
+        if matches!(header.kind, kind::WRITE | kind::ATTR | kind::HOLE | kind::DENTRY | kind::REMOVE) {
+            self.hold(owner, 1);
+            if let Some((old, _)) = std::mem::replace(&mut self.last_touch, here) {
+                self.release(old, 1);
+            }
+        }
+    }
+
+    /// `count` more references to entries at `owner`.
+    pub(crate) fn hold(&mut self, owner: Owner, count: u64) {
+        if owner >= INLINE {
+            self.inline[(owner - INLINE) as usize].live += count as u32;
+        } else {
+            self.pages[owner as usize].live += count as u32;
+        }
+    }
+
+    /// `count` references fewer.
+    pub(crate) fn release(&mut self, owner: Owner, count: u64) {
+        let live = if owner >= INLINE {
+            &mut self.inline[(owner - INLINE) as usize].live
+        } else {
+            &mut self.pages[owner as usize].live
+        };
+        debug_assert!(u64::from(*live) >= count, "owner {owner:#x} has {live} references, {count} go");
+        *live = live.saturating_sub(count as u32);
+        if *live == 0 && owner < INLINE && owner != self.tail {
+            self.dead.push(owner);
+        }
+    }
+
+    /// Neighbouring lines of the inode that can be written, `count` of them.
+    fn free_inline_lines(&self, count: usize) -> Option<usize> {
+        (0..=INLINE_LINES.checked_sub(count)?).find(|&first| {
+            // Not from the middle of an older entry on: its beginning would stay behind.
+            if self.covering(first).is_some_and(|start| start != first) {
+                return false;
+            }
+            // Nothing that is overwritten, or zeroed because it belongs to the entry that was here, may be live, and no
+            // entry that begins in these lines may reach beyond them.
+            let spans = count.max(usize::from(self.inline[first].lines));
+            (first..first + spans).all(|line| !self.is_inside_live(line))
+                && (first + 1..first + spans)
+                    .all(|line| line + usize::from(self.inline[line].lines) <= first + spans)
+        })
+    }
+
+    /// The line where the entry starts that this line belongs to.
+    fn covering(&self, line: usize) -> Option<usize> {
+        let start = (0..=line).rev().find(|&start| self.inline[start].kind != 0)?;
+        (line < start + usize::from(self.inline[start].lines)).then_some(start)
+    }
+
+    /// True when the line belongs to an entry that must stay.
+    fn is_inside_live(&self, line: usize) -> bool {
+        let Some(start) = self.covering(line) else { return false };
+        let entry = &self.inline[start];
+        if entry.live > 0 {
+            return true;
+        }
+        // A symbolic link's target has no other reference; a removal must stay while its victim is there.
+        match entry.kind {
+            kind::SYMLINK => true,
+            kind::REMOVE => self.inline.iter().any(|e| e.kind == kind::DENTRY && e.sequence == entry.victim),
+            kind::XATTR_REMOVE => self.has_older(entry.sequence, kind::XATTR),
+            kind::HOLE => self.has_older(entry.sequence, kind::WRITE),
+            kind::ATTR if entry.flags & flag::TRUNCATE != 0 => self.has_older(entry.sequence, kind::WRITE),
+            _ => false,
+        }
+    }
+
+    fn has_older(&self, sequence: u64, kind: u8) -> bool {
+        self.inline.iter().any(|entry| entry.kind == kind && entry.sequence < sequence)
+    }
+
+    /// Moves the log from the inode's lines to a page.
+    fn spill<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
+        let mut lines = Vec::new();
+        let mut moved: SmallVec<[(usize, usize); INLINE_LINES]> = SmallVec::new();
+        let mut order: SmallVec<[usize; INLINE_LINES]> = (0..INLINE_LINES)
+            .filter(|&line| self.inline[line].kind != 0 && self.is_inside_live(line))
+            .collect();
+        order.sort_by_key(|&line| self.inline[line].sequence);
+        for line in order {
+            let count = usize::from(self.inline[line].lines);
+            let mut bytes = vec![0u8; count * LINE];
+            fs.pm.read(inode.address + (1 + line as u64) * LINE as u64, &mut bytes)?;
+            moved.push((line, lines.len()));
+            lines.extend_from_slice(&bytes);
+        }
+        let page = self.add_page(fs, inode, &lines)?;
+        for (line, offset) in moved {
+            let old = self.inline[line];
+            let new = &mut self.pages[page as usize];
+            new.live += old.live;
+            new.lines += u16::from(old.lines);
+            new.negatives += u16::from(is_negative(old.kind, old.flags));
+            let new_address = new.block.offset() + (LINE + offset) as u64;
+            let owner = INLINE + line as u32;
+            for last in [&mut self.last_attr, &mut self.last_touch].into_iter().flatten() {
+                if last.0 == owner {
+                    last.0 = page;
+                }
+            }
+            let old_address = inode.address + (1 + line as u64) * LINE as u64;
+            let name = dentry_name(&lines[offset..]);
+            let name = name.map(|name| (name, fs.hash_seed));
+            inode.entry_moved(old.sequence, (owner, old_address), (page, new_address), name);
+        }
+        self.inline = [InlineLine::default(); INLINE_LINES];
+        Ok(())
+    }
+
+    /// Adds a page to the end of the log: written whole, then linked. The link is durable with the next fence.
+    pub(crate) fn add_page<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, lines: &[u8]) -> Result<u32> {
+        let run = fs.alloc.allocate_contiguous(1, Purpose::Metadata)?;
+        let page = Page {
+            block: run.start,
+            first_sequence: self.next_sequence.min(first_sequence_of(lines).unwrap_or(u64::MAX)),
+            live: 0,
+            lines: 0,
+            negatives: 0,
+            previous: self.tail,
+            next: NO_PAGE,
+        };
+        let linked = write_page(fs, inode, &page, 0, lines)
+            .and_then(|after| self.link(fs, inode, self.tail, Some(run.start), after));
+        let flushed = match linked {
+            Ok(flushed) => flushed,
+            Err(error) => {
+                fs.alloc.free(run);
+                return Err(error);
+            }
+        };
+        flushed.may_be_lost();
+        Ok(self.insert_page(page))
+    }
+
+    /// Takes a page into the list, at the end.
+    pub(crate) fn insert_page(&mut self, page: Page) -> u32 {
+        let index = match self.free_pages.pop() {
+            Some(index) => {
+                self.pages[index as usize] = page;
+                index
+            }
+            None => {
+                self.pages.push(page);
+                self.pages.len() as u32 - 1
+            }
+        };
+        self.page_count += 1;
+        if self.tail == NO_PAGE {
+            self.head = index;
+        } else {
+            self.pages[self.tail as usize].next = index;
+            if self.pages[self.tail as usize].live == 0 {
+                self.dead.push(self.tail);
+            }
+        }
+        self.tail = index;
+        index
+    }
+
+    /// Stores the word that names the page after `page` (or the first page, after [`NO_PAGE`]).
+    pub(crate) fn link<P: Pm>(
+        &self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        page: u32,
+        next: Option<Block>,
+        after: Durable,
+    ) -> Result<Flushed> {
+        let word = next.map_or(0, |block| seal_word(block.0, inode.seed));
+        let offset = match page {
+            NO_PAGE => inode.address + INODE_HEAD_OFFSET,
+            page => self.pages[page as usize].block.offset() + PAGE_NEXT_OFFSET,
+        };
+        let stored = fs.pm.publish_u64(offset, word, after)?;
+        Ok(fs.pm.flush(stored))
+    }
+
+    /// The pages from first to last.
+    pub(crate) fn page_order(&self) -> impl Iterator<Item = u32> + '_ {
+        std::iter::successors((self.head != NO_PAGE).then_some(self.head), |&page| {
+            let next = self.pages[page as usize].next;
+            (next != NO_PAGE).then_some(next)
+        })
+    }
+
+    /// Bytes of DRAM beside its own struct.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        (self.pages.capacity() * size_of::<Page>()
+            + self.free_pages.capacity() * 4
+            + self.dead.capacity() * 4) as u64
+    }
+
+    /// All blocks of the log, for giving them back.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = Run> + '_ {
+        self.page_order().map(|page| Run { start: self.pages[page as usize].block, len: 1 })
+    }
+}
+
+/// The name in an entry, when it is a dentry.
+pub(crate) fn dentry_name(lines: &[u8]) -> Option<&[u8]> {
+    let (dentry, _) = DentryEntry::read_from_prefix(lines).ok()?;
+    if dentry.header.kind != kind::DENTRY {
+        return None;
+    }
+    lines.get(DENTRY_NAME_OFFSET..DENTRY_NAME_OFFSET + usize::from(dentry.name_len))
+}
+
+fn first_sequence_of(lines: &[u8]) -> Option<u64> {
+    EntryHeader::read_from_prefix(lines).ok().map(|(header, _)| header.sequence)
+}
+
+/// Writes a whole page, its lines and zeros behind them, and makes it durable.
+pub(crate) fn write_page<P: Pm>(
+    fs: &Shared<P>,
+    inode: &Inode,
+    page: &Page,
+    next_word: u64,
+    lines: &[u8],
+) -> Result<Durable> {
+    let mut bytes = [0u8; BLOCK_SIZE as usize];
+    let mut header = RawPageHeader {
+        checksum: 0,
+        magic: PAGE_MAGIC,
+        inode: inode.number,
+        generation: inode.generation,
+        reserved: 0,
+        first_sequence: page.first_sequence,
+        reserved2: [0; 2],
+        next: next_word,
+        reserved3: 0,
+    };
+    header.checksum = header.compute_checksum(inode.seed);
+    bytes[..LINE].copy_from_slice(header.as_bytes());
+    bytes[LINE..LINE + lines.len()].copy_from_slice(lines);
+    let copied = fs.pm.copy(page.block.offset(), &bytes)?;
+    Ok(fs.pm.fence(copied))
+}
+
+/// Appends a batch to one log and makes it durable: room, write, fence.
+pub(crate) fn commit<P: Pm>(
+    fs: &Shared<P>,
+    inode: &Inode,
+    log: &mut Log,
+    batch: &mut Batch,
+    after: Durable,
+) -> Result<Placed> {
+    let placed = log.make_room(fs, inode, batch)?;
+    let flushed = log.write(fs, inode, batch, &placed, after)?;
+    fs.pm.fence(flushed);
+    Ok(placed)
+}

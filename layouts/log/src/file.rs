@@ -1,0 +1,626 @@
+//! Reading and writing files.
+//!
+//! Data is written to new blocks (copy-on-write) without any lock, then the log is locked, one entry for each run of
+//! blocks is committed, and the index changes. What a write keeps of an old block it has read before; if that block
+//! changed meanwhile, the write prepares again. A write that changes the size holds `extend`, so sizes change one at a
+//! time; overwrites do not.
+//!
+//! Bytes of the last block beyond the size are undefined on media: nothing reads them, an append writes them in place,
+//! and whoever lets the size grow over them zeroes them first.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nacre_engine::{Attr, BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_media::{Durable, Flushed, Pm};
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use crate::alloc::{Purpose, Runs};
+use crate::blockmap::{BlockMap, Piece};
+use crate::commit::{Batch, INLINE, Log, NO_PAGE, commit};
+use crate::format::{MAX_FILE_SIZE, WriteEntry, kind, place};
+use crate::fs::Shared;
+use crate::inode::{Inode, Trim};
+
+const BLOCK: usize = BLOCK_SIZE as usize;
+/// Times that a write prepares without the log's lock before it prepares under it.
+const OPTIMISTIC_WRITES: usize = 4;
+/// Seconds after which relatime updates atime in any case.
+const RELATIME_SECS: i64 = 24 * 60 * 60;
+
+/// Where a part of a file goes in one commit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Change {
+    /// First block in the file, and number of blocks.
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    /// The new place; `None` for a hole.
+    pub(crate) place: Option<u64>,
+    /// So many of the first blocks were at this place before, and stay allocated.
+    pub(crate) kept: u64,
+}
+
+pub(crate) type Changes = SmallVec<[Change; 4]>;
+pub(crate) type Freed = SmallVec<[Piece; 4]>;
+
+/// Bytes to write, gathered from several slices.
+pub(crate) struct Source<'a> {
+    slices: &'a [IoSlice<'a>],
+    /// Position: which slice, and the offset in it.
+    index: usize,
+    within: usize,
+}
+
+impl<'a> Source<'a> {
+    fn new(slices: &'a [IoSlice<'a>]) -> Source<'a> {
+        Source { slices, index: 0, within: 0 }
+    }
+
+    /// The next bytes, at most `limit`, from one slice.
+    fn next(&mut self, limit: usize) -> &'a [u8] {
+        while self.index < self.slices.len() && self.within == self.slices[self.index].len() {
+            self.index += 1;
+            self.within = 0;
+        }
+        let Some(slice) = self.slices.get(self.index) else { return &[] };
+        let slice: &'a [u8] = &slice[self.within..];
+        let part = &slice[..slice.len().min(limit)];
+        self.within += part.len();
+        part
+    }
+
+    fn fill(&mut self, mut buffer: &mut [u8]) {
+        while !buffer.is_empty() {
+            let part = self.next(buffer.len());
+            buffer[..part.len()].copy_from_slice(part);
+            buffer = &mut buffer[part.len()..];
+        }
+    }
+}
+
+/// A block of which a write keeps a part: where it was when it was read.
+#[derive(Clone, Copy)]
+struct Edge {
+    block: u64,
+    place: Option<u64>,
+    version: u64,
+}
+
+/// A write that is prepared: its data is on its way to new blocks.
+struct Prepared {
+    runs: Runs,
+    edges: SmallVec<[Edge; 2]>,
+    flushed: Option<Flushed>,
+}
+
+enum Attempt {
+    Done(u64),
+    /// An old block changed meanwhile.
+    Again,
+    /// The file became shorter: this is no overwrite any more.
+    Extends,
+}
+
+/// The range of a write, in bytes and in blocks that need a new place.
+#[derive(Clone, Copy)]
+struct Range {
+    offset: u64,
+    end: u64,
+    /// Bytes at the start that go to the last block in place, beyond the size.
+    in_place: u64,
+}
+
+impl Range {
+    fn first_block(&self) -> u64 {
+        (self.offset + self.in_place) / BLOCK_SIZE
+    }
+
+    fn blocks(&self) -> u64 {
+        if self.offset + self.in_place == self.end {
+            0
+        } else {
+            self.end.div_ceil(BLOCK_SIZE) - self.first_block()
+        }
+    }
+}
+
+/// True for a place that holds data.
+pub(crate) fn is_written(raw: u64) -> bool {
+    raw & place::UNWRITTEN == 0
+}
+
+fn media_offset(raw: u64) -> u64 {
+    Block(raw & place::BLOCK_MASK).offset()
+}
+
+impl<P: Pm> Shared<P> {
+    pub(crate) fn read(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        buffer: &mut [u8],
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        let map = inode.file()?;
+        let size = inode.size();
+        if offset >= size || buffer.is_empty() {
+            return Ok(0);
+        }
+        let len = buffer.len().min((size - offset) as usize);
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            match self.read_run(map, at, &mut buffer[done..len]) {
+                Ok(count) => done += count,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error.object(format!("inode {} at byte {at}", inode.number))),
+            }
+        }
+        if let Some(now) = now {
+            self.note_read(inode, now);
+        }
+        Ok(done)
+    }
+
+    #[inline]
+    fn read_run(&self, map: &BlockMap, at: u64, buffer: &mut [u8]) -> Result<usize> {
+        let within = (at % BLOCK_SIZE) as usize;
+        let blocks = ((within + buffer.len()) as u64).div_ceil(BLOCK_SIZE);
+        map.read_at(at / BLOCK_SIZE, blocks, |place, len| {
+            let count = (len as usize * BLOCK - within).min(buffer.len());
+            match place {
+                Some(raw) if is_written(raw) => {
+                    self.pm.read(media_offset(raw) + within as u64, &mut buffer[..count])?;
+                }
+                _ => buffer[..count].fill(0),
+            }
+            Ok(count)
+        })
+    }
+
+    /// relatime: atime follows a read when it is not newer than mtime and ctime, or a day old. It is kept in DRAM.
+    fn note_read(&self, inode: &Inode, now: Timestamp) {
+        let old = now.secs.saturating_sub(inode.atime_secs.load(Ordering::Relaxed)) > RELATIME_SECS;
+        if !(old || inode.atime_due.load(Ordering::Relaxed)) || self.read_only {
+            return;
+        }
+        let mut attr = inode.attr.write();
+        attr.atime = now;
+        inode.atime_secs.store(now.secs, Ordering::Relaxed);
+        inode.atime_due.store(attr.atime <= attr.mtime || attr.atime <= attr.ctime, Ordering::Relaxed);
+        inode.lazy.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn write(
+        &self,
+        inode: &Arc<Inode>,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        now: Timestamp,
+    ) -> Result<u64> {
+        inode.file()?;
+        let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
+        let forbidden =
+            if at == WriteAt::End { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };
+        inode.check_flags(forbidden)?;
+        if let WriteAt::Offset(offset) = at {
+            let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE_SIZE);
+            let end = end.ok_or(Error::new(Kind::FileTooBig))?;
+            if len == 0 {
+                return Ok(offset);
+            }
+            if end <= inode.size() {
+                let range = Range { offset, end, in_place: 0 };
+                if let Some(offset) = self.write_range(inode, range, data, now, false)? {
+                    return Ok(offset);
+                }
+            }
+        }
+        let mut trim = inode.extend.lock();
+        self.finish_trim(inode, &mut trim);
+        let size = inode.size();
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => size,
+        };
+        let end = offset
+            .checked_add(len)
+            .filter(|&end| end <= MAX_FILE_SIZE)
+            .ok_or(Error::new(Kind::FileTooBig))?;
+        if len == 0 {
+            return Ok(offset);
+        }
+        let in_place = self.bytes_in_place(inode.file()?, size, offset, end);
+        let range = Range { offset, end, in_place };
+        // While `extend` is held no write "becomes" an extension: `None` cannot be.
+        self.write_range(inode, range, data, now, true).map(|offset| offset.unwrap_or(range.offset))
+    }
+
+    /// How many bytes of an extending write go into the file's last block, beyond its size.
+    fn bytes_in_place(&self, map: &BlockMap, size: u64, offset: u64, end: u64) -> u64 {
+        let last = size / BLOCK_SIZE;
+        if size.is_multiple_of(BLOCK_SIZE) || offset < size || offset / BLOCK_SIZE != last {
+            return 0;
+        }
+        match map.find(last, 1).0 {
+            Some(raw) if is_written(raw) => end.min((last + 1) * BLOCK_SIZE) - offset,
+            _ => 0,
+        }
+    }
+
+    /// Writes a range; `None` when it should be an overwrite and is none any more.
+    fn write_range(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range,
+        data: &[IoSlice<'_>],
+        now: Timestamp,
+        extends: bool,
+    ) -> Result<Option<u64>> {
+        for turn in 0.. {
+            let (prepared, log) = if turn < OPTIMISTIC_WRITES {
+                let runs = self.allocate(range.blocks(), Purpose::Data)?;
+                let prepared = self.prepare(inode, range, runs, data)?;
+                (prepared, inode.log.lock())
+            } else {
+                let log = inode.log.lock();
+                let mut runs = Runs::new();
+                self.alloc.allocate(range.blocks(), Purpose::Data, &mut runs)?;
+                (self.prepare(inode, range, runs, data)?, log)
+            };
+            let runs = prepared.runs.clone();
+            match self.commit_write(inode, log, range, prepared, data, now, extends) {
+                Ok(Attempt::Done(offset)) => return Ok(Some(offset)),
+                Ok(Attempt::Again) => self.free_runs(&runs),
+                Ok(Attempt::Extends) => {
+                    self.free_runs(&runs);
+                    return Ok(None);
+                }
+                Err(error) => {
+                    self.free_runs(&runs);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Copies the data to new blocks, with what is kept of the old ones.
+    fn prepare(&self, inode: &Inode, range: Range, runs: Runs, data: &[IoSlice<'_>]) -> Result<Prepared> {
+        let mut prepared = Prepared { runs, edges: SmallVec::new(), flushed: None };
+        let result = self.copy_data(inode, range, &mut prepared, data);
+        if let Err(error) = result {
+            self.free_runs(&prepared.runs);
+            return Err(error);
+        }
+        Ok(prepared)
+    }
+
+    fn copy_data(
+        &self,
+        inode: &Inode,
+        range: Range,
+        prepared: &mut Prepared,
+        data: &[IoSlice<'_>],
+    ) -> Result<()> {
+        let map = inode.file()?;
+        let size = inode.size();
+        let mut source = Source::new(data);
+        skip(&mut source, range.in_place);
+        let mut at = range.offset + range.in_place;
+        let mut flushed: Option<Flushed> = None;
+        let mut join = |next: Flushed| {
+            flushed = Some(match flushed.take() {
+                Some(earlier) => earlier.and(next),
+                None => next,
+            });
+        };
+        for run in &prepared.runs {
+            let mut media = run.start.offset();
+            let media_end = media + run.len * BLOCK_SIZE;
+            while media < media_end && at < range.end {
+                let within = (at % BLOCK_SIZE) as usize;
+                let left = (range.end - at) as usize;
+                // A partial block keeps what the old one has before, and up to the size behind, the data.
+                let ends_inside = within + left < BLOCK && range.end < size;
+                if within != 0 || ends_inside {
+                    let count = left.min(BLOCK - within);
+                    let mut block = [0u8; BLOCK];
+                    let edge = self.read_edge(map, at / BLOCK_SIZE, size, &mut block)?;
+                    prepared.edges.push(edge);
+                    source.fill(&mut block[within..within + count]);
+                    join(self.pm.copy(media, &block)?);
+                    at += count as u64;
+                    media += BLOCK_SIZE;
+                    continue;
+                }
+                // Whole blocks; the last may be short when nothing of the file lies behind it.
+                let mut count = left.min((media_end - media) as usize);
+                if count % BLOCK != 0 && range.end < size {
+                    count -= count % BLOCK;
+                }
+                let part = source.next(count);
+                join(self.pm.copy(media, part)?);
+                let mut copied = part.len();
+                while copied < count {
+                    let part = source.next(count - copied);
+                    join(self.pm.copy(media + copied as u64, part)?);
+                    copied += part.len();
+                }
+                at += count as u64;
+                media += (count as u64).next_multiple_of(BLOCK_SIZE);
+            }
+        }
+        prepared.flushed = flushed;
+        Ok(())
+    }
+
+    /// Reads an old block of which a part is kept. Bytes beyond the size, holes and unwritten blocks are zeros.
+    fn read_edge(&self, map: &BlockMap, block: u64, size: u64, buffer: &mut [u8; BLOCK]) -> Result<Edge> {
+        let version = map.version(block);
+        let place = map.read_at(block, 1, |place, _| {
+            match place {
+                Some(raw) if is_written(raw) => self.pm.read(media_offset(raw), buffer)?,
+                _ => buffer.fill(0),
+            }
+            Ok(place)
+        })?;
+        let valid = size.saturating_sub(block * BLOCK_SIZE).min(BLOCK_SIZE) as usize;
+        buffer[valid..].fill(0);
+        Ok(Edge { block, place, version })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
+    fn commit_write(
+        &self,
+        inode: &Arc<Inode>,
+        mut log: MutexGuard<'_, Log>,
+        range: Range,
+        prepared: Prepared,
+        data: &[IoSlice<'_>],
+        now: Timestamp,
+        extends: bool,
+    ) -> Result<Attempt> {
+        let map = inode.file()?;
+        let size = inode.size();
+        if !extends && range.end > size {
+            return Ok(Attempt::Extends);
+        }
+        for edge in &prepared.edges {
+            if map.find(edge.block, 1).0 != edge.place || map.version(edge.block) != edge.version {
+                return Ok(Attempt::Again);
+            }
+        }
+        let mut flushed = prepared.flushed;
+        let mut changes = Changes::new();
+        if extends {
+            let gap_end = if range.in_place > 0 { range.offset } else { range.offset.max(size) };
+            join(&mut flushed, self.zero_gap(map, size, gap_end)?);
+        }
+        if range.in_place > 0 {
+            let block = range.offset / BLOCK_SIZE;
+            let Some(raw) = map.find(block, 1).0.filter(|&raw| is_written(raw)) else {
+                return Ok(Attempt::Again);
+            };
+            let mut source = Source::new(data);
+            let mut at = media_offset(raw) + range.offset % BLOCK_SIZE;
+            let mut left = range.in_place as usize;
+            while left > 0 {
+                let part = source.next(left);
+                join(&mut flushed, Some(self.pm.copy(at, part)?));
+                at += part.len() as u64;
+                left -= part.len();
+            }
+            changes.push(Change { start: block, len: 1, place: Some(raw), kept: 1 });
+        }
+        let mut start = range.first_block();
+        for run in &prepared.runs {
+            changes.push(Change { start, len: run.len, place: Some(run.start.0), kept: 0 });
+            start += run.len;
+        }
+        if log.head == NO_PAGE {
+            restate(map, &mut changes);
+        }
+        let after = flushed.map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
+        let freed = self.commit_changes(inode, &mut log, &changes, size.max(range.end), now, after)?;
+        drop(log);
+        for piece in freed {
+            self.free_piece(piece);
+        }
+        Ok(Attempt::Done(range.offset))
+    }
+
+    /// Zeroes the part of the last block that lies behind the size, before the size grows to `until` or beyond.
+    pub(crate) fn zero_gap(&self, map: &BlockMap, size: u64, until: u64) -> Result<Option<Flushed>> {
+        let end = until.min(size.next_multiple_of(BLOCK_SIZE));
+        if end <= size {
+            return Ok(None);
+        }
+        match map.find(size / BLOCK_SIZE, 1).0 {
+            Some(raw) if is_written(raw) => {
+                self.pm.zero(media_offset(raw) + size % BLOCK_SIZE, end - size).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Commits new places of parts of a file, and its size and times, as one operation; gives back what they replaced.
+    pub(crate) fn commit_changes(
+        &self,
+        inode: &Inode,
+        log: &mut Log,
+        changes: &[Change],
+        size: u64,
+        now: Timestamp,
+        after: Durable,
+    ) -> Result<Freed> {
+        let mut batch = Batch::default();
+        for change in changes {
+            match change.place {
+                Some(raw) => push_extents(&mut batch, change, raw, size, now),
+                None => batch.push_line(&hole_entry(change, size, now)),
+            }
+        }
+        let placed = commit(self, inode, log, &mut batch, after)?;
+        let map = inode.file()?;
+        let mut freed = Freed::new();
+        let mut entry = 0;
+        for change in changes {
+            let mut at = change.start;
+            let end = change.start + change.len;
+            while at < end {
+                // One entry names any hole, and an extent up to a limit.
+                let len = if change.place.is_some() { (end - at).min(MAX_ENTRY_BLOCKS) } else { end - at };
+                let kept = (change.start + change.kept).clamp(at, at + len) - at;
+                let owner = placed[entry].0;
+                entry += 1;
+                let raw = change.place.map(|raw| raw + (at - change.start));
+                let part = Change { start: at, len, place: raw, kept };
+                apply_change(inode, map, log, &part, owner, &mut freed);
+                at += len;
+            }
+        }
+        inode.size.store(size, Ordering::Release);
+        inode.touch(now);
+        Ok(freed)
+    }
+
+    /// Frees the blocks that a truncation left behind.
+    pub(crate) fn finish_trim(&self, inode: &Inode, trim: &mut Trim) {
+        let Some(first) = trim.0.take() else { return };
+        let Ok(map) = inode.file() else { return };
+        let mut freed = Vec::new();
+        {
+            let mut log = inode.log.lock();
+            if log.dead_inode {
+                return;
+            }
+            map.replace(first, MAX_FILE_SIZE / BLOCK_SIZE - first, None, 0, |piece| {
+                log.release(piece.owner, piece.len);
+                freed.push(piece);
+            });
+            inode.trimming.store(false, Ordering::Release);
+        }
+        for piece in freed {
+            inode.blocks.fetch_sub(piece.len, Ordering::Relaxed);
+            self.free_piece(piece);
+        }
+    }
+}
+
+/// Blocks that one entry can name.
+const MAX_ENTRY_BLOCKS: u64 = u32::MAX as u64;
+
+fn push_extents(batch: &mut Batch, change: &Change, raw: u64, size: u64, now: Timestamp) {
+    let mut done = 0;
+    while done < change.len {
+        let len = (change.len - done).min(MAX_ENTRY_BLOCKS);
+        let mut entry = WriteEntry {
+            place: raw + done,
+            file_block: change.start + done,
+            blocks: len as u32,
+            size,
+            mtime: now.pack(),
+            ..WriteEntry::default()
+        };
+        entry.header.kind = kind::WRITE;
+        batch.push_line(&entry);
+        done += len;
+    }
+}
+
+fn hole_entry(change: &Change, size: u64, now: Timestamp) -> crate::format::HoleEntry {
+    let mut entry = crate::format::HoleEntry {
+        file_block: change.start,
+        blocks: change.len,
+        size,
+        mtime: now.pack(),
+        ..crate::format::HoleEntry::default()
+    };
+    entry.header.kind = kind::HOLE;
+    entry
+}
+
+/// Changes the index after a commit. What was at the kept blocks stays allocated; the rest goes to `freed`.
+fn apply_change(
+    inode: &Inode,
+    map: &BlockMap,
+    log: &mut Log,
+    change: &Change,
+    owner: u32,
+    freed: &mut Freed,
+) {
+    let mut removed = 0;
+    if change.place.is_some() {
+        log.hold(owner, change.len);
+    }
+    if change.kept > 0 {
+        map.replace(change.start, change.kept, change.place, owner, |piece| {
+            log.release(piece.owner, piece.len);
+            removed += piece.len;
+        });
+    }
+    if change.len > change.kept {
+        let place = change.place.map(|raw| raw + change.kept);
+        map.replace(change.start + change.kept, change.len - change.kept, place, owner, |piece| {
+            log.release(piece.owner, piece.len);
+            removed += piece.len;
+            freed.push(piece);
+        });
+    }
+    let added = if change.place.is_some() { change.len } else { 0 };
+    if added >= removed {
+        inode.blocks.fetch_add(added - removed, Ordering::Relaxed);
+    } else {
+        inode.blocks.fetch_sub(removed - added, Ordering::Relaxed);
+    }
+}
+
+/// While the log is in the inode's few lines: joins the changes with each other and with the extent before them where
+/// they continue it on media, so that one entry says what several said and theirs become free.
+fn restate(map: &BlockMap, changes: &mut Changes) {
+    if changes.len() == 2 && changes[1].kept == 0 && continues(&changes[0], &changes[1]) {
+        changes[0].len += changes[1].len;
+        changes.pop();
+    }
+    let [change] = changes.as_mut_slice() else { return };
+    let Some(raw) = change.place else { return };
+    let leaf_start = change.start - change.start % 512;
+    let mut before: Option<Piece> = None;
+    map.for_each(leaf_start, change.start - leaf_start, |piece| before = Some(piece));
+    if let Some(piece) = before
+        && piece.owner >= INLINE
+        && piece.start + piece.len == change.start
+        && piece.place + piece.len == raw
+    {
+        *change = Change {
+            start: piece.start,
+            len: piece.len + change.len,
+            place: Some(piece.place),
+            kept: piece.len + change.kept,
+        };
+    }
+}
+
+fn continues(first: &Change, second: &Change) -> bool {
+    first.start + first.len == second.start
+        && first.kept == first.len
+        && first.place.is_some_and(|raw| second.place == Some(raw + first.len))
+}
+
+fn join(flushed: &mut Option<Flushed>, next: Option<Flushed>) {
+    if let Some(next) = next {
+        *flushed = Some(match flushed.take() {
+            Some(earlier) => earlier.and(next),
+            None => next,
+        });
+    }
+}
+
+fn skip(source: &mut Source<'_>, mut count: u64) {
+    while count > 0 {
+        count -= source.next(count as usize).len() as u64;
+    }
+}

@@ -1,0 +1,254 @@
+//! The state of a mounted file system, kept apart from the state of its inodes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nacre_engine::{Error, InodeId, Kind, Result};
+use nacre_media::{Flushed, Pm};
+use parking_lot::{Mutex, RwLock};
+use zerocopy::IntoBytes;
+
+use crate::alloc::{Allocator, Purpose, Run, Runs};
+use crate::blockmap::Piece;
+use crate::format::{INODE_CACHED_OFFSET, MAX_FILE_SIZE, RawInode, inode_seed, place};
+use crate::inode::{Body, Graveyard, Inode, Node};
+use crate::load::{LoadContext, load_inode};
+use crate::scan::{Ending, LogSource, read_inode};
+use crate::superblock::Superblock;
+use crate::table::InodeTable;
+
+/// A file with more blocks is freed in the background.
+const FREE_AT_ONCE: u64 = 512;
+
+/// Numbers of transactions: operations that span two logs.
+pub(crate) struct Transactions {
+    pub(crate) next: AtomicU64,
+    /// All smaller ones are committed in both their logs, durably so in the superblock.
+    pub(crate) settled: AtomicU64,
+    /// Held shared from taking a number to the fence, and exclusively to settle.
+    pub(crate) gate: RwLock<()>,
+}
+
+/// What all operations share.
+pub(crate) struct Shared<P> {
+    pub(crate) pm: Arc<P>,
+    pub(crate) seed: u32,
+    pub(crate) hash_seed: u64,
+    pub(crate) superblock: Mutex<Superblock>,
+    pub(crate) alloc: Allocator,
+    pub(crate) inodes: InodeTable,
+    pub(crate) graveyard: Arc<Graveyard>,
+    pub(crate) transactions: Transactions,
+    /// Directories that move to another directory do so one at a time, so that no cycle can arise.
+    pub(crate) move_directories: Mutex<()>,
+    pub(crate) read_only: bool,
+    /// Truncated files whose blocks are still to be freed. Bounded by the number of files.
+    pub(crate) trims: Mutex<Vec<Arc<Inode>>>,
+    /// A background thread frees what is large.
+    pub(crate) background: bool,
+    pub(crate) stopping: AtomicBool,
+    /// First block that files may use.
+    pub(crate) first_data_block: u64,
+    pub(crate) device_blocks: u64,
+}
+
+impl<P: Pm> Shared<P> {
+    /// Holds an inode; reads it from media when it is not in DRAM.
+    #[inline]
+    pub(crate) fn hold(&self, number: u64) -> Result<Node> {
+        let slot = self.inodes.slot(number)?;
+        if let Some(inode) = &*slot.read() {
+            inode.holds.fetch_add(1, Ordering::Relaxed);
+            return Ok(Node::from_held(Arc::clone(inode)));
+        }
+        self.hold_from_media(number)
+    }
+
+    fn hold_from_media(&self, number: u64) -> Result<Node> {
+        let slot = self.inodes.slot(number)?;
+        let mut slot = slot.write();
+        if slot.is_none() {
+            if !self.inodes.is_used(number) {
+                return Err(Error::new(Kind::Stale));
+            }
+            *slot = Some(Arc::new(self.load(number)?));
+        }
+        let inode = slot.as_ref().ok_or(Error::new(Kind::Stale))?;
+        inode.holds.fetch_add(1, Ordering::Relaxed);
+        Ok(Node::from_held(Arc::clone(inode)))
+    }
+
+    /// Holds the inode with this name.
+    pub(crate) fn hold_id(&self, id: InodeId) -> Result<Node> {
+        let node = self.hold(id.number)?;
+        if node.inode.generation != id.generation || id.volume != 0 {
+            return Err(Error::new(Kind::Stale));
+        }
+        Ok(node)
+    }
+
+    fn load(&self, number: u64) -> Result<Inode> {
+        let address = self.inodes.address(number)?;
+        let raw = read_inode(&*self.pm, address)?;
+        let seed = inode_seed(self.seed, number, raw.generation);
+        if !raw.is_valid(seed) || !raw.cached_is_valid(seed) {
+            return Err(Error::corrupt(format!("inode {number}: header")));
+        }
+        let context = LoadContext {
+            hash_seed: self.hash_seed,
+            graveyard: &self.graveyard,
+            ending: Ending::Clean,
+            drop_last: false,
+        };
+        let source = LogSource { number, generation: raw.generation, seed, address };
+        Ok(load_inode(&*self.pm, source, &raw, &context)?.inode)
+    }
+
+    /// Refuses changes on a read-only mount.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.read_only { Err(Error::new(Kind::ReadOnly)) } else { Ok(()) }
+    }
+
+    /// Allocates blocks; when there are none, first frees what waits to be freed.
+    pub(crate) fn allocate(&self, blocks: u64, purpose: Purpose) -> Result<Runs> {
+        let mut runs = Runs::new();
+        if self.alloc.allocate(blocks, purpose, &mut runs).is_ok() {
+            return Ok(runs);
+        }
+        self.free_everything_waiting();
+        self.alloc.allocate(blocks, purpose, &mut runs)?;
+        Ok(runs)
+    }
+
+    pub(crate) fn free_runs(&self, runs: &[Run]) {
+        for &run in runs {
+            self.alloc.free(run);
+        }
+    }
+
+    /// Frees the blocks of pieces that left a block map.
+    pub(crate) fn free_piece(&self, piece: Piece) {
+        self.alloc.free(Run { start: nacre_engine::Block(piece.place & place::BLOCK_MASK), len: piece.len });
+    }
+
+    /// Writes the cached fields of an inode. The caller fences.
+    pub(crate) fn write_cached(&self, inode: &Inode) -> Result<Flushed> {
+        let parent = match &inode.body {
+            Body::Directory(directory) => directory.parent.load(Ordering::Relaxed),
+            _ => 0,
+        };
+        let links = if inode.is_directory() { 2 } else { inode.links() };
+        write_cached_fields(&*self.pm, inode.address, inode.seed, links, parent)
+    }
+
+    /// Makes every transaction so far settled: whoever reads a log later need not look for its other half.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let _gate = self.transactions.gate.write();
+        let next = self.transactions.next.load(Ordering::Relaxed);
+        if self.transactions.settled.load(Ordering::Relaxed) < next {
+            let mut superblock = self.superblock.lock();
+            superblock.raw.settled_transactions = next;
+            superblock.write(&*self.pm)?;
+            self.transactions.settled.store(next, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Reclaims inodes without links whose last holder is gone.
+    pub(crate) fn reclaim_buried(&self) {
+        for number in self.graveyard.take() {
+            self.reclaim(number);
+        }
+    }
+
+    /// Gives an inode and everything it has back, unless it is held or linked again.
+    pub(crate) fn reclaim(&self, number: u64) {
+        let Ok(slot) = self.inodes.slot(number) else { return };
+        let inode = {
+            let mut slot = slot.write();
+            match &*slot {
+                Some(inode) if inode.links() == 0 && inode.holds.load(Ordering::Acquire) == 0 => slot.take(),
+                _ => None,
+            }
+        };
+        if let Some(inode) = inode {
+            self.free_inode(&inode);
+        }
+    }
+
+    /// Frees the contents and the number of an inode that nobody can reach any more.
+    pub(crate) fn free_inode(&self, inode: &Inode) {
+        let mut log = inode.log.lock();
+        if std::mem::replace(&mut log.dead_inode, true) {
+            return;
+        }
+        if log.last_transaction >= self.transactions.settled.load(Ordering::Relaxed)
+            && log.last_transaction != 0
+            && self.settle().is_err()
+        {
+            // Its pages cannot be reused before its transactions are settled: leave them to the next recovery.
+            return;
+        }
+        if let Body::File(map) = &inode.body {
+            map.for_each(0, MAX_FILE_SIZE / nacre_engine::BLOCK_SIZE, |piece| self.free_piece(piece));
+        }
+        self.free_runs(&self.xattr_runs(inode));
+        for run in log.blocks() {
+            self.alloc.free(run);
+        }
+        drop(log);
+        self.inodes.free(inode.number);
+    }
+
+    /// Reclaims an inode that just lost its last link: now when it is small, else in the background.
+    pub(crate) fn unlinked(&self, node: Node) {
+        if self.background && node.inode.blocks.load(Ordering::Relaxed) > FREE_AT_ONCE {
+            return; // dropping the node buries it
+        }
+        let number = node.inode.number;
+        if node.inode.holds.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // The hold is given up here instead of in `Node::drop`, which would bury the inode.
+            node.forget_hold();
+            self.reclaim(number);
+        } else {
+            node.forget_hold();
+        }
+    }
+
+    /// Frees everything that waits to be freed.
+    pub(crate) fn free_everything_waiting(&self) {
+        self.reclaim_buried();
+        let waiting = std::mem::take(&mut *self.trims.lock());
+        for inode in waiting {
+            // Whoever holds the lock changes the size, and trims first.
+            if let Some(mut trim) = inode.extend.try_lock() {
+                self.finish_trim(&inode, &mut trim);
+            }
+        }
+    }
+
+    /// What the background thread does until the unmount.
+    pub(crate) fn run_background(&self) {
+        while !self.stopping.load(Ordering::Acquire) {
+            self.graveyard.wait();
+            self.free_everything_waiting();
+        }
+    }
+}
+
+/// Writes the cached fields of the inode at `address`. The caller fences.
+pub(crate) fn write_cached_fields(
+    pm: &impl Pm,
+    address: u64,
+    seed: u32,
+    links: u32,
+    parent: u64,
+) -> Result<Flushed> {
+    let checksum = RawInode::compute_cached_checksum(links, parent, seed);
+    let mut bytes = [0u8; 16];
+    bytes[..4].copy_from_slice(links.as_bytes());
+    bytes[4..8].copy_from_slice(checksum.as_bytes());
+    bytes[8..].copy_from_slice(parent.as_bytes());
+    let stored = pm.store(address + INODE_CACHED_OFFSET, &bytes)?;
+    Ok(pm.flush(stored))
+}

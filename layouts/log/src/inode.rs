@@ -1,0 +1,258 @@
+//! An inode in DRAM: its attributes, its log, and the index of its contents.
+//!
+//! What is here is rebuilt from the log when the inode is first used. A [`Node`] holds an inode for a caller.
+//!
+//! Locks, in the order in which they are taken: `extend`, `log`, then `attr`, a directory's index, a leaf of the block
+//! map, `xattrs`. Two logs are locked in the order of their inode numbers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, Timestamp};
+use parking_lot::{Mutex, RwLock};
+
+use crate::blockmap::BlockMap;
+use crate::commit::Log;
+use crate::directory::Directory;
+use crate::xattr::XattrIndex;
+
+/// The attributes that an attribute entry carries, without the size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Attributes {
+    pub(crate) mode: u16,
+    pub(crate) policy: u16,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) flags: u32,
+    pub(crate) atime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+}
+
+/// What an inode contains.
+pub(crate) enum Body {
+    /// A regular file, or a symbolic link whose target is in a block.
+    File(BlockMap),
+    Directory(Box<Directory>),
+    /// The target of a symbolic link that is in the inode.
+    Symlink(Box<[u8]>),
+    /// A device node, fifo or socket.
+    Special,
+}
+
+/// One inode.
+pub(crate) struct Inode {
+    pub(crate) number: u64,
+    pub(crate) generation: u32,
+    pub(crate) kind: FileKind,
+    /// Seed of the checksums of everything that belongs to this inode.
+    pub(crate) seed: u32,
+    pub(crate) rdev: u32,
+    pub(crate) btime: Timestamp,
+    /// Where its 256 bytes are on media.
+    pub(crate) address: u64,
+    /// Callers that hold it.
+    pub(crate) holds: AtomicU32,
+    /// Names that refer to it. Changed under the `attr` lock. Of a directory: 1 while it has its name, 0 after.
+    pub(crate) links: AtomicU32,
+    pub(crate) size: AtomicU64,
+    /// Blocks of data.
+    pub(crate) blocks: AtomicU64,
+    /// It never had a name and may still be given one.
+    pub(crate) unnamed: AtomicBool,
+    /// The next sequence number of the log: it grows with every commit.
+    pub(crate) change: AtomicU64,
+    /// The next read changes atime (relatime).
+    pub(crate) atime_due: AtomicBool,
+    /// Attributes in DRAM are newer than in the log (atime, and ctime after a change of links).
+    pub(crate) lazy: AtomicBool,
+    /// The links or the parent are not what media has cached; the unmount writes them.
+    pub(crate) cached_changed: AtomicBool,
+    /// Seconds of atime, for the once-a-day rule of relatime.
+    pub(crate) atime_secs: AtomicI64,
+    /// `extend` holds a trim.
+    pub(crate) trimming: AtomicBool,
+    /// No change of size is under way while this is held; see `file`.
+    pub(crate) extend: Mutex<Trim>,
+    pub(crate) log: Mutex<Log>,
+    pub(crate) attr: RwLock<Attributes>,
+    pub(crate) xattrs: Mutex<Option<Box<XattrIndex>>>,
+    pub(crate) body: Body,
+    pub(crate) graveyard: Arc<Graveyard>,
+}
+
+/// Blocks beyond the size that a truncation has still to free, from this block on.
+#[derive(Debug, Default)]
+pub(crate) struct Trim(pub(crate) Option<u64>);
+
+/// Inodes without links whose last holder went away and that nobody has reclaimed yet. Bounded by the number of
+/// inodes.
+#[derive(Default)]
+pub(crate) struct Graveyard {
+    waiting: Mutex<Waiting>,
+    /// There are numbers; looked at without the lock.
+    filled: AtomicBool,
+    waker: parking_lot::Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    numbers: Vec<u64>,
+    /// Something else is to be done.
+    nudged: bool,
+}
+
+impl Graveyard {
+    pub(crate) fn bury(&self, number: u64) {
+        self.waiting.lock().numbers.push(number);
+        self.filled.store(true, Ordering::Release);
+        self.waker.notify_one();
+    }
+
+    pub(crate) fn take(&self) -> Vec<u64> {
+        if !self.filled.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut waiting = self.waiting.lock();
+        self.filled.store(false, Ordering::Release);
+        std::mem::take(&mut waiting.numbers)
+    }
+
+    /// Waits until there may be something to do.
+    pub(crate) fn wait(&self) {
+        let mut waiting = self.waiting.lock();
+        if waiting.numbers.is_empty() && !waiting.nudged {
+            self.waker.wait(&mut waiting);
+        }
+        waiting.nudged = false;
+    }
+
+    /// Wakes the background thread: there is something other than an inode to free, or it is to end.
+    pub(crate) fn nudge(&self) {
+        self.waiting.lock().nudged = true;
+        self.waker.notify_all();
+    }
+}
+
+impl Inode {
+    pub(crate) fn id(&self) -> InodeId {
+        InodeId { number: self.number, generation: self.generation, volume: 0 }
+    }
+
+    pub(crate) fn directory(&self) -> Result<&Directory> {
+        match &self.body {
+            Body::Directory(directory) => Ok(directory),
+            _ => Err(Error::new(Kind::NotDirectory)),
+        }
+    }
+
+    /// The block map of a regular file.
+    pub(crate) fn file(&self) -> Result<&BlockMap> {
+        match &self.body {
+            Body::File(map) if self.kind == FileKind::Regular => Ok(map),
+            Body::Directory(_) => Err(Error::new(Kind::IsDirectory)),
+            _ => Err(Error::new(Kind::InvalidInput)),
+        }
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// A truncation has not yet freed what it took away, or a change of size is under way.
+    pub(crate) fn trim_is_pending(&self) -> bool {
+        self.trimming.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn links(&self) -> u32 {
+        self.links.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn attr(&self) -> Attr {
+        let attributes = *self.attr.read();
+        let (links, size) = match &self.body {
+            Body::Directory(directory) => {
+                let links = if self.links() == 0 { 0 } else { 2 + directory.subdirectories() };
+                (links, directory.len() as u64 * 64)
+            }
+            _ => (self.links(), self.size()),
+        };
+        Attr {
+            id: self.id(),
+            kind: self.kind,
+            mode: u32::from(attributes.mode),
+            links,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            rdev: u64::from(self.rdev),
+            size,
+            allocated: self.blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
+            atime: attributes.atime,
+            mtime: attributes.mtime,
+            ctime: attributes.ctime,
+            btime: self.btime,
+            flags: attributes.flags,
+            change: self.change.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The inode must not be changed in the way that `what` forbids.
+    pub(crate) fn check_flags(&self, forbidden: u32) -> Result<()> {
+        if self.attr.read().flags & forbidden != 0 { Err(Error::new(Kind::NotPermitted)) } else { Ok(()) }
+    }
+
+    /// Sets mtime and ctime after a commit.
+    pub(crate) fn touch(&self, now: Timestamp) {
+        let mut attr = self.attr.write();
+        attr.mtime = now;
+        attr.ctime = now;
+        drop(attr);
+        if !self.atime_due.load(Ordering::Relaxed) {
+            self.atime_due.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// An inode that a caller holds.
+pub struct Node {
+    pub(crate) inode: Arc<Inode>,
+    /// The hold was given up already.
+    gone: bool,
+}
+
+impl Node {
+    /// Takes over one hold that was counted already.
+    pub(crate) fn from_held(inode: Arc<Inode>) -> Node {
+        Node { inode, gone: false }
+    }
+
+    /// Drops the node without giving up its hold: that was done already.
+    pub(crate) fn forget_hold(mut self) {
+        self.gone = true;
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Node({}/{})", self.inode.number, self.inode.generation)
+    }
+}
+
+impl Clone for Node {
+    fn clone(&self) -> Node {
+        self.inode.holds.fetch_add(1, Ordering::Relaxed);
+        Node { inode: Arc::clone(&self.inode), gone: false }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if !self.gone && self.inode.holds.fetch_sub(1, Ordering::AcqRel) == 1 && self.inode.links() == 0 {
+            self.inode.graveyard.bury(self.inode.number);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The contract of a layout, implemented: each operation checks that it may write and goes to its module.
+
+use std::io::IoSlice;
+use std::ops::ControlFlow;
+
+use nacre_engine::{
+    Attr, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode, FileBlock, FileKind,
+    FsStat, InodeId, Kind, Names, NewInode, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp,
+    WriteAt, XattrMode,
+};
+use nacre_media::Pm;
+
+use crate::directory::Dentry;
+use crate::file::is_written;
+use crate::format::{CHUNK_INODES, MAX_FILE_SIZE, MAX_XATTR_SIZE, place};
+use crate::fs::Shared;
+use crate::inode::{Body, Inode, Node};
+use crate::mount::LogFs;
+use crate::rename::Side;
+
+/// Entries of a directory that are read under its lock at a time.
+const READ_DIR_BATCH: usize = 128;
+
+impl<P: Pm> LogFs<P> {
+    fn writable(&self) -> Result<&Shared<P>> {
+        self.shared.check_writable()?;
+        Ok(&self.shared)
+    }
+}
+
+impl<P: Pm> Names for LogFs<P> {
+    type Node = Node;
+
+    fn root(&self) -> Node {
+        self.root
+            .clone()
+            .unwrap_or_else(|| unreachable!("the root is held until the unmount consumes the file system"))
+    }
+
+    fn node(&self, id: InodeId) -> Result<Node> {
+        self.shared.hold_id(id)
+    }
+
+    fn node_by_number(&self, number: u64) -> Result<Node> {
+        self.shared.hold(number)
+    }
+
+    fn id(&self, node: &Node) -> InodeId {
+        node.inode.id()
+    }
+
+    fn kind(&self, node: &Node) -> FileKind {
+        node.inode.kind
+    }
+
+    fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {
+        self.shared.lookup(&dir.inode, name)
+    }
+
+    fn parent(&self, dir: &Node) -> Result<Node> {
+        let parent = dir.inode.directory()?.parent.load(std::sync::atomic::Ordering::Relaxed);
+        self.shared.hold(parent)
+    }
+
+    fn create(&self, dir: &Node, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
+        self.writable()?.create(&dir.inode, name, new)
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
+        self.writable()?.create_unnamed(new)
+    }
+
+    fn link(&self, node: &Node, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.writable()?.link(&node.inode, &dir.inode, name, now)
+    }
+
+    fn unlink(&self, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.writable()?.unlink(&dir.inode, name, now)
+    }
+
+    fn rmdir(&self, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.writable()?.rmdir(&dir.inode, name, now)
+    }
+
+    fn rename(
+        &self,
+        from_dir: &Node,
+        from: &[u8],
+        to_dir: &Node,
+        to: &[u8],
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        let from = Side { dir: &from_dir.inode, name: from };
+        let to = Side { dir: &to_dir.inode, name: to };
+        self.writable()?.rename(from, to, mode, now)
+    }
+
+    fn read_dir(
+        &self,
+        dir: &Node,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let directory = dir.inode.directory()?;
+        let mut after = cookie;
+        loop {
+            let batch = directory.read(&*self.shared.pm, after, READ_DIR_BATCH)?;
+            for dentry in &batch {
+                after = dentry.cookie();
+                if visit(dir_entry(dentry)?).is_break() {
+                    return Ok(());
+                }
+            }
+            if batch.len() < READ_DIR_BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
+        match &node.inode.body {
+            Body::Symlink(target) => Ok(target.to_vec()),
+            Body::File(map) if node.inode.kind == FileKind::Symlink => {
+                let raw = map.find(0, 1).0.filter(|&raw| is_written(raw));
+                let raw =
+                    raw.ok_or_else(|| Error::corrupt(format!("inode {}: target", node.inode.number)))?;
+                let mut target = vec![0; node.inode.size().min(4095) as usize];
+                self.shared.pm.read(nacre_engine::Block(raw & place::BLOCK_MASK).offset(), &mut target)?;
+                Ok(target)
+            }
+            _ => Err(Error::new(Kind::InvalidInput)),
+        }
+    }
+
+    fn getattr(&self, node: &Node) -> Result<Attr> {
+        Ok(node.inode.attr())
+    }
+
+    fn setattr(&self, node: &Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        self.writable()?.setattr(&node.inode, change, now)
+    }
+
+    fn get_xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        self.shared.get_xattr(&node.inode, name)
+    }
+
+    fn list_xattrs(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
+        Ok(self.shared.list_xattrs(&node.inode))
+    }
+
+    fn set_xattr(
+        &self,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        how: XattrMode,
+        mode: Option<u32>,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.writable()?.set_xattr(&node.inode, name, value, how, mode, now)
+    }
+
+    fn remove_xattr(&self, node: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.writable()?.remove_xattr(&node.inode, name, now)
+    }
+}
+
+impl<P: Pm> Data for LogFs<P> {
+    fn read(&self, node: &Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
+        self.shared.read(&node.inode, offset, buf, now)
+    }
+
+    fn write(
+        &self,
+        node: &Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        _durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        self.writable()?.write(&node.inode, at, data, now)
+    }
+
+    fn fallocate(
+        &self,
+        node: &Node,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.writable()?.fallocate(&node.inode, mode, offset, len, now)
+    }
+
+    fn seek(&self, node: &Node, offset: u64, to: SeekTo) -> Result<u64> {
+        self.shared.seek(&node.inode, offset, to)
+    }
+
+    fn sync(&self, node: &Node) -> Result<()> {
+        self.shared.persist_lazy(&node.inode)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        let mut lazy = Vec::new();
+        self.shared.inodes.for_each_loaded(|inode| {
+            if inode.lazy.load(std::sync::atomic::Ordering::Acquire) && inode.links() > 0 {
+                lazy.push(std::sync::Arc::clone(inode));
+            }
+        });
+        lazy.iter().try_for_each(|inode| self.shared.persist_lazy(inode))
+    }
+}
+
+impl<P: Pm> Extents for LogFs<P> {
+    fn resolve(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.shared.resolve(&node.inode, start, len)
+    }
+
+    fn stat(&self) -> FsStat {
+        let fs = &self.shared;
+        fs.free_everything_waiting();
+        let free = fs.alloc.free_blocks();
+        let available = fs.alloc.available_blocks();
+        let in_use = fs.inodes.in_use();
+        let inodes = fs.device_blocks.max(CHUNK_INODES);
+        // An inode takes a sixteenth of a block; space limits them like everything else.
+        let inodes_free = (available * 16).min(inodes.saturating_sub(in_use));
+        let mut index_bytes = fs.alloc.index_bytes() + fs.inodes.index_bytes();
+        fs.inodes.for_each_loaded(|inode| index_bytes += inode_bytes(inode));
+        FsStat {
+            blocks: fs.device_blocks - fs.first_data_block,
+            free,
+            available,
+            inodes,
+            inodes_free,
+            index_bytes,
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            durable_on_return: true,
+            atomic_write: true,
+            atomic_rename: true,
+            max_file_size: MAX_FILE_SIZE,
+            max_xattr_size: MAX_XATTR_SIZE,
+        }
+    }
+}
+
+fn dir_entry(dentry: &Dentry) -> Result<DirEntry<'_>> {
+    Ok(DirEntry {
+        cookie: dentry.cookie(),
+        name: dentry.name(),
+        id: InodeId { number: dentry.raw.inode, generation: dentry.raw.generation, volume: 0 },
+        kind: dentry.kind()?,
+    })
+}
+
+/// DRAM that an inode takes, an estimate.
+fn inode_bytes(inode: &Inode) -> u64 {
+    let body = match &inode.body {
+        Body::File(map) => map.heap_bytes(),
+        Body::Directory(directory) => directory.heap_bytes(),
+        Body::Symlink(target) => target.len() as u64,
+        Body::Special => 0,
+    };
+    let log = inode.log.lock().heap_bytes();
+    let xattrs = inode.xattrs.lock().as_ref().map_or(0, |index| index.heap_bytes());
+    size_of::<Inode>() as u64 + 16 + body + log + xattrs
+}

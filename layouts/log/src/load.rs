@@ -1,0 +1,423 @@
+//! Builds an inode in DRAM from its log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
+
+use nacre_engine::{BLOCK_SIZE, Error, FileKind, Result, Timestamp};
+use nacre_media::Pm;
+use parking_lot::{Mutex, RwLock};
+
+use crate::blockmap::BlockMap;
+use crate::collect::GROWTH;
+use crate::commit::{INLINE, Log, NO_PAGE, Owner, Page};
+use crate::directory::{Directory, NameHash, Slot};
+use crate::format::{
+    AttrEntry, DENTRY_NAME_OFFSET, DentryEntry, HoleEntry, MAX_FILE_SIZE, RawInode, RemoveEntry,
+    SYMLINK_TARGET_OFFSET, SymlinkEntry, WriteEntry, XattrEntry, flag, kind, place,
+};
+use crate::inode::{Attributes, Body, Graveyard, Inode, Trim};
+use crate::scan::{Ending, Entry, LogSource, Scan, Spot, scan_log};
+use crate::xattr;
+
+/// What an inode is built with.
+pub(crate) struct LoadContext<'a> {
+    pub(crate) hash_seed: u64,
+    pub(crate) graveyard: &'a Arc<Graveyard>,
+    pub(crate) ending: Ending,
+    /// The last batch is not committed.
+    pub(crate) drop_last: bool,
+}
+
+/// A directory's entries in the order of the log, while it is read.
+#[derive(Default)]
+pub(crate) struct Names {
+    /// (cookie, slot, kind, generation, alive), by cookie.
+    list: Vec<(u64, Slot, FileKind, u32, bool)>,
+}
+
+/// A name of a directory that was loaded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Child {
+    pub(crate) number: u64,
+    pub(crate) generation: u32,
+    pub(crate) kind: FileKind,
+    pub(crate) address: u64,
+}
+
+/// An inode that was built, and what the scan of its log found.
+pub(crate) struct Loaded {
+    pub(crate) inode: Inode,
+    pub(crate) scan: Scan,
+    pub(crate) children: Vec<Child>,
+}
+
+struct Builder<'a> {
+    number: u64,
+    hash_seed: u64,
+    kind: FileKind,
+    attributes: Attributes,
+    size: u64,
+    blocks: u64,
+    map: BlockMap,
+    names: Names,
+    symlink: Option<Box<[u8]>>,
+    xattrs: xattr::XattrSlot,
+    log: Log,
+    /// Owners of the pages by their index in the scan: the same, as pages are inserted in order.
+    pm_blocks: u64,
+    source: &'a LogSource,
+}
+
+/// Builds the inode whose validated bytes are `raw`.
+pub(crate) fn load_inode(
+    pm: &impl Pm,
+    source: LogSource,
+    raw: &RawInode,
+    context: &LoadContext<'_>,
+) -> Result<Loaded> {
+    let number = source.number;
+    let damaged = |what: &str| Error::corrupt(format!("inode {number}: {what}"));
+    let kind = FileKind::from_u8(raw.kind).ok_or_else(|| damaged("kind"))?;
+    let btime = Timestamp::unpack(raw.btime).ok_or_else(|| damaged("time of creation"))?;
+    if raw.mode & !0o7777 != 0 {
+        return Err(damaged("mode"));
+    }
+    let mut builder = Builder {
+        number,
+        hash_seed: context.hash_seed,
+        kind,
+        attributes: Attributes {
+            mode: raw.mode,
+            policy: raw.policy,
+            uid: raw.uid,
+            gid: raw.gid,
+            flags: raw.flags,
+            atime: btime,
+            mtime: btime,
+            ctime: btime,
+        },
+        size: 0,
+        blocks: 0,
+        map: BlockMap::default(),
+        names: Names::default(),
+        symlink: None,
+        xattrs: Mutex::new(None),
+        log: Log::default(),
+        pm_blocks: pm.len() / BLOCK_SIZE,
+        source: &source,
+    };
+    let scan =
+        scan_log(pm, source, raw, context.ending, context.drop_last, &mut |entry| builder.apply(entry))?;
+    Ok(builder.finish(raw, btime, scan, context.graveyard))
+}
+
+impl Builder<'_> {
+    fn apply(&mut self, entry: &Entry<'_>) -> Result<()> {
+        let owner = self.owner_of(entry);
+        match entry.header.kind {
+            kind::WRITE => self.apply_write(entry, owner)?,
+            kind::ATTR => self.apply_attr(entry)?,
+            kind::HOLE => {
+                let hole: HoleEntry = entry.get()?;
+                self.replace(hole.file_block, hole.blocks.min(MAX_FILE_SIZE / BLOCK_SIZE), None, owner);
+                self.set_size(hole.size, entry)?;
+                self.touch(hole.mtime, entry)?;
+            }
+            kind::DENTRY => self.apply_dentry(entry, owner)?,
+            kind::REMOVE => {
+                let remove: RemoveEntry = entry.get()?;
+                self.touch(remove.time, entry)?;
+                if let Some(owner) = self.names.remove(remove.cookie) {
+                    self.log.release(owner, 1);
+                }
+            }
+            kind::XATTR | kind::XATTR_REMOVE => self.apply_xattr(entry, owner)?,
+            kind::SYMLINK => {
+                let link: SymlinkEntry = entry.get()?;
+                let target =
+                    entry.bytes.get(SYMLINK_TARGET_OFFSET..).and_then(|b| b.get(..link.target_len as usize));
+                let target = target.filter(|t| !t.is_empty()).ok_or_else(|| self.damaged(entry, "target"))?;
+                self.symlink = Some(target.into());
+                self.size = target.len() as u64;
+            }
+            _ => {} // a transaction, or an unknown kind that may be skipped
+        }
+        Ok(())
+    }
+
+    /// Counts the entry in the log and says who owns what it gives.
+    fn owner_of(&mut self, entry: &Entry<'_>) -> Owner {
+        let owner = match entry.spot {
+            Spot::Inline(line) => INLINE + line as u32,
+            Spot::Page(page) => {
+                while self.log.pages.len() <= page {
+                    self.log.pages.push(empty_page());
+                }
+                page as u32
+            }
+        };
+        self.log.note_entry(owner, &entry.header, entry.bytes);
+        owner
+    }
+
+    fn apply_write(&mut self, entry: &Entry<'_>, owner: Owner) -> Result<()> {
+        let write: WriteEntry = entry.get()?;
+        let start = write.file_block & place::BLOCK_MASK;
+        let blocks = u64::from(write.blocks);
+        let first = write.place & place::BLOCK_MASK;
+        let tier = write.place >> place::TIER_SHIFT;
+        let in_range = blocks > 0
+            && (start + blocks) * BLOCK_SIZE <= MAX_FILE_SIZE
+            && tier == 0
+            && write.place & place::SHARED == 0
+            && first > 0
+            && first + blocks <= self.pm_blocks
+            && write.reserved == 0;
+        if !in_range || !matches!(self.kind, FileKind::Regular | FileKind::Symlink) {
+            return Err(self.damaged(entry, "extent"));
+        }
+        self.replace(start, blocks, Some(write.place), owner);
+        self.log.hold(owner, blocks);
+        self.blocks += blocks;
+        self.set_size(write.size, entry)?;
+        self.touch(write.mtime, entry)
+    }
+
+    fn apply_attr(&mut self, entry: &Entry<'_>) -> Result<()> {
+        let attr: AttrEntry = entry.get()?;
+        let time = |packed| Timestamp::unpack(packed).ok_or_else(|| self.damaged(entry, "time"));
+        self.attributes = Attributes {
+            mode: attr.mode & 0o7777,
+            policy: attr.policy,
+            uid: attr.uid,
+            gid: attr.gid,
+            flags: attr.flags,
+            atime: time(attr.atime)?,
+            mtime: time(attr.mtime)?,
+            ctime: time(attr.ctime)?,
+        };
+        if self.kind == FileKind::Regular {
+            self.set_size(attr.size, entry)?;
+            if entry.header.flags & flag::TRUNCATE != 0 {
+                let end = attr.size.div_ceil(BLOCK_SIZE);
+                self.replace(end, MAX_FILE_SIZE / BLOCK_SIZE - end, None, 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_dentry(&mut self, entry: &Entry<'_>, owner: Owner) -> Result<()> {
+        let dentry: DentryEntry = entry.get()?;
+        let end = DENTRY_NAME_OFFSET + usize::from(dentry.name_len);
+        let name = entry.bytes.get(DENTRY_NAME_OFFSET..end).filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| self.damaged(entry, "name"))?;
+        let kind = FileKind::from_u8(dentry.kind).ok_or_else(|| self.damaged(entry, "kind of a name"))?;
+        if self.kind != FileKind::Directory || dentry.inode == 0 || dentry.inode > u64::from(u32::MAX) {
+            return Err(self.damaged(entry, "name"));
+        }
+        self.touch(dentry.time, entry)?;
+        let slot = Slot::new(entry.address, NameHash::of(name, self.hash_seed), dentry.inode, owner);
+        self.names.list.push((entry.header.sequence, slot, kind, dentry.generation, true));
+        self.log.hold(owner, 1);
+        Ok(())
+    }
+
+    fn apply_xattr(&mut self, entry: &Entry<'_>, owner: Owner) -> Result<()> {
+        let raw: XattrEntry = entry.get()?;
+        let xattr = xattr::from_entry(&raw, entry.bytes, owner, entry.address)?;
+        if xattr.run.is_some_and(|run| run.start.0 + run.len > self.pm_blocks) {
+            return Err(self.damaged(entry, "place of an attribute's value"));
+        }
+        let old = if entry.header.kind == kind::XATTR {
+            self.log.hold(owner, 1);
+            xattr::insert(&self.xattrs, xattr)
+        } else {
+            xattr::remove(&self.xattrs, &xattr.name)
+        };
+        if let Some(old) = old {
+            self.log.release(old.owner, 1);
+        }
+        if raw.mode != u32::MAX {
+            self.attributes.mode = (raw.mode & 0o7777) as u16;
+        }
+        self.attributes.ctime = Timestamp::unpack(raw.ctime).ok_or_else(|| self.damaged(entry, "time"))?;
+        Ok(())
+    }
+
+    fn replace(&mut self, start: u64, blocks: u64, place: Option<u64>, owner: Owner) {
+        let (log, count) = (&mut self.log, &mut self.blocks);
+        self.map.replace(start, blocks, place, owner, |piece| {
+            log.release(piece.owner, piece.len);
+            *count -= piece.len;
+        });
+    }
+
+    fn set_size(&mut self, size: u64, entry: &Entry<'_>) -> Result<()> {
+        if size > MAX_FILE_SIZE {
+            return Err(self.damaged(entry, "size"));
+        }
+        self.size = size;
+        Ok(())
+    }
+
+    fn touch(&mut self, packed: u64, entry: &Entry<'_>) -> Result<()> {
+        let time = Timestamp::unpack(packed).ok_or_else(|| self.damaged(entry, "time"))?;
+        self.attributes.mtime = time;
+        self.attributes.ctime = time;
+        Ok(())
+    }
+
+    fn damaged(&self, entry: &Entry<'_>, what: &str) -> Error {
+        Error::corrupt(format!("inode {}: entry at byte {}: {what}", self.number, entry.address))
+    }
+
+    fn finish(mut self, raw: &RawInode, btime: Timestamp, scan: Scan, graveyard: &Arc<Graveyard>) -> Loaded {
+        self.finish_log(&scan);
+        let alive = self.names.list.iter().filter(|&&(.., alive)| alive);
+        let children = alive
+            .map(|&(_, slot, kind, generation, _)| Child {
+                number: slot.inode(),
+                generation,
+                kind,
+                address: slot.address(),
+            })
+            .collect::<Vec<_>>();
+        let body = match self.kind {
+            FileKind::Directory => Body::Directory(Box::new(self.names.into_directory(raw.parent))),
+            FileKind::Symlink => match self.symlink.take() {
+                Some(target) => Body::Symlink(target),
+                None => Body::File(self.map),
+            },
+            FileKind::Regular => Body::File(self.map),
+            _ => Body::Special,
+        };
+        let links = if self.kind == FileKind::Directory { 1 } else { raw.links };
+        let due =
+            self.attributes.atime <= self.attributes.mtime || self.attributes.atime <= self.attributes.ctime;
+        let inode = Inode {
+            number: self.number,
+            generation: raw.generation,
+            kind: self.kind,
+            seed: self.source.seed,
+            rdev: raw.rdev,
+            btime,
+            address: self.source.address,
+            holds: AtomicU32::new(0),
+            links: AtomicU32::new(links),
+            size: AtomicU64::new(self.size),
+            blocks: AtomicU64::new(self.blocks),
+            change: AtomicU64::new(self.log.next_sequence),
+            atime_due: AtomicBool::new(due),
+            lazy: AtomicBool::new(false),
+            unnamed: AtomicBool::new(false),
+            cached_changed: AtomicBool::new(false),
+            trimming: AtomicBool::new(false),
+            atime_secs: AtomicI64::new(self.attributes.atime.secs),
+            extend: Mutex::new(Trim::default()),
+            log: Mutex::new(self.log),
+            attr: RwLock::new(self.attributes),
+            xattrs: self.xattrs,
+            body,
+            graveyard: Arc::clone(graveyard),
+        };
+        Loaded { inode, scan, children }
+    }
+
+    fn finish_log(&mut self, scan: &Scan) {
+        let log = &mut self.log;
+        log.next_sequence = scan.next_sequence;
+        log.last_transaction = scan.greatest_transaction;
+        while log.pages.len() < scan.pages.len() {
+            log.pages.push(empty_page());
+        }
+        for (index, scanned) in scan.pages.iter().enumerate() {
+            let page = &mut log.pages[index];
+            page.block = scanned.block;
+            page.first_sequence = scanned.first_sequence;
+            page.previous = if index == 0 { NO_PAGE } else { index as u32 - 1 };
+            page.next = if index + 1 == scan.pages.len() { NO_PAGE } else { index as u32 + 1 };
+        }
+        if !scan.pages.is_empty() {
+            log.head = 0;
+            log.page_count = scan.pages.len() as u32;
+            log.tail = scan.pages.len() as u32 - 1;
+            log.dead.clear();
+            let tail = log.tail;
+            log.dead.extend((0..tail).filter(|&page| log.pages[page as usize].live == 0));
+            log.collect_at = log.collect_at.max(log.page_count * GROWTH);
+        }
+    }
+}
+
+fn empty_page() -> Page {
+    Page {
+        block: nacre_engine::Block(0),
+        first_sequence: 0,
+        live: 0,
+        lines: 0,
+        negatives: 0,
+        previous: NO_PAGE,
+        next: NO_PAGE,
+    }
+}
+
+impl Names {
+    /// Removes the name with this cookie; gives back who owned it.
+    fn remove(&mut self, cookie: u64) -> Option<Owner> {
+        let index = self.list.binary_search_by_key(&cookie, |&(cookie, ..)| cookie).ok()?;
+        let (_, slot, _, _, alive) = &mut self.list[index];
+        std::mem::replace(alive, false).then_some(slot.owner)
+    }
+
+    fn into_directory(self, parent: u64) -> Directory {
+        let directory = Directory::new(parent);
+        let alive: Vec<_> = self.list.into_iter().filter(|&(.., alive)| alive).collect();
+        let subdirectories = alive.iter().filter(|&&(_, _, kind, ..)| kind == FileKind::Directory).count();
+        let slots: Vec<_> = alive.into_iter().map(|(_, slot, ..)| slot).collect();
+        directory.fill(&slots, subdirectories as u32);
+        directory
+    }
+}
+
+impl Inode {
+    /// An entry of this inode's log was copied to another place.
+    pub(crate) fn entry_moved(
+        &self,
+        sequence: u64,
+        old: (Owner, u64),
+        new: (Owner, u64),
+        name: Option<(&[u8], u64)>,
+    ) {
+        match &self.body {
+            Body::File(map) => {
+                let mut pieces = Vec::new();
+                map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
+                    if piece.owner == old.0 {
+                        pieces.push(piece);
+                    }
+                });
+                for piece in pieces {
+                    map.change_owner(piece, new.0);
+                }
+            }
+            Body::Directory(directory) => {
+                if let Some((name, seed)) = name {
+                    directory.moved(name, seed, sequence, old.1, new);
+                }
+            }
+            Body::Symlink(_) | Body::Special => {}
+        }
+        self.attribute_moved(sequence, old, new);
+    }
+
+    /// An extended attribute's entry was copied to another place.
+    pub(crate) fn attribute_moved(&self, sequence: u64, old: (Owner, u64), new: (Owner, u64)) {
+        xattr::for_each(&self.xattrs, |xattr| {
+            if xattr.sequence != sequence || xattr.address != old.1 {
+                return std::ops::ControlFlow::Continue(());
+            }
+            (xattr.owner, xattr.address) = new;
+            std::ops::ControlFlow::Break(())
+        });
+    }
+}

@@ -1,0 +1,114 @@
+//! Makes an empty file system.
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, Timestamp};
+use nacre_media::Pm;
+use uuid::Uuid;
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::format::{
+    CHECKSUM_CRC32C, CHUNK_BLOCKS, CHUNK_INODES, FIRST_REGION_BLOCK, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE,
+    INODE_VERSION, MAGIC, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, OLDEST_READER, ROOT_INODE, RawInode,
+    RawSuperblock, Region, inode_seed, region, seal_word, state,
+};
+use crate::superblock::{Summary, Superblock, put_text};
+use crate::table::chunk_seed;
+
+/// What a new file system is like.
+#[derive(Debug, Clone, Default)]
+pub struct MkfsOptions {
+    /// Its name for machines; a random one when not given.
+    pub uuid: Option<Uuid>,
+    /// Its name for people, at most 64 bytes.
+    pub label: String,
+    /// The preset that it is made for, at most 16 bytes.
+    pub preset: String,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+    /// Its time of creation.
+    pub now: Timestamp,
+}
+
+/// Makes an empty file system that fills the device. What the device held is lost; the superblocks come last, so a
+/// crash leaves the old file system, or none, or the new one.
+pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
+    let blocks = pm.len() / BLOCK_SIZE;
+    if !(MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&(blocks * BLOCK_SIZE)) {
+        return Err(Error::new(Kind::InvalidInput)
+            .operation("mkfs")
+            .object(format!("a device of {} bytes", pm.len()))
+            .advice("the log layout takes 16 MiB to 16 TiB"));
+    }
+    let mut superblock = describe(blocks, options)?;
+    let table = superblock.chunk_table()?;
+    let seed = superblock.seed();
+
+    // No old superblock may stand beside new structures.
+    let erased = pm.zero(0, FIRST_REGION_BLOCK * BLOCK_SIZE)?;
+    pm.fence(erased);
+    let regions_end = superblock.first_data_block();
+    let regions =
+        pm.zero(Block(FIRST_REGION_BLOCK).offset(), (regions_end - FIRST_REGION_BLOCK) * BLOCK_SIZE)?;
+    let chunk = regions_end;
+    let inodes = pm.zero(Block(chunk).offset(), CHUNK_BLOCKS * BLOCK_SIZE)?;
+    let after = pm.fence(regions.and(inodes));
+
+    let root = root_inode(seed, options);
+    let root_written =
+        pm.publish_entry(Block(chunk).offset() + ROOT_INODE * INODE_SIZE, root.as_bytes(), after)?;
+    let after = pm.fence(root_written);
+    let word = seal_word(chunk, chunk_seed(seed, 0));
+    let stored = pm.publish_u64(Block(table.start).offset(), word, after)?;
+    let flushed = pm.flush(stored);
+    pm.fence(flushed);
+    superblock.write(pm)?;
+    Ok(superblock.summary([true, true]))
+}
+
+fn describe(blocks: u64, options: &MkfsOptions) -> Result<Superblock> {
+    let mut raw = RawSuperblock::new_zeroed();
+    raw.magic = MAGIC;
+    raw.checksum_algorithm = CHECKSUM_CRC32C;
+    raw.version = FORMAT_VERSION;
+    raw.oldest_reader = OLDEST_READER;
+    raw.block_size = BLOCK_SIZE as u32;
+    raw.line_size = 64;
+    let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
+    raw.uuid = uuid.into_bytes();
+    put_text(&mut raw.label, &options.label, "label")?;
+    put_text(&mut raw.preset, &options.preset, "preset")?;
+    let (low, high) = uuid.as_u64_pair();
+    raw.hash_seed = low.rotate_left(17) ^ high;
+    raw.device_blocks = blocks;
+    raw.created = options.now.pack();
+    // Dirty: the first mount counts what is free. It has one directory to read.
+    raw.state = state::DIRTY;
+    raw.settled_transactions = 1;
+    let chunk_words = blocks.div_ceil(CHUNK_INODES);
+    let table_blocks = (chunk_words * 8).div_ceil(BLOCK_SIZE);
+    raw.regions[0] = Region { kind: region::BAD_BLOCKS, reserved: 0, start: FIRST_REGION_BLOCK, blocks: 1 };
+    raw.regions[1] = Region {
+        kind: region::CHUNK_TABLE,
+        reserved: 0,
+        start: FIRST_REGION_BLOCK + 1,
+        blocks: table_blocks,
+    };
+    raw.region_count = 2;
+    Ok(Superblock { raw })
+}
+
+fn root_inode(seed: u32, options: &MkfsOptions) -> RawInode {
+    let seed = inode_seed(seed, ROOT_INODE, 1);
+    let mut root = RawInode::new_zeroed();
+    root.magic = INODE_MAGIC;
+    root.version = INODE_VERSION;
+    root.kind = FileKind::Directory as u8;
+    root.generation = 1;
+    root.btime = options.now.pack();
+    root.mode = 0o755;
+    (root.uid, root.gid) = options.root_owner;
+    root.links = 2;
+    root.parent = ROOT_INODE;
+    root.cached_checksum = RawInode::compute_cached_checksum(2, ROOT_INODE, seed);
+    root.checksum = root.compute_checksum(seed);
+    root
+}

@@ -1,0 +1,237 @@
+//! Mounting and unmounting.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_media::Pm;
+use parking_lot::{Mutex, RwLock};
+
+use crate::alloc::Allocator;
+use crate::checkpoint;
+use crate::format::{CHUNK_INODES, ROOT_INODE, state};
+use crate::fs::{Shared, Transactions};
+use crate::inode::{Graveyard, Inode, Node};
+use crate::recover::{RecoveryReport, Walk, refuse};
+use crate::scan::Ending;
+use crate::superblock::{Summary, Superblock};
+use crate::table::InodeTable;
+
+/// How a file system is mounted.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// Nothing may change. A file system that was not unmounted in order is still recovered, which writes.
+    pub read_only: bool,
+    /// Lanes for allocation; the number of CPUs when not given.
+    pub lanes: Option<usize>,
+    /// Free large files in a background thread. Without it everything happens in the calling thread, always in the
+    /// same order.
+    pub background: bool,
+    /// The media itself cannot be written.
+    pub media_read_only: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions { read_only: false, lanes: None, background: true, media_read_only: false }
+    }
+}
+
+/// A mounted file system with the log layout. Dropping it unmounts it, without telling of errors.
+pub struct LogFs<P: Pm> {
+    pub(crate) shared: Arc<Shared<P>>,
+    pub(crate) root: Option<Node>,
+    recovery: RecoveryReport,
+    thread: Option<JoinHandle<()>>,
+    summary: Summary,
+}
+
+impl<P: Pm> LogFs<P> {
+    /// Mounts the file system on `pm`.
+    pub fn mount(pm: Arc<P>, options: &MountOptions) -> Result<LogFs<P>> {
+        let found = Superblock::read(&*pm)?;
+        let mut superblock = found.superblock;
+        let read_only = options.read_only || options.media_read_only;
+        if superblock.is_read_only_for_us() && !read_only {
+            return Err(Error::new(Kind::Unsupported)
+                .object("a feature that this program does not know")
+                .advice("mount it read-only"));
+        }
+        let lanes = options.lanes.unwrap_or_else(default_lanes).clamp(1, 64);
+        let device_blocks = superblock.raw.device_blocks;
+        let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
+        let max_chunks = device_blocks.div_ceil(CHUNK_INODES);
+        let inodes = InodeTable::new(superblock.chunk_table()?, superblock.seed(), max_chunks, lanes);
+        let recovery = bring_up(&*pm, &mut superblock, &alloc, &inodes, options)?;
+        inodes.offer_free();
+
+        let settled = superblock.raw.settled_transactions;
+        if !read_only {
+            superblock.raw.state = state::DIRTY;
+            superblock.raw.mount_epoch += 1;
+            superblock.raw.lanes = lanes as u32;
+            superblock.raw.checkpoint = 0;
+            superblock.write(&*pm)?;
+        }
+        let summary = superblock.summary(found.valid);
+        let shared = Arc::new(Shared {
+            seed: superblock.seed(),
+            hash_seed: superblock.raw.hash_seed,
+            first_data_block: superblock.first_data_block(),
+            superblock: Mutex::new(superblock),
+            pm,
+            alloc,
+            inodes,
+            graveyard: Arc::new(Graveyard::default()),
+            transactions: Transactions {
+                next: AtomicU64::new(settled),
+                settled: AtomicU64::new(settled),
+                gate: RwLock::new(()),
+            },
+            move_directories: Mutex::new(()),
+            read_only,
+            trims: Mutex::default(),
+            background: options.background && !read_only,
+            stopping: AtomicBool::new(false),
+            device_blocks,
+        });
+        let root = shared.hold(ROOT_INODE).map_err(|error| error.object("root directory"))?;
+        root.inode.directory().map_err(|_| Error::corrupt("root directory"))?;
+        let thread = if shared.background { Some(start_background(&shared)?) } else { None };
+        Ok(LogFs { shared, root: Some(root), recovery, thread, summary })
+    }
+
+    /// What recovery found when this was mounted.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// What the superblock said when this was mounted.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// The media.
+    pub fn pm(&self) -> &Arc<P> {
+        &self.shared.pm
+    }
+
+    /// Unmounts: persists what is kept lazily, writes a checkpoint, and marks the file system clean. Inodes without
+    /// links are reclaimed, held or not.
+    pub fn unmount(mut self) -> Result<()> {
+        self.shut_down()
+    }
+
+    /// Goes away without unmounting, like a process that was killed: the next mount recovers.
+    pub fn abandon(mut self) {
+        self.stop_background();
+        self.root = None;
+    }
+
+    fn shut_down(&mut self) -> Result<()> {
+        self.stop_background();
+        if self.root.take().is_none() || self.shared.read_only {
+            return Ok(());
+        }
+        let fs = &self.shared;
+        fs.free_everything_waiting();
+        let mut changed: Vec<Arc<Inode>> = Vec::new();
+        fs.inodes.for_each_loaded(|inode| {
+            let lazy = inode.lazy.load(Ordering::Acquire) || inode.cached_changed.load(Ordering::Acquire);
+            if inode.links() == 0 || lazy {
+                changed.push(Arc::clone(inode));
+            }
+        });
+        let mut flushed = fs.pm.zero(0, 0)?;
+        for inode in changed {
+            if inode.links() == 0 {
+                fs.free_inode(&inode);
+                continue;
+            }
+            fs.persist_lazy(&inode)?;
+            flushed = flushed.and(fs.write_cached(&inode)?);
+        }
+        fs.pm.fence(flushed);
+        let mut superblock = fs.superblock.lock();
+        let checkpoint = checkpoint::write(fs, superblock.raw.mount_epoch)?;
+        superblock.raw.state = state::CLEAN;
+        superblock.raw.checkpoint = checkpoint.map_or(0, |block| block.0);
+        superblock.raw.settled_transactions = fs.transactions.next.load(Ordering::Relaxed);
+        superblock.write(&*fs.pm)
+    }
+
+    fn stop_background(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.graveyard.nudge();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened; what it did not free, the next recovery does.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<P: Pm> Drop for LogFs<P> {
+    fn drop(&mut self) {
+        // Errors are told by `unmount`; here the next mount finds the state dirty and recovers.
+        let _ = self.shut_down();
+    }
+}
+
+/// Brings the allocator and the inode table up to date, from the checkpoint or from the logs.
+fn bring_up<P: Pm>(
+    pm: &P,
+    superblock: &mut Superblock,
+    alloc: &Allocator,
+    inodes: &InodeTable,
+    options: &MountOptions,
+) -> Result<RecoveryReport> {
+    let started = Instant::now();
+    let chunks = inodes.load_chunks(pm)?;
+    let raw = &superblock.raw;
+    if superblock.is_clean() && raw.checkpoint != 0 {
+        let first_data_block = superblock.first_data_block();
+        let first = Block(raw.checkpoint);
+        checkpoint::read(pm, superblock.seed(), first, raw.mount_epoch, first_data_block, alloc, inodes)
+            .map_err(|error| error.advice("run fsck: it can rebuild what the checkpoint holds"))?;
+        return Ok(RecoveryReport { duration: started.elapsed(), ..RecoveryReport::default() });
+    }
+    if options.media_read_only && !superblock.is_clean() {
+        return Err(Error::new(Kind::ReadOnly)
+            .object("recovery after a crash")
+            .advice("it has to write: mount it writable once"));
+    }
+    let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
+    let seeds = (superblock.seed(), raw.hash_seed);
+    let walk = Walk::new(pm, seeds, inodes, &chunks, raw.settled_transactions, ending);
+    walk.run();
+    let report = walk.report(started);
+    if report.damage_count > 0 && !options.read_only {
+        return Err(refuse(&report));
+    }
+    if ending == Ending::MayBeTorn {
+        walk.repair()?;
+        let greatest = walk.greatest_transaction();
+        superblock.raw.settled_transactions = superblock.raw.settled_transactions.max(greatest + 1);
+    }
+    walk.free_the_rest(alloc, superblock.first_data_block(), superblock.raw.device_blocks);
+    Ok(RecoveryReport { duration: started.elapsed(), ..report })
+}
+
+/// Blocks that only metadata may use, so that a full file system can be emptied: 1 in 64, at least 32, at most 64 MiB.
+pub(crate) fn reserve(device_blocks: u64) -> u64 {
+    (device_blocks / 64).clamp(32, (64 << 20) / BLOCK_SIZE)
+}
+
+fn default_lanes() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn start_background<P: Pm>(shared: &Arc<Shared<P>>) -> Result<JoinHandle<()>> {
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new()
+        .name("nacre-free".to_owned())
+        .spawn(move || shared.run_background())
+        .map_err(|error| Error::io("mount", "background thread", error))
+}

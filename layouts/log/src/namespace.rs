@@ -1,0 +1,486 @@
+//! Names: create, link, unlink, rename.
+//!
+//! A name is an entry in its directory's log, and the only truth about existence: an inode is in use because a dentry
+//! refers to it. So each operation commits in one log, with one fence; only a move between two directories commits in
+//! two, as a transaction.
+//!
+//! Whoever changes names holds the log of every directory concerned; the index in DRAM follows the commit. Two logs are
+//! locked in the order of their inode numbers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Timestamp};
+use nacre_media::{Durable, Flushed, Pm};
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::alloc::{Purpose, Run};
+use crate::commit::{Batch, Log, commit, seal_inline};
+use crate::directory::{Dentry, Directory, MAX_NAME, NameHash, Slot};
+use crate::format::{
+    DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_MAGIC, INODE_VERSION, LINE, RawInode, RemoveEntry,
+    SYMLINK_INLINE_MAX, SYMLINK_TARGET_OFFSET, SymlinkEntry, WriteEntry, inode_seed, kind,
+};
+use crate::fs::Shared;
+use crate::inode::{Inode, Node};
+use crate::load::{LoadContext, load_inode};
+use crate::scan::{Ending, LogSource};
+use crate::xattr;
+
+/// The longest target of a symbolic link.
+const MAX_TARGET: usize = 4095;
+/// The most names of one inode.
+const MAX_LINKS: u32 = u32::MAX / 2;
+
+/// A directory whose log is locked.
+pub(crate) struct Locked<'a> {
+    pub(crate) inode: &'a Arc<Inode>,
+    pub(crate) directory: &'a Directory,
+    pub(crate) log: MutexGuard<'a, Log>,
+}
+
+/// A name that is there: its slot, its dentry, and the inode it refers to.
+pub(crate) struct Named {
+    pub(crate) slot: Slot,
+    pub(crate) cookie: u64,
+    pub(crate) kind: FileKind,
+    pub(crate) node: Node,
+}
+
+impl<'a> Locked<'a> {
+    /// Locks a directory for a change of its names.
+    pub(crate) fn new(inode: &'a Arc<Inode>) -> Result<Locked<'a>> {
+        let directory = inode.directory()?;
+        let log = inode.log.lock();
+        if inode.links() == 0 {
+            return Err(Error::new(Kind::NotFound)); // it was removed
+        }
+        Ok(Locked { inode, directory, log })
+    }
+}
+
+impl<P: Pm> Shared<P> {
+    pub(crate) fn hash(&self, name: &[u8]) -> NameHash {
+        NameHash::of(name, self.hash_seed)
+    }
+
+    #[inline]
+    pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
+        if name.len() > MAX_NAME {
+            return Err(Error::new(Kind::NameTooLong));
+        }
+        // Held before the name can go away, so that the inode cannot be reclaimed in between.
+        dir.directory()?.lookup(&*self.pm, name, self.hash(name), |slot| self.hold(slot.inode()))
+    }
+
+    /// Looks a name up under its directory's lock.
+    pub(crate) fn named(&self, dir: &Directory, name: &[u8]) -> Result<Option<Named>> {
+        let Some(slot) = dir.find(&*self.pm, name, self.hash(name))? else { return Ok(None) };
+        let dentry = Dentry::read(&*self.pm, slot.address())?;
+        let node = self.hold(slot.inode())?;
+        Ok(Some(Named { slot, cookie: dentry.cookie(), kind: dentry.kind()?, node }))
+    }
+
+    pub(crate) fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
+        check_name(name)?;
+        dir.directory()?;
+        self.reclaim_buried();
+        let node = self.make_inode(new, dir.number)?;
+        let named = self.name_new(dir, name, &node, new.now);
+        if let Err(error) = named {
+            self.unmake(node);
+            return Err(error);
+        }
+        Ok(node)
+    }
+
+    fn name_new(&self, dir: &Arc<Inode>, name: &[u8], node: &Node, now: Timestamp) -> Result<()> {
+        let mut locked = Locked::new(dir)?;
+        if locked.directory.find(&*self.pm, name, self.hash(name))?.is_some() {
+            return Err(Error::new(Kind::Exists));
+        }
+        dir.check_flags(Attr::IMMUTABLE)?;
+        self.add_name(&mut locked, name, &node.inode, now)
+    }
+
+    /// Commits one new name, and takes it into the index.
+    fn add_name(&self, locked: &mut Locked<'_>, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
+        let mut batch = Batch::default();
+        push_dentry(&mut batch, name, inode, now);
+        let placed = commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before())?;
+        let cookie = locked.log.next_sequence - 1;
+        self.name_added(locked, name, inode, placed[0], cookie);
+        locked.inode.touch(now);
+        Ok(())
+    }
+
+    /// The index after a dentry was committed.
+    pub(crate) fn name_added(
+        &self,
+        locked: &mut Locked<'_>,
+        name: &[u8],
+        inode: &Inode,
+        placed: (u32, u64),
+        cookie: u64,
+    ) {
+        let slot = Slot::new(placed.1, self.hash(name), inode.number, placed.0);
+        locked.log.hold(placed.0, 1);
+        locked.directory.insert(slot, cookie, inode.kind);
+    }
+
+    /// The index after a removal was committed.
+    pub(crate) fn name_removed(&self, locked: &mut Locked<'_>, named: &Named) {
+        // The batch that was just committed may have moved the dentry to a page, and the slot with it.
+        let slot = self.current_slot(locked, named);
+        locked.directory.remove(slot, named.cookie, named.kind);
+        locked.log.release(slot.owner, 1);
+    }
+
+    fn current_slot(&self, locked: &Locked<'_>, named: &Named) -> Slot {
+        locked.directory.slot_of(named.slot, named.cookie, &*self.pm).unwrap_or(named.slot)
+    }
+
+    /// Makes an inode without a name; its bytes are on their way to media, and durable when its log has entries.
+    fn make_inode(&self, new: &NewInode<'_>, parent: u64) -> Result<Node> {
+        check_new(new)?;
+        let number = match self.inodes.allocate(&*self.pm, &self.alloc) {
+            Err(error) if error.kind() == Kind::NoSpace => {
+                self.free_everything_waiting();
+                self.inodes.allocate(&*self.pm, &self.alloc)?
+            }
+            other => other?,
+        };
+        let mut used = Used { number, runs: SmallVec::new() };
+        let built = self.build_inode(new, parent, &mut used);
+        if built.is_err() && used.number != 0 {
+            self.free_runs(&used.runs);
+            self.inodes.free(number);
+        }
+        built
+    }
+
+    fn build_inode(&self, new: &NewInode<'_>, parent: u64, used: &mut Used) -> Result<Node> {
+        let number = used.number;
+        let address = self.inodes.address(number)?;
+        let mut old = [0u8; 16];
+        self.pm.read(address, &mut old)?;
+        let old_generation = u32::from_le_bytes([old[8], old[9], old[10], old[11]]);
+        let generation = old_generation.wrapping_add(1).max(1);
+        let seed = inode_seed(self.seed, number, generation);
+        let mut raw = RawInode::new_zeroed();
+        raw.magic = INODE_MAGIC;
+        raw.version = INODE_VERSION;
+        raw.kind = new.kind as u8;
+        raw.generation = generation;
+        raw.rdev = new.rdev as u32;
+        raw.btime = new.now.pack();
+        raw.mode = (new.mode & 0o7777) as u16;
+        (raw.uid, raw.gid) = (new.uid, new.gid);
+        raw.links = if new.kind == FileKind::Directory { 2 } else { 1 };
+        raw.parent = if new.kind == FileKind::Directory { parent } else { 0 };
+        raw.checksum = raw.compute_checksum(seed);
+        raw.cached_checksum = RawInode::compute_cached_checksum(raw.links, raw.parent, seed);
+
+        let mut pending: Option<Flushed> = None;
+        let mut batch = Batch::default();
+        if new.kind == FileKind::Symlink {
+            self.push_target(&mut batch, new, used, &mut pending)?;
+        }
+        let (lines, _) = seal_inline(&mut batch, seed);
+        raw.lines.as_flattened_mut()[..lines.len()].copy_from_slice(&lines);
+        let written = self.pm.copy(address, raw.as_bytes())?;
+        let has_entries = !lines.is_empty() || !new.xattrs.is_empty();
+        let flushed = match pending {
+            Some(pending) => written.and(pending),
+            None => written,
+        };
+        if has_entries {
+            // The header does not vouch for its log: what the log begins with must be durable before the name.
+            self.pm.fence(flushed);
+        } else {
+            flushed.may_be_lost(); // until the fence of the commit that names it
+        }
+        let source = LogSource { number, generation, seed, address };
+        let context = LoadContext {
+            hash_seed: self.hash_seed,
+            graveyard: &self.graveyard,
+            ending: Ending::Clean,
+            drop_last: false,
+        };
+        let inode = load_inode(&*self.pm, source, &raw, &context)?.inode;
+        for &(name, value) in new.xattrs {
+            if let Err(error) =
+                self.set_xattr(&inode, name, value, nacre_engine::XattrMode::Set, None, new.now)
+            {
+                self.free_inode(&inode);
+                used.number = 0; // that freed the number and the runs, too
+                return Err(error);
+            }
+        }
+        inode.holds.store(1, Ordering::Relaxed);
+        inode.links.store(1, Ordering::Relaxed);
+        let inode = Arc::new(inode);
+        *self.inodes.slot(number)?.write() = Some(Arc::clone(&inode));
+        Ok(Node::from_held(inode))
+    }
+
+    fn push_target(
+        &self,
+        batch: &mut Batch,
+        new: &NewInode<'_>,
+        used: &mut Used,
+        pending: &mut Option<Flushed>,
+    ) -> Result<()> {
+        if new.target.len() <= SYMLINK_INLINE_MAX {
+            let mut entry = SymlinkEntry { target_len: new.target.len() as u64, ..SymlinkEntry::default() };
+            entry.header.kind = kind::SYMLINK;
+            batch.push(&entry, SYMLINK_TARGET_OFFSET, &[new.target]);
+            debug_assert!(SYMLINK_TARGET_OFFSET + new.target.len() <= INLINE_LINES * LINE);
+            return Ok(());
+        }
+        let run = self.alloc.allocate_contiguous(1, Purpose::Data)?;
+        used.runs.push(run);
+        *pending = Some(self.pm.copy(run.start.offset(), new.target)?);
+        let mut entry = WriteEntry {
+            place: run.start.0,
+            blocks: 1,
+            size: new.target.len() as u64,
+            mtime: new.now.pack(),
+            ..WriteEntry::default()
+        };
+        entry.header.kind = kind::WRITE;
+        batch.push_line(&entry);
+        Ok(())
+    }
+
+    /// Takes back an inode that got no name.
+    fn unmake(&self, node: Node) {
+        node.inode.links.store(0, Ordering::Release);
+        self.unlinked(node);
+    }
+
+    pub(crate) fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
+        if new.kind != FileKind::Regular {
+            return Err(Error::new(Kind::InvalidInput));
+        }
+        let node = self.make_inode(new, 0)?;
+        // Durable before a later link can name it.
+        let fence = self.pm.zero(0, 0)?;
+        self.pm.fence(fence);
+        node.inode.unnamed.store(true, Ordering::Release);
+        node.inode.links.store(0, Ordering::Release);
+        node.inode.cached_changed.store(true, Ordering::Release);
+        Ok(node)
+    }
+
+    pub(crate) fn link(
+        &self,
+        inode: &Arc<Inode>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        now: Timestamp,
+    ) -> Result<()> {
+        check_name(name)?;
+        if inode.is_directory() {
+            return Err(Error::new(Kind::NotPermitted));
+        }
+        inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
+        let mut locked = Locked::new(dir)?;
+        if locked.directory.find(&*self.pm, name, self.hash(name))?.is_some() {
+            return Err(Error::new(Kind::Exists));
+        }
+        dir.check_flags(Attr::IMMUTABLE)?;
+        self.take_link(inode)?;
+        if let Err(error) = self.add_name(&mut locked, name, inode, now) {
+            let _attr = inode.attr.write();
+            inode.links.fetch_sub(1, Ordering::AcqRel);
+            return Err(error);
+        }
+        inode.unnamed.store(false, Ordering::Release);
+        self.links_changed(inode, now);
+        Ok(())
+    }
+
+    /// Counts one more name, unless the last one is gone already.
+    fn take_link(&self, inode: &Inode) -> Result<()> {
+        let _attr = inode.attr.write();
+        match inode.links() {
+            0 if !inode.unnamed.load(Ordering::Acquire) => Err(Error::new(Kind::NotFound)),
+            MAX_LINKS.. => Err(Error::new(Kind::TooManyLinks)),
+            _ => {
+                inode.links.fetch_add(1, Ordering::AcqRel);
+                Ok(())
+            }
+        }
+    }
+
+    /// After a change of links: ctime, which is kept lazily, as the commit is in the directory's log.
+    pub(crate) fn links_changed(&self, inode: &Inode, now: Timestamp) {
+        inode.attr.write().ctime = now;
+        inode.lazy.store(true, Ordering::Release);
+        inode.cached_changed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn unlink(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
+        check_name(name)?;
+        self.reclaim_buried();
+        let mut locked = Locked::new(dir)?;
+        let named = self.named(locked.directory, name)?.ok_or(Error::new(Kind::NotFound))?;
+        if named.kind == FileKind::Directory {
+            return Err(Error::new(Kind::IsDirectory));
+        }
+        check_removable(dir, &named.node.inode)?;
+        self.remove_name(&mut locked, &named, now)?;
+        drop(locked);
+        self.drop_link(named.node, now);
+        Ok(())
+    }
+
+    /// Commits the removal of a name.
+    fn remove_name(&self, locked: &mut Locked<'_>, named: &Named, now: Timestamp) -> Result<()> {
+        let mut batch = Batch::default();
+        push_remove(&mut batch, named, now);
+        commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before())?;
+        self.name_removed(locked, named);
+        locked.inode.touch(now);
+        Ok(())
+    }
+
+    /// One name fewer; with the last one the inode goes as soon as nobody holds it.
+    pub(crate) fn drop_link(&self, node: Node, now: Timestamp) {
+        let left = {
+            let _attr = node.inode.attr.write();
+            node.inode.links.fetch_sub(1, Ordering::AcqRel) - 1
+        };
+        if left == 0 {
+            node.inode.attr.write().ctime = now;
+            self.unlinked(node);
+        } else {
+            self.links_changed(&node.inode, now);
+        }
+    }
+
+    pub(crate) fn rmdir(&self, dir: &Arc<Inode>, name: &[u8], now: Timestamp) -> Result<()> {
+        check_name(name)?;
+        loop {
+            let child = self.lookup(dir, name)?;
+            if !child.inode.is_directory() {
+                return Err(Error::new(Kind::NotDirectory));
+            }
+            let mut logs = lock_directories(&[dir, &child.inode])?;
+            let directory = dir.directory()?;
+            let named = self.named(directory, name)?.ok_or(Error::new(Kind::NotFound))?;
+            if named.node.inode.number != child.inode.number {
+                continue; // another directory took the name before the locks
+            }
+            check_removable(dir, &child.inode)?;
+            if child.inode.directory()?.len() > 0 {
+                return Err(Error::new(Kind::NotEmpty));
+            }
+            let locked = logs.of(dir)?;
+            self.remove_name(locked, &named, now)?;
+            child.inode.links.store(0, Ordering::Release);
+            drop(logs);
+            drop(named);
+            self.unlinked(child);
+            return Ok(());
+        }
+    }
+}
+
+/// What a new inode has taken so far.
+struct Used {
+    number: u64,
+    runs: SmallVec<[Run; 2]>,
+}
+
+/// Directories whose logs are locked, in the order of their numbers.
+pub(crate) struct LockedDirectories<'a> {
+    list: SmallVec<[Locked<'a>; 4]>,
+}
+
+/// Locks the logs of several directories, each once.
+pub(crate) fn lock_directories<'a>(directories: &[&'a Arc<Inode>]) -> Result<LockedDirectories<'a>> {
+    let mut order: SmallVec<[&'a Arc<Inode>; 4]> = SmallVec::from_slice(directories);
+    order.sort_unstable_by_key(|inode| inode.number);
+    order.dedup_by_key(|inode| inode.number);
+    let list = order.into_iter().map(Locked::new).collect::<Result<_>>()?;
+    Ok(LockedDirectories { list })
+}
+
+impl<'a> LockedDirectories<'a> {
+    /// One of them.
+    pub(crate) fn of(&mut self, inode: &Inode) -> Result<&mut Locked<'a>> {
+        let found = self.list.iter_mut().find(|locked| locked.inode.number == inode.number);
+        found.ok_or(Error::new(Kind::InvalidInput))
+    }
+
+    /// Two different ones.
+    pub(crate) fn pair(&mut self, a: &Inode, b: &Inode) -> Result<(&mut Locked<'a>, &mut Locked<'a>)> {
+        let position =
+            |inode: &Inode| self.list.iter().position(|locked| locked.inode.number == inode.number);
+        let (Some(a), Some(b)) = (position(a), position(b)) else {
+            return Err(Error::new(Kind::InvalidInput));
+        };
+        let [a, b] = self.list.get_disjoint_mut([a, b]).map_err(|_| Error::new(Kind::InvalidInput))?;
+        Ok((a, b))
+    }
+}
+
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        [] | b"." | b".." => Err(Error::new(Kind::InvalidInput)),
+        name if name.len() > MAX_NAME => Err(Error::new(Kind::NameTooLong)),
+        name if name.iter().any(|&byte| byte == b'/' || byte == 0) => Err(Error::new(Kind::InvalidInput)),
+        _ => Ok(()),
+    }
+}
+
+fn check_new(new: &NewInode<'_>) -> Result<()> {
+    let symlink = new.kind == FileKind::Symlink;
+    if symlink != !new.target.is_empty() {
+        return Err(Error::new(Kind::InvalidInput));
+    }
+    if new.target.len() > MAX_TARGET {
+        return Err(Error::new(Kind::NameTooLong));
+    }
+    if new.rdev > u64::from(u32::MAX) {
+        return Err(Error::new(Kind::InvalidInput));
+    }
+    for (name, value) in new.xattrs {
+        xattr::check(name, value)?;
+    }
+    Ok(())
+}
+
+/// A name cannot leave a directory that is immutable or append-only, nor can the name of such an inode go.
+pub(crate) fn check_removable(dir: &Inode, child: &Inode) -> Result<()> {
+    dir.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
+    child.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)
+}
+
+pub(crate) fn push_dentry(batch: &mut Batch, name: &[u8], inode: &Inode, now: Timestamp) {
+    let mut entry = DentryEntry {
+        inode: inode.number,
+        generation: inode.generation,
+        kind: inode.kind as u8,
+        name_len: name.len() as u8,
+        time: now.pack(),
+        ..DentryEntry::default()
+    };
+    entry.header.kind = kind::DENTRY;
+    batch.push(&entry, DENTRY_NAME_OFFSET, &[name]);
+}
+
+pub(crate) fn push_remove(batch: &mut Batch, named: &Named, now: Timestamp) {
+    let mut entry = RemoveEntry {
+        cookie: named.cookie,
+        time: now.pack(),
+        inode: named.node.inode.number,
+        ..RemoveEntry::default()
+    };
+    entry.header.kind = kind::REMOVE;
+    batch.push_line(&entry);
+}

@@ -1,0 +1,386 @@
+//! Recovery: what is in use, found by walking the tree from the root and reading every log.
+//!
+//! Existence has one truth, the dentries: an inode that no dentry refers to is free, whatever its bytes say, so files
+//! that were open and unlinked at the crash need no list. What recovery changes on media can be done again any number
+//! of times: it erases torn batches, rolls back transactions that only one directory has, and recounts links.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_media::Pm;
+use parking_lot::Mutex;
+use rayon::prelude::*;
+
+use crate::alloc::{Allocator, Run, for_each_mask};
+use crate::format::{
+    CHUNK_BLOCKS, CHUNK_INODES, ROOT_INODE, RawInode, TransactionEntry, inode_seed, kind, open_word, place,
+};
+use crate::fs::write_cached_fields;
+use crate::inode::{Body, Graveyard};
+use crate::load::{Child, LoadContext, Loaded, load_inode};
+use crate::scan::{Ending, LogSource, PendingTransaction, read_inode, scan_log};
+use crate::table::InodeTable;
+
+/// Files that one task of the walk reads.
+const BATCH: usize = 1024;
+/// Damage that a report describes one by one.
+const MAX_DAMAGE: usize = 100;
+
+/// What recovery found and did.
+#[derive(Debug, Clone, Default)]
+pub struct RecoveryReport {
+    /// The logs were read; false after a clean unmount, when the checkpoint was enough.
+    pub walked: bool,
+    /// Directories and other inodes found.
+    pub directories: u64,
+    /// See `directories`.
+    pub files: u64,
+    /// Operations that were on their way at the crash and were erased.
+    pub torn: u64,
+    /// Operations across directories that only one of them had.
+    pub rolled_back: u64,
+    /// Inodes whose link count was corrected.
+    pub relinked: u64,
+    /// What contradicts the format, in words (the first hundred).
+    pub damage: Vec<String>,
+    /// All that was found, described or not.
+    pub damage_count: u64,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+/// A walk over everything that is reachable.
+pub(crate) struct Walk<'a, P> {
+    pub(crate) pm: &'a P,
+    pub(crate) volume_seed: u32,
+    pub(crate) hash_seed: u64,
+    pub(crate) inodes: &'a InodeTable,
+    /// Transactions below are committed.
+    pub(crate) settled: u64,
+    pub(crate) ending: Ending,
+    used: Vec<AtomicU64>,
+    links: Vec<AtomicU32>,
+    cached_links: Vec<AtomicU32>,
+    greatest_transaction: AtomicU64,
+    directories: AtomicU64,
+    files: AtomicU64,
+    rolled_back: AtomicU64,
+    torn: AtomicU64,
+    /// Byte ranges to erase.
+    erase: Mutex<Vec<(u64, u64)>>,
+    /// Directories whose cached parent is wrong: (number, parent).
+    parents: Mutex<Vec<(u64, u64)>>,
+    damage: Mutex<Vec<String>>,
+    damage_count: AtomicU64,
+    graveyard: Arc<Graveyard>,
+}
+
+impl<'a, P: Pm> Walk<'a, P> {
+    pub(crate) fn new(
+        pm: &'a P,
+        seeds: (u32, u64),
+        inodes: &'a InodeTable,
+        chunks: &[Block],
+        settled: u64,
+        ending: Ending,
+    ) -> Walk<'a, P> {
+        let blocks = pm.len() / BLOCK_SIZE;
+        let count = chunks.len() * CHUNK_INODES as usize;
+        let walk = Walk {
+            pm,
+            volume_seed: seeds.0,
+            hash_seed: seeds.1,
+            inodes,
+            settled,
+            ending,
+            used: (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            links: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            cached_links: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            greatest_transaction: AtomicU64::new(0),
+            directories: AtomicU64::new(0),
+            files: AtomicU64::new(0),
+            rolled_back: AtomicU64::new(0),
+            torn: AtomicU64::new(0),
+            erase: Mutex::default(),
+            parents: Mutex::default(),
+            damage: Mutex::default(),
+            damage_count: AtomicU64::new(0),
+            graveyard: Arc::default(),
+        };
+        for &chunk in chunks {
+            walk.mark(Run { start: chunk, len: CHUNK_BLOCKS }, "a chunk of inodes");
+        }
+        walk
+    }
+
+    /// Walks the tree.
+    pub(crate) fn run(&self) {
+        self.inodes.mark_used(ROOT_INODE);
+        rayon::scope(|scope| self.directory(scope, ROOT_INODE, ROOT_INODE));
+    }
+
+    /// Reads a directory and everything below it.
+    fn directory<'s>(&'s self, scope: &rayon::Scope<'s>, number: u64, parent: u64) {
+        self.directories.fetch_add(1, Ordering::Relaxed);
+        let children = match self.read_directory(number, parent) {
+            Ok(children) => children,
+            Err(error) => return self.note_damage(&error),
+        };
+        let (directories, files): (Vec<Child>, Vec<Child>) =
+            children.into_iter().partition(|child| child.kind == FileKind::Directory);
+        for child in directories {
+            if self.inodes.mark_used(child.number) {
+                scope.spawn(move |scope| self.directory(scope, child.number, number));
+            } else {
+                self.note_damage(&Error::corrupt(format!(
+                    "directory {} has two names, one in directory {number}",
+                    child.number
+                )));
+            }
+        }
+        files.par_chunks(BATCH).for_each(|batch| {
+            for child in batch {
+                self.file(*child, number);
+            }
+        });
+    }
+
+    fn read_directory(&self, number: u64, parent: u64) -> Result<Vec<Child>> {
+        let (raw, source) = self.inode(number)?;
+        if raw.kind != FileKind::Directory as u8 {
+            return Err(Error::corrupt(format!("inode {number}: named as a directory, but is none")));
+        }
+        let mut loaded = self.load(source, &raw, false)?;
+        if let Some(transaction) = loaded.scan.last_transaction
+            && transaction.number >= self.settled
+            && !self.peer_has(transaction, number)
+        {
+            self.rolled_back.fetch_add(1, Ordering::Relaxed);
+            self.erase.lock().extend_from_slice(&loaded.scan.last_batch);
+            loaded = self.load(source, &raw, true)?;
+        }
+        self.greatest_transaction.fetch_max(loaded.scan.greatest_transaction, Ordering::Relaxed);
+        self.note_contents(&loaded);
+        if raw.parent != parent || !raw.cached_is_valid(source.seed) {
+            self.parents.lock().push((number, parent));
+        }
+        self.drop_unborn(&mut loaded);
+        Ok(loaded.children)
+    }
+
+    /// A create writes the inode and its name under one fence. When the last name of the log refers to an inode that
+    /// is not there, that create was on its way.
+    fn drop_unborn(&self, loaded: &mut Loaded) {
+        let &[(address, len)] = loaded.scan.last_batch.as_slice() else { return };
+        let Some(position) = loaded.children.iter().position(|child| child.address == address) else {
+            return;
+        };
+        let child = loaded.children[position];
+        if self.ending == Ending::MayBeTorn && !self.is_born(child) {
+            self.torn.fetch_add(1, Ordering::Relaxed);
+            self.erase.lock().push((address, len));
+            loaded.children.remove(position);
+        }
+    }
+
+    fn is_born(&self, child: Child) -> bool {
+        let Ok((raw, source)) = self.inode(child.number) else { return false };
+        raw.generation == child.generation
+            && raw.kind == child.kind as u8
+            && raw.cached_is_valid(source.seed)
+            && open_word(raw.head, source.seed, &String::new).is_ok()
+    }
+
+    /// True when the other directory of a transaction has it, too.
+    fn peer_has(&self, transaction: PendingTransaction, asking: u64) -> bool {
+        let Ok((raw, source)) = self.inode(transaction.peer) else { return false };
+        if raw.generation != transaction.peer_generation {
+            return false;
+        }
+        let mut found = false;
+        let scanned = scan_log(self.pm, source, &raw, self.ending, false, &mut |entry| {
+            if entry.header.kind == kind::TRANSACTION {
+                let other: TransactionEntry = entry.get()?;
+                found |= other.transaction == transaction.number && other.peer == asking;
+            }
+            Ok(())
+        });
+        scanned.is_ok() && found
+    }
+
+    /// Reads an inode that is no directory.
+    fn file(&self, child: Child, directory: u64) {
+        let Some(links) = self.links.get(child.number as usize) else {
+            return self.note_damage(&Error::corrupt(format!(
+                "directory {directory}: a name refers to inode {}, which cannot exist",
+                child.number
+            )));
+        };
+        links.fetch_add(1, Ordering::Relaxed);
+        if !self.inodes.mark_used(child.number) {
+            return; // another name was first
+        }
+        self.files.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.read_file(child) {
+            self.note_damage(&error);
+        }
+    }
+
+    fn read_file(&self, child: Child) -> Result<()> {
+        let (raw, source) = self.inode(child.number)?;
+        if raw.generation != child.generation || raw.kind != child.kind as u8 {
+            return Err(Error::corrupt(format!(
+                "inode {}: not the one that its name refers to",
+                child.number
+            )));
+        }
+        let loaded = self.load(source, &raw, false)?;
+        let cached = if raw.cached_is_valid(source.seed) { raw.links } else { 0 };
+        self.cached_links[child.number as usize].store(cached, Ordering::Relaxed);
+        self.note_contents(&loaded);
+        Ok(())
+    }
+
+    /// Marks what a log and its inode use, and what of it is torn.
+    fn note_contents(&self, loaded: &Loaded) {
+        let inode = &loaded.inode;
+        let what = || format!("inode {}", inode.number);
+        for page in &loaded.scan.pages {
+            self.mark(Run { start: page.block, len: 1 }, what());
+        }
+        if let Body::File(map) = &inode.body {
+            map.for_each(0, crate::format::MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
+                self.mark(Run { start: Block(piece.place & place::BLOCK_MASK), len: piece.len }, what());
+            });
+        }
+        crate::xattr::for_each(&inode.xattrs, |xattr| {
+            if let Some(run) = xattr.run {
+                self.mark(run, what());
+            }
+            std::ops::ControlFlow::Continue(())
+        });
+        if !loaded.scan.torn.is_empty() {
+            self.torn.fetch_add(1, Ordering::Relaxed);
+            self.erase.lock().extend_from_slice(&loaded.scan.torn);
+        }
+    }
+
+    fn mark(&self, run: Run, what: impl std::fmt::Display) {
+        let mut twice = false;
+        for_each_mask(run.start.0, run.len, |word, mask| {
+            twice |= self.used[word].fetch_or(mask, Ordering::Relaxed) & mask != 0;
+        });
+        if twice {
+            let (start, end) = (run.start.0, run.start.0 + run.len);
+            self.note_damage(&Error::corrupt(format!(
+                "{what}: a block of {start}..{end} belongs to another, too"
+            )));
+        }
+    }
+
+    fn inode(&self, number: u64) -> Result<(RawInode, LogSource)> {
+        let missing = |_| Error::corrupt(format!("inode {number}: it is in no chunk"));
+        let address = self.inodes.address(number).map_err(missing)?;
+        let raw = read_inode(self.pm, address)?;
+        let seed = inode_seed(self.volume_seed, number, raw.generation);
+        if !raw.is_valid(seed) {
+            return Err(Error::corrupt(format!("inode {number}: header")));
+        }
+        Ok((raw, LogSource { number, generation: raw.generation, seed, address }))
+    }
+
+    fn load(&self, source: LogSource, raw: &RawInode, drop_last: bool) -> Result<Loaded> {
+        let context = LoadContext {
+            hash_seed: self.hash_seed,
+            graveyard: &self.graveyard,
+            ending: self.ending,
+            drop_last,
+        };
+        load_inode(self.pm, source, raw, &context)
+    }
+
+    fn note_damage(&self, error: &Error) {
+        self.damage_count.fetch_add(1, Ordering::Relaxed);
+        let mut damage = self.damage.lock();
+        if damage.len() < MAX_DAMAGE {
+            damage.push(error.to_string());
+        }
+    }
+
+    /// Writes what recovery corrects, durable when it returns.
+    pub(crate) fn repair(&self) -> Result<()> {
+        // The last token stands for all stores of this thread: one fence covers them.
+        let mut flushed = self.pm.zero(0, 0)?;
+        for &(address, len) in self.erase.lock().iter() {
+            flushed = flushed.and(self.pm.zero(address, len)?);
+        }
+        for (number, count, _) in self.wrong_links() {
+            let (_, source) = self.inode(number)?;
+            flushed = flushed.and(write_cached_fields(self.pm, source.address, source.seed, count, 0)?);
+        }
+        for &(number, parent) in self.parents.lock().iter() {
+            let (_, source) = self.inode(number)?;
+            flushed = flushed.and(write_cached_fields(self.pm, source.address, source.seed, 2, parent)?);
+        }
+        self.pm.fence(flushed);
+        Ok(())
+    }
+
+    /// Inodes whose cached count of links is wrong: (number, right count, cached count).
+    pub(crate) fn wrong_links(&self) -> impl Iterator<Item = (u64, u32, u32)> + '_ {
+        self.links.iter().zip(&self.cached_links).enumerate().filter_map(|(number, (links, cached))| {
+            let (links, cached) = (links.load(Ordering::Relaxed), cached.load(Ordering::Relaxed));
+            (links != 0 && links != cached).then_some((number as u64, links, cached))
+        })
+    }
+
+    /// Gives everything that is not in use to an allocator.
+    pub(crate) fn free_the_rest(&self, alloc: &Allocator, first_data_block: u64, blocks: u64) {
+        let mut start = None;
+        for block in first_data_block..=blocks {
+            let free = block < blocks
+                && self.used[(block / 64) as usize].load(Ordering::Relaxed) >> (block % 64) & 1 == 0;
+            match (free, start) {
+                (true, None) => start = Some(block),
+                (false, Some(first)) => {
+                    alloc.free(Run { start: Block(first), len: block - first });
+                    start = None;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn greatest_transaction(&self) -> u64 {
+        self.greatest_transaction.load(Ordering::Relaxed)
+    }
+
+    /// Directories whose cached parent is wrong: (number, right parent).
+    pub(crate) fn wrong_parents(&self) -> Vec<(u64, u64)> {
+        self.parents.lock().clone()
+    }
+
+    pub(crate) fn report(&self, started: Instant) -> RecoveryReport {
+        RecoveryReport {
+            walked: true,
+            directories: self.directories.load(Ordering::Relaxed),
+            files: self.files.load(Ordering::Relaxed),
+            torn: self.torn.load(Ordering::Relaxed),
+            rolled_back: self.rolled_back.load(Ordering::Relaxed),
+            relinked: self.wrong_links().count() as u64 + self.parents.lock().len() as u64,
+            damage: self.damage.lock().clone(),
+            damage_count: self.damage_count.load(Ordering::Relaxed),
+            duration: started.elapsed(),
+        }
+    }
+}
+
+/// The error of a mount that recovery does not allow.
+pub(crate) fn refuse(report: &RecoveryReport) -> Error {
+    let first = report.damage.first().cloned().unwrap_or_default();
+    Error::new(Kind::Corrupt)
+        .object(format!("{} places, the first: {first}", report.damage_count))
+        .advice("run fsck, or mount read-only to save what can be read")
+}

@@ -1,0 +1,341 @@
+//! Renaming.
+//!
+//! Within one directory a rename is one batch: removals and new names. Between two it is a batch in each log under one
+//! transaction number and one fence: after a crash the transaction counts only if both logs have it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nacre_engine::{Error, FileKind, Kind, RenameMode, Result, Timestamp};
+use nacre_media::{Durable, Pm};
+use parking_lot::MutexGuard;
+
+use crate::commit::{Batch, Placed, commit};
+use crate::format::{ROOT_INODE, TransactionEntry, kind};
+use crate::fs::Shared;
+use crate::inode::{Body, Inode, Node};
+use crate::namespace::{
+    Locked, LockedDirectories, Named, check_name, check_removable, lock_directories, push_dentry, push_remove,
+};
+
+/// One side of a rename.
+#[derive(Clone, Copy)]
+pub(crate) struct Side<'a> {
+    pub(crate) dir: &'a Arc<Inode>,
+    pub(crate) name: &'a [u8],
+}
+
+/// The names of a rename, found under the locks.
+struct Found {
+    from: Named,
+    to: Option<Named>,
+}
+
+enum Outcome {
+    Done,
+    /// A name refers to another inode than before the locks.
+    Again,
+}
+
+impl<P: Pm> Shared<P> {
+    pub(crate) fn rename(
+        &self,
+        from: Side<'_>,
+        to: Side<'_>,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        check_name(from.name)?;
+        check_name(to.name)?;
+        self.reclaim_buried();
+        loop {
+            let source = self.lookup(from.dir, from.name)?;
+            let target = match self.lookup(to.dir, to.name) {
+                Ok(target) => Some(target),
+                Err(error) if error.kind() == Kind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            let across = from.dir.number != to.dir.number;
+            let moves_directory = source.inode.is_directory()
+                || target.as_ref().is_some_and(|target| target.inode.is_directory());
+            let guard = (across && moves_directory).then(|| self.move_directories.lock());
+            if let Outcome::Done = self.rename_found(from, to, &source, target.as_ref(), mode, now, guard)? {
+                return Ok(());
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
+    fn rename_found(
+        &self,
+        from: Side<'_>,
+        to: Side<'_>,
+        source: &Node,
+        target: Option<&Node>,
+        mode: RenameMode,
+        now: Timestamp,
+        moving: Option<MutexGuard<'_, ()>>,
+    ) -> Result<Outcome> {
+        if moving.is_some() {
+            self.check_no_cycle(from.dir, to.dir, source, target, mode)?;
+        }
+        let mut directories = vec![from.dir, to.dir];
+        let replaced = target.filter(|target| target.inode.is_directory() && mode != RenameMode::Exchange);
+        if let Some(target) = replaced
+            && target.inode.number != source.inode.number
+        {
+            directories.push(&target.inode);
+        }
+        let mut logs = lock_directories(&directories)?;
+        let found_from = self.named(from.dir.directory()?, from.name)?.ok_or(Error::new(Kind::NotFound))?;
+        let found_to = self.named(to.dir.directory()?, to.name)?;
+        if !is_same(Some(source), Some(&found_from.node))
+            || !is_same(target, found_to.as_ref().map(|n| &n.node))
+        {
+            return Ok(Outcome::Again);
+        }
+        let found = Found { from: found_from, to: found_to };
+        if !check_rename(from.dir, to.dir, &found, mode)? {
+            return Ok(Outcome::Done); // two names of one inode: nothing to do
+        }
+        if from.dir.number == to.dir.number {
+            self.rename_within(logs.of(from.dir)?, from.name, to.name, &found, mode, now)?;
+        } else {
+            self.rename_across(&mut logs, from, to, &found, mode, now)?;
+        }
+        self.after_rename(from.dir, to.dir, &found, mode, now);
+        drop(logs);
+        drop(moving);
+        if let (Some(to), true) = (found.to, mode != RenameMode::Exchange) {
+            if to.kind == FileKind::Directory {
+                to.node.inode.links.store(0, Ordering::Release);
+                self.unlinked(to.node);
+            } else {
+                self.drop_link(to.node, now);
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn rename_within(
+        &self,
+        locked: &mut Locked<'_>,
+        from_name: &[u8],
+        to_name: &[u8],
+        found: &Found,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut batch = Batch::default();
+        push_remove(&mut batch, &found.from, now);
+        if let Some(to) = &found.to {
+            push_remove(&mut batch, to, now);
+        }
+        push_dentry(&mut batch, to_name, &found.from.node.inode, now);
+        let exchanged = found.to.as_ref().filter(|_| mode == RenameMode::Exchange);
+        if let Some(to) = exchanged {
+            push_dentry(&mut batch, from_name, &to.node.inode, now);
+        }
+        let first = locked.log.next_sequence;
+        let placed = commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before())?;
+        let mut next = 1;
+        self.name_removed(locked, &found.from);
+        if let Some(to) = &found.to {
+            self.name_removed(locked, to);
+            next += 1;
+        }
+        self.name_added(locked, to_name, &found.from.node.inode, placed[next], first + next as u64);
+        if let Some(to) = exchanged {
+            next += 1;
+            self.name_added(locked, from_name, &to.node.inode, placed[next], first + next as u64);
+        }
+        locked.inode.touch(now);
+        Ok(())
+    }
+
+    fn rename_across(
+        &self,
+        logs: &mut LockedDirectories<'_>,
+        from: Side<'_>,
+        to: Side<'_>,
+        found: &Found,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        let exchanged = found.to.as_ref().filter(|_| mode == RenameMode::Exchange);
+        let (source, target) = logs.pair(from.dir, to.dir)?;
+        let mut source_batch = Batch::default();
+        let mut target_batch = Batch::default();
+        push_transaction(&mut source_batch, to.dir);
+        push_transaction(&mut target_batch, from.dir);
+        push_remove(&mut source_batch, &found.from, now);
+        if let Some(other) = exchanged {
+            push_dentry(&mut source_batch, from.name, &other.node.inode, now);
+        }
+        if let Some(other) = &found.to {
+            push_remove(&mut target_batch, other, now);
+        }
+        push_dentry(&mut target_batch, to.name, &found.from.node.inode, now);
+
+        // Everything that can fail for want of space comes before the first entry.
+        let source_places = source.log.make_room(self, source.inode, &source_batch)?;
+        let target_places = target.log.make_room(self, target.inode, &target_batch)?;
+        let (source_first, target_first) = (source.log.next_sequence, target.log.next_sequence);
+        self.write_both(
+            source,
+            &mut source_batch,
+            &source_places,
+            target,
+            &mut target_batch,
+            &target_places,
+        )?;
+
+        self.name_removed(source, &found.from);
+        if let Some(other) = exchanged {
+            self.name_added(source, from.name, &other.node.inode, source_places[2], source_first + 2);
+        }
+        let mut next = 1;
+        if let Some(other) = &found.to {
+            self.name_removed(target, other);
+            next += 1;
+        }
+        let inode = &found.from.node.inode;
+        self.name_added(target, to.name, inode, target_places[next], target_first + next as u64);
+        source.inode.touch(now);
+        target.inode.touch(now);
+        Ok(())
+    }
+
+    /// Writes both halves of a transaction under one fence.
+    fn write_both(
+        &self,
+        source: &mut Locked<'_>,
+        source_batch: &mut Batch,
+        source_places: &Placed,
+        target: &mut Locked<'_>,
+        target_batch: &mut Batch,
+        target_places: &Placed,
+    ) -> Result<()> {
+        let _gate = self.transactions.gate.read();
+        let number = self.transactions.next.fetch_add(1, Ordering::Relaxed);
+        source_batch.set_transaction(number);
+        target_batch.set_transaction(number);
+        source.log.last_transaction = number;
+        target.log.last_transaction = number;
+        let nothing = Durable::nothing_before;
+        let first = source.log.write(self, source.inode, source_batch, source_places, nothing())?;
+        let second = target.log.write(self, target.inode, target_batch, target_places, nothing())?;
+        self.pm.fence(first.and(second));
+        Ok(())
+    }
+
+    /// No directory may come to lie below itself.
+    fn check_no_cycle(
+        &self,
+        from_dir: &Arc<Inode>,
+        to_dir: &Arc<Inode>,
+        source: &Node,
+        target: Option<&Node>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        if source.inode.is_directory() && self.is_within(to_dir, source.inode.number)? {
+            return Err(Error::new(Kind::InvalidInput));
+        }
+        if let Some(target) = target
+            && target.inode.is_directory()
+            && self.is_within(from_dir, target.inode.number)?
+        {
+            // Its name is on the way to the source, so it is not empty.
+            let kind = if mode == RenameMode::Exchange { Kind::InvalidInput } else { Kind::NotEmpty };
+            let kind = if mode == RenameMode::NoReplace { Kind::Exists } else { kind };
+            return Err(Error::new(kind));
+        }
+        Ok(())
+    }
+
+    /// True when `dir` is the directory `number` or below it.
+    fn is_within(&self, dir: &Arc<Inode>, number: u64) -> Result<bool> {
+        let mut at = Arc::clone(dir);
+        loop {
+            if at.number == number {
+                return Ok(true);
+            }
+            if at.number == ROOT_INODE {
+                return Ok(false);
+            }
+            let parent = at.directory()?.parent.load(Ordering::Relaxed);
+            at = Arc::clone(&self.hold(parent)?.inode);
+        }
+    }
+
+    fn after_rename(
+        &self,
+        from_dir: &Arc<Inode>,
+        to_dir: &Arc<Inode>,
+        found: &Found,
+        mode: RenameMode,
+        now: Timestamp,
+    ) {
+        set_parent(&found.from.node.inode, to_dir.number);
+        self.links_changed(&found.from.node.inode, now);
+        if let Some(to) = found.to.as_ref().filter(|_| mode == RenameMode::Exchange) {
+            set_parent(&to.node.inode, from_dir.number);
+            self.links_changed(&to.node.inode, now);
+        }
+    }
+}
+
+fn set_parent(inode: &Inode, parent: u64) {
+    if let Body::Directory(directory) = &inode.body {
+        directory.parent.store(parent, Ordering::Relaxed);
+    }
+}
+
+fn is_same(a: Option<&Node>, b: Option<&Node>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => a.inode.id() == b.inode.id(),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Whether the rename may happen; false when there is nothing to do.
+fn check_rename(from_dir: &Inode, to_dir: &Inode, found: &Found, mode: RenameMode) -> Result<bool> {
+    let source = &found.from.node.inode;
+    let Some(to) = &found.to else {
+        if mode == RenameMode::Exchange {
+            return Err(Error::new(Kind::NotFound));
+        }
+        check_removable(from_dir, source)?;
+        to_dir.check_flags(nacre_engine::Attr::IMMUTABLE)?;
+        return Ok(true);
+    };
+    let target = &to.node.inode;
+    if mode == RenameMode::NoReplace {
+        return Err(Error::new(Kind::Exists));
+    }
+    if source.number == target.number {
+        return Ok(false);
+    }
+    check_removable(from_dir, source)?;
+    check_removable(to_dir, target)?;
+    if mode == RenameMode::Exchange {
+        return Ok(true);
+    }
+    match (source.is_directory(), target.is_directory()) {
+        (true, false) => Err(Error::new(Kind::NotDirectory)),
+        (false, true) => Err(Error::new(Kind::IsDirectory)),
+        (true, true) if target.directory()?.len() > 0 => Err(Error::new(Kind::NotEmpty)),
+        _ => Ok(true),
+    }
+}
+
+fn push_transaction(batch: &mut Batch, peer: &Inode) {
+    let mut entry = TransactionEntry {
+        peer: peer.number,
+        peer_generation: peer.generation,
+        ..TransactionEntry::default()
+    };
+    entry.header.kind = kind::TRANSACTION;
+    batch.push_line(&entry);
+}

@@ -1,0 +1,407 @@
+//! Sizes, attributes, allocation and holes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nacre_engine::{
+    Attr, BLOCK_SIZE, Block, Error, FallocateMode, FileBlock, FileKind, Kind, Place, PlacedExtent, Result,
+    SeekTo, SetAttr, Timestamp,
+};
+use nacre_media::{Durable, Flushed, Pm};
+
+use crate::alloc::{Purpose, Runs};
+use crate::blockmap::{BlockMap, Piece};
+use crate::commit::{Batch, Log, commit};
+use crate::file::{Change, Changes, is_written};
+use crate::format::{AttrEntry, MAX_FILE_SIZE, flag, kind, place};
+use crate::fs::Shared;
+use crate::inode::{Attributes, Body, Inode, Trim};
+
+/// A truncation that frees more blocks leaves that to the background.
+const TRIM_AT_ONCE: u64 = 512;
+
+impl<P: Pm> Shared<P> {
+    pub(crate) fn setattr(&self, inode: &Arc<Inode>, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        match change.size {
+            None => {
+                let mut log = inode.log.lock();
+                let attributes = changed_attributes(inode, change, now, false);
+                self.commit_attributes(
+                    inode,
+                    &mut log,
+                    attributes,
+                    inode.size(),
+                    0,
+                    Durable::nothing_before(),
+                )?;
+            }
+            Some(size) => self.set_size(inode, size, change, now)?,
+        }
+        Ok(inode.attr())
+    }
+
+    fn set_size(&self, inode: &Arc<Inode>, size: u64, change: &SetAttr, now: Timestamp) -> Result<()> {
+        let map = inode.file()?;
+        inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
+        if size > MAX_FILE_SIZE {
+            return Err(Error::new(Kind::FileTooBig));
+        }
+        let mut trim = inode.extend.lock();
+        self.finish_trim(inode, &mut trim);
+        let mut log = inode.log.lock();
+        let old = inode.size();
+        let attributes = changed_attributes(inode, change, now, true);
+        let gap = if size > old { self.zero_gap(map, old, size)? } else { None };
+        let after = gap.map_or_else(Durable::nothing_before, |gap| self.pm.fence(gap));
+        let truncates = if size < old { flag::TRUNCATE } else { 0 };
+        self.commit_attributes(inode, &mut log, attributes, size, truncates, after)?;
+        drop(log);
+        if size < old {
+            self.trim_from(inode, &mut trim, size.div_ceil(BLOCK_SIZE));
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks from `first` on, at once when they are few.
+    fn trim_from(&self, inode: &Arc<Inode>, trim: &mut Trim, first: u64) {
+        trim.0 = Some(first);
+        inode.trimming.store(true, Ordering::Release);
+        if self.background && inode.blocks.load(Ordering::Relaxed) > TRIM_AT_ONCE {
+            self.trims.lock().push(Arc::clone(inode));
+            self.graveyard.nudge();
+        } else {
+            self.finish_trim(inode, trim);
+        }
+    }
+
+    /// Commits all attributes with a size.
+    fn commit_attributes(
+        &self,
+        inode: &Inode,
+        log: &mut Log,
+        attributes: Attributes,
+        size: u64,
+        flags: u8,
+        after: Durable,
+    ) -> Result<()> {
+        let mut entry = AttrEntry {
+            mode: attributes.mode,
+            policy: attributes.policy,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            flags: attributes.flags,
+            size: if inode.kind == FileKind::Regular { size } else { 0 },
+            atime: attributes.atime.pack(),
+            mtime: attributes.mtime.pack(),
+            ctime: attributes.ctime.pack(),
+            ..AttrEntry::default()
+        };
+        entry.header.kind = kind::ATTR;
+        entry.header.flags = flags;
+        let mut batch = Batch::default();
+        batch.push_line(&entry);
+        commit(self, inode, log, &mut batch, after)?;
+        if inode.kind == FileKind::Regular {
+            inode.size.store(size, Ordering::Release);
+        }
+        inode.lazy.store(false, Ordering::Release);
+        let mut attr = inode.attr.write();
+        // A read may have moved atime meanwhile; the change wins only where it says something about it.
+        *attr = attributes;
+        let due = attr.atime <= attr.mtime || attr.atime <= attr.ctime;
+        inode.atime_secs.store(attr.atime.secs, Ordering::Relaxed);
+        inode.atime_due.store(due, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes attributes that are newer in DRAM to the log.
+    pub(crate) fn persist_lazy(&self, inode: &Inode) -> Result<()> {
+        if !inode.lazy.load(Ordering::Acquire) || self.read_only {
+            return Ok(());
+        }
+        let mut log = inode.log.lock();
+        let attributes = *inode.attr.read();
+        self.commit_attributes(inode, &mut log, attributes, inode.size(), 0, Durable::nothing_before())
+    }
+
+    pub(crate) fn fallocate(
+        &self,
+        inode: &Arc<Inode>,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        let map = inode.file()?;
+        inode.check_flags(Attr::IMMUTABLE)?;
+        if len == 0 {
+            return Err(Error::new(Kind::InvalidInput));
+        }
+        let end = offset
+            .checked_add(len)
+            .filter(|&end| end <= MAX_FILE_SIZE)
+            .ok_or(Error::new(Kind::FileTooBig))?;
+        if matches!(mode, FallocateMode::PunchHole) {
+            inode.check_flags(Attr::APPEND_ONLY)?;
+        }
+        let mut trim = inode.extend.lock();
+        self.finish_trim(inode, &mut trim);
+        let mut log = inode.log.lock();
+        let size = inode.size();
+        let new_size = match mode {
+            FallocateMode::Allocate | FallocateMode::ZeroRange => size.max(end),
+            _ => size,
+        };
+        let mut plan = Plan { changes: Changes::new(), allocated: Runs::new(), flushed: None };
+        let result = self.plan_fallocate(map, mode, offset, end, size, new_size, &mut plan).and_then(|()| {
+            let after = match plan.flushed.take() {
+                Some(flushed) => self.pm.fence(flushed),
+                None => Durable::nothing_before(),
+            };
+            if plan.changes.is_empty() && new_size == size {
+                return Ok(None);
+            }
+            if plan.changes.is_empty() {
+                let change = SetAttr { size: Some(new_size), ..SetAttr::default() };
+                let attributes = changed_attributes(inode, &change, now, true);
+                self.commit_attributes(inode, &mut log, attributes, new_size, 0, after)?;
+                return Ok(None);
+            }
+            self.commit_changes(inode, &mut log, &plan.changes, new_size, now, after).map(Some)
+        });
+        drop(log);
+        match result {
+            Ok(freed) => {
+                for piece in freed.into_iter().flatten() {
+                    self.free_piece(piece);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.free_runs(&plan.allocated);
+                Err(error)
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
+    fn plan_fallocate(
+        &self,
+        map: &BlockMap,
+        mode: FallocateMode,
+        offset: u64,
+        end: u64,
+        size: u64,
+        new_size: u64,
+        plan: &mut Plan,
+    ) -> Result<()> {
+        if new_size > size {
+            plan.join(self.zero_gap(map, size, new_size)?);
+        }
+        match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
+                self.plan_holes(map, first, last, plan)
+            }
+            FallocateMode::PunchHole => {
+                let (first, last) = self.plan_edges(map, offset, end, size, plan)?;
+                if first < last && map.next_mapped(first).is_some_and(|(block, _)| block < last) {
+                    plan.changes.push(Change { start: first, len: last - first, place: None, kept: 0 });
+                }
+                Ok(())
+            }
+            FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
+                let (first, last) = self.plan_edges(map, offset, end, size, plan)?;
+                let mut pieces = Vec::new();
+                if first < last {
+                    map.for_each(first, last - first, |piece| pieces.push(piece));
+                }
+                for piece in pieces.into_iter().filter(|piece| is_written(piece.place)) {
+                    // The same blocks, not written any more.
+                    let place = Some(piece.place | place::UNWRITTEN);
+                    plan.changes.push(Change { start: piece.start, len: piece.len, place, kept: piece.len });
+                }
+                // The blocks at the edges are there already, or are allocated like the rest.
+                self.plan_holes(map, offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE), plan)
+            }
+        }
+    }
+
+    /// Plans unwritten blocks for the holes in `first..last`.
+    fn plan_holes(&self, map: &BlockMap, first: u64, last: u64, plan: &mut Plan) -> Result<()> {
+        let mut holes = Vec::new();
+        let mut at = first;
+        map.for_each(first, last - first, |piece: Piece| {
+            if piece.start > at {
+                holes.push((at, piece.start - at));
+            }
+            at = piece.start + piece.len;
+        });
+        if at < last {
+            holes.push((at, last - at));
+        }
+        for (start, len) in holes {
+            let kept = plan.allocated.len();
+            let mut runs = Runs::new();
+            self.alloc.allocate(len, Purpose::Data, &mut runs)?;
+            plan.allocated.extend(runs);
+            let mut start = start;
+            for run in &plan.allocated[kept..] {
+                let place = Some(run.start.0 | place::UNWRITTEN);
+                plan.changes.push(Change { start, len: run.len, place, kept: 0 });
+                start += run.len;
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans zeros for the parts of blocks at the edges of a range; gives the whole blocks between them.
+    fn plan_edges(
+        &self,
+        map: &BlockMap,
+        offset: u64,
+        end: u64,
+        size: u64,
+        plan: &mut Plan,
+    ) -> Result<(u64, u64)> {
+        let (first, last) = (offset.div_ceil(BLOCK_SIZE), end / BLOCK_SIZE);
+        // Beyond the size nothing needs zeros: nobody reads it before it is zeroed.
+        let mut edges = Vec::new();
+        if first > last {
+            edges.push((last, offset % BLOCK_SIZE, end % BLOCK_SIZE));
+        } else {
+            if !offset.is_multiple_of(BLOCK_SIZE) {
+                edges.push((first - 1, offset % BLOCK_SIZE, BLOCK_SIZE));
+            }
+            if !end.is_multiple_of(BLOCK_SIZE) {
+                edges.push((last, 0, end % BLOCK_SIZE));
+            }
+        }
+        for (block, from, to) in edges {
+            let Some(raw) = map.find(block, 1).0.filter(|&raw| is_written(raw)) else { continue };
+            if block * BLOCK_SIZE + from >= size {
+                continue;
+            }
+            let mut bytes = [0u8; BLOCK_SIZE as usize];
+            self.pm.read(Block(raw & place::BLOCK_MASK).offset(), &mut bytes)?;
+            bytes[from as usize..to as usize].fill(0);
+            let mut runs = Runs::new();
+            self.alloc.allocate(1, Purpose::Data, &mut runs)?;
+            let start = runs[0].start;
+            plan.allocated.extend(runs);
+            plan.join(Some(self.pm.copy(start.offset(), &bytes)?));
+            plan.changes.push(Change { start: block, len: 1, place: Some(start.0), kept: 0 });
+        }
+        Ok((first, last.max(first)))
+    }
+
+    pub(crate) fn seek(&self, inode: &Inode, offset: u64, to: SeekTo) -> Result<u64> {
+        let map = inode.file()?;
+        let size = inode.size();
+        if offset >= size {
+            return Err(Error::new(Kind::NoSuchOffset));
+        }
+        let mut at = offset;
+        while at < size {
+            let block = at / BLOCK_SIZE;
+            let (place, len) = map.find(block, u64::MAX);
+            let is_data = place.is_some_and(is_written);
+            if is_data == (to == SeekTo::Data) {
+                return Ok(at);
+            }
+            let next = match (place, map.next_mapped(block)) {
+                (Some(_), _) => block + len,
+                (None, Some((next, _))) => next.max(block + 1),
+                (None, None) => break,
+            };
+            at = next * BLOCK_SIZE;
+        }
+        match to {
+            SeekTo::Data => Err(Error::new(Kind::NoSuchOffset)),
+            SeekTo::Hole => Ok(size),
+        }
+    }
+
+    pub(crate) fn resolve(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        let Body::File(map) = &inode.body else { return Ok(Vec::new()) };
+        let _log = inode.log.lock();
+        let end = start.0.saturating_add(len).min(inode.size().div_ceil(BLOCK_SIZE));
+        let mut extents: Vec<PlacedExtent> = Vec::new();
+        let mut push = |start: u64, len: u64, place: Place| {
+            if let Some(last) = extents.last_mut()
+                && last.start.0 + last.len == start
+                && follows(last, place)
+            {
+                last.len += len;
+                return;
+            }
+            extents.push(PlacedExtent { start: FileBlock(start), len, place });
+        };
+        let mut at = start.0;
+        if at < end {
+            map.for_each(start.0, end - start.0, |piece| {
+                if piece.start > at {
+                    push(at, piece.start - at, Place::Hole);
+                }
+                push(piece.start, piece.len, place_of(piece.place));
+                at = piece.start + piece.len;
+            });
+            if at < end {
+                push(at, end - at, Place::Hole);
+            }
+        }
+        Ok(extents)
+    }
+}
+
+/// What fallocate will commit.
+struct Plan {
+    changes: Changes,
+    allocated: Runs,
+    flushed: Option<Flushed>,
+}
+
+impl Plan {
+    fn join(&mut self, next: Option<Flushed>) {
+        if let Some(next) = next {
+            self.flushed = Some(match self.flushed.take() {
+                Some(earlier) => earlier.and(next),
+                None => next,
+            });
+        }
+    }
+}
+
+/// The attributes after a change.
+fn changed_attributes(inode: &Inode, change: &SetAttr, now: Timestamp, sized: bool) -> Attributes {
+    let mut attributes = *inode.attr.read();
+    if let Some(mode) = change.mode {
+        attributes.mode = (mode & 0o7777) as u16;
+    }
+    attributes.uid = change.uid.unwrap_or(attributes.uid);
+    attributes.gid = change.gid.unwrap_or(attributes.gid);
+    attributes.flags = change.flags.unwrap_or(attributes.flags);
+    attributes.atime = change.atime.unwrap_or(attributes.atime).clamped();
+    let mtime = if sized { now } else { attributes.mtime };
+    attributes.mtime = change.mtime.unwrap_or(mtime).clamped();
+    attributes.ctime = now;
+    attributes
+}
+
+fn place_of(raw: u64) -> Place {
+    let block = Block(raw & place::BLOCK_MASK);
+    let tier = (raw >> place::TIER_SHIFT) as u8;
+    match (tier, is_written(raw)) {
+        (0, true) => Place::Pm(block),
+        (0, false) => Place::Unwritten(block),
+        (tier, _) => Place::Tier { tier, block },
+    }
+}
+
+fn follows(last: &PlacedExtent, place: Place) -> bool {
+    match (last.place, place) {
+        (Place::Hole, Place::Hole) => true,
+        (Place::Pm(a), Place::Pm(b)) | (Place::Unwritten(a), Place::Unwritten(b)) => a.0 + last.len == b.0,
+        _ => false,
+    }
+}

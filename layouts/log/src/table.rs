@@ -1,0 +1,287 @@
+//! The inode table: chunks of 256 inodes on media, and for each inode in use its state in DRAM.
+//!
+//! A chunk is 64 KiB somewhere on the device; the chunk table, a region, has one checked word for each. Chunks are
+//! added when a lane has no free inode left and are never given back. Whether an inode is in use is not on media: it is
+//! in use exactly when a dentry refers to it (or somebody holds it).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_media::Pm;
+use parking_lot::{Mutex, RwLock};
+
+use crate::alloc::{Allocator, Purpose, lane_of_thread};
+use crate::format::{CHUNK_BLOCKS, CHUNK_INODES, INODE_SIZE, Region, open_word, seal_word};
+use crate::inode::Inode;
+
+/// Chunks in one segment of the table in DRAM.
+const SEGMENT: usize = 1024;
+
+/// The seed of a chunk's word in the chunk table.
+pub(crate) fn chunk_seed(volume_seed: u32, chunk: u64) -> u32 {
+    crc32c::crc32c_append(volume_seed, &chunk.to_le_bytes())
+}
+
+type Slot = RwLock<Option<Arc<Inode>>>;
+
+struct Chunk {
+    block: Block,
+    used: [AtomicU64; 4],
+    slots: Box<[Slot]>,
+}
+
+type Segment = Box<[OnceLock<Box<Chunk>>]>;
+
+/// All inodes.
+pub(crate) struct InodeTable {
+    region: Region,
+    volume_seed: u32,
+    segments: Vec<OnceLock<Segment>>,
+    /// Free inodes that lanes have taken.
+    lanes: Vec<Mutex<Vec<u64>>>,
+    /// Free inodes of chunks that no lane has taken: (chunk, free bits). And the first chunk that does not exist.
+    spare: Mutex<Spare>,
+    in_use: AtomicU64,
+}
+
+#[derive(Default)]
+struct Spare {
+    chunks: Vec<(u64, [u64; 4])>,
+    next_chunk: u64,
+}
+
+impl InodeTable {
+    pub(crate) fn new(region: Region, volume_seed: u32, max_chunks: u64, lanes: usize) -> InodeTable {
+        InodeTable {
+            region,
+            volume_seed,
+            segments: (0..max_chunks.div_ceil(SEGMENT as u64)).map(|_| OnceLock::new()).collect(),
+            lanes: (0..lanes.max(1)).map(|_| Mutex::default()).collect(),
+            spare: Mutex::default(),
+            in_use: AtomicU64::new(0),
+        }
+    }
+
+    /// Reads the chunk table. Afterwards no inode is in use. Returns the chunks' first blocks.
+    pub(crate) fn load_chunks(&self, pm: &impl Pm) -> Result<Vec<Block>> {
+        let mut found = Vec::new();
+        for index in 0..self.max_chunks() {
+            let seed = chunk_seed(self.volume_seed, index);
+            let word = pm.load_u64(self.word_offset(index))?;
+            let Some(block) = open_word(word, seed, &|| format!("chunk table: word {index}"))? else { break };
+            if block + CHUNK_BLOCKS > pm.len() / BLOCK_SIZE {
+                return Err(Error::corrupt(format!("chunk table: word {index} is beyond the device")));
+            }
+            self.insert_chunk(index, Block(block));
+            found.push(Block(block));
+        }
+        self.spare.lock().next_chunk = found.len() as u64;
+        Ok(found)
+    }
+
+    /// Number of chunks that there could be.
+    pub(crate) fn max_chunks(&self) -> u64 {
+        (self.region.blocks * BLOCK_SIZE / 8).min(self.segments.len() as u64 * SEGMENT as u64)
+    }
+
+    /// Marks an inode as in use, during recovery. False when it was already.
+    pub(crate) fn mark_used(&self, number: u64) -> bool {
+        let Some(chunk) = self.chunk(number / CHUNK_INODES) else { return false };
+        let (word, bit) = bit_of(number);
+        let first = chunk.used[word].fetch_or(bit, Ordering::Relaxed) & bit == 0;
+        if first {
+            self.in_use.fetch_add(1, Ordering::Relaxed);
+        }
+        first
+    }
+
+    /// Marks inodes as in use from a checkpoint.
+    pub(crate) fn mark_chunk_used(&self, index: u64, used: [u64; 4]) -> Result<()> {
+        let chunk = self
+            .chunk(index)
+            .ok_or_else(|| Error::corrupt(format!("checkpoint: inode chunk {index} does not exist")))?;
+        for (word, bits) in chunk.used.iter().zip(used) {
+            word.store(bits, Ordering::Relaxed);
+            self.in_use.fetch_add(u64::from(bits.count_ones()), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Offers all inodes that are not in use, after recovery or a checkpoint has marked the others.
+    pub(crate) fn offer_free(&self) {
+        let mut spare = self.spare.lock();
+        for index in 0..spare.next_chunk {
+            let Some(chunk) = self.chunk(index) else { continue };
+            let mut free = chunk.used.each_ref().map(|word| !word.load(Ordering::Relaxed));
+            if index == 0 {
+                free[0] &= !1; // number 0 names no inode
+            }
+            if free.iter().any(|&bits| bits != 0) {
+                spare.chunks.push((index, free));
+            }
+        }
+        spare.chunks.reverse();
+    }
+
+    /// Calls `visit` with each chunk's index and the bits of its inodes in use.
+    pub(crate) fn for_each_chunk(&self, mut visit: impl FnMut(u64, [u64; 4])) {
+        let count = self.spare.lock().next_chunk;
+        for index in 0..count {
+            if let Some(chunk) = self.chunk(index) {
+                visit(index, chunk.used.each_ref().map(|word| word.load(Ordering::Relaxed)));
+            }
+        }
+    }
+
+    pub(crate) fn in_use(&self) -> u64 {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_used(&self, number: u64) -> bool {
+        let (word, bit) = bit_of(number);
+        self.chunk(number / CHUNK_INODES)
+            .is_some_and(|chunk| chunk.used[word].load(Ordering::Acquire) & bit != 0)
+    }
+
+    /// Takes a free inode; makes a chunk when there is none.
+    pub(crate) fn allocate(&self, pm: &impl Pm, blocks: &Allocator) -> Result<u64> {
+        let own = lane_of_thread() % self.lanes.len();
+        let taken = self.lanes[own].lock().pop();
+        let number = match taken {
+            Some(number) => number,
+            None => self.refill(own, pm, blocks)?,
+        };
+        let (word, bit) = bit_of(number);
+        if let Some(chunk) = self.chunk(number / CHUNK_INODES) {
+            let before = chunk.used[word].fetch_or(bit, Ordering::AcqRel);
+            assert_eq!(before & bit, 0, "inode {number} was given out twice");
+        }
+        self.in_use.fetch_add(1, Ordering::Relaxed);
+        Ok(number)
+    }
+
+    /// Gives an inode back.
+    pub(crate) fn free(&self, number: u64) {
+        let (word, bit) = bit_of(number);
+        if let Some(chunk) = self.chunk(number / CHUNK_INODES) {
+            let before = chunk.used[word].fetch_and(!bit, Ordering::AcqRel);
+            assert_ne!(before & bit, 0, "inode {number} was freed twice");
+        }
+        self.in_use.fetch_sub(1, Ordering::Relaxed);
+        self.lanes[lane_of_thread() % self.lanes.len()].lock().push(number);
+    }
+
+    /// Where the inode's bytes are.
+    pub(crate) fn address(&self, number: u64) -> Result<u64> {
+        let chunk = self.chunk(number / CHUNK_INODES).ok_or(Error::new(Kind::Stale))?;
+        Ok(chunk.block.offset() + number % CHUNK_INODES * INODE_SIZE)
+    }
+
+    /// The inode's slot in DRAM.
+    #[inline]
+    pub(crate) fn slot(&self, number: u64) -> Result<&Slot> {
+        let chunk = self.chunk(number / CHUNK_INODES).ok_or(Error::new(Kind::Stale))?;
+        Ok(&chunk.slots[(number % CHUNK_INODES) as usize])
+    }
+
+    /// Calls `visit` with every inode that is in DRAM.
+    pub(crate) fn for_each_loaded(&self, mut visit: impl FnMut(&Arc<Inode>)) {
+        for segment in self.segments.iter().filter_map(OnceLock::get) {
+            for chunk in segment.iter().filter_map(OnceLock::get) {
+                for slot in &chunk.slots {
+                    let inode = slot.read().clone();
+                    if let Some(inode) = inode {
+                        visit(&inode);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bytes of DRAM that the table takes, without the inodes.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        let count = self.spare.lock().next_chunk;
+        count * (size_of::<Chunk>() as u64 + CHUNK_INODES * size_of::<Slot>() as u64)
+    }
+
+    fn refill(&self, own: usize, pm: &impl Pm, blocks: &Allocator) -> Result<u64> {
+        let mut spare = self.spare.lock();
+        let (index, free) = match spare.chunks.pop() {
+            Some(chunk) => chunk,
+            None => match self.add_chunk(&mut spare, pm, blocks) {
+                Ok(index) => (index, [u64::MAX; 4]),
+                Err(error) => return self.steal(own).ok_or(error),
+            },
+        };
+        drop(spare);
+        let mut numbers = Vec::with_capacity(CHUNK_INODES as usize);
+        for (word, bits) in free.iter().enumerate().rev() {
+            for bit in (0..64).rev().filter(|bit| bits >> bit & 1 == 1) {
+                numbers.push(index * CHUNK_INODES + word as u64 * 64 + bit);
+            }
+        }
+        if index == 0 {
+            numbers.retain(|&number| number != 0); // number 0 names no inode
+        }
+        let number = numbers.pop().ok_or(Error::new(Kind::NoSpace))?;
+        self.lanes[own].lock().append(&mut numbers);
+        Ok(number)
+    }
+
+    fn steal(&self, own: usize) -> Option<u64> {
+        let others = (1..=self.lanes.len()).map(|turn| (own + turn) % self.lanes.len());
+        others.into_iter().find_map(|lane| self.lanes[lane].lock().pop())
+    }
+
+    /// Makes a chunk: zeros first, durable before the word that publishes it.
+    fn add_chunk(&self, spare: &mut Spare, pm: &impl Pm, blocks: &Allocator) -> Result<u64> {
+        let index = spare.next_chunk;
+        if index >= self.max_chunks() {
+            return Err(Error::new(Kind::NoSpace));
+        }
+        let run = blocks.allocate_contiguous(CHUNK_BLOCKS, Purpose::Data)?;
+        let publish = || {
+            let zeroed = pm.zero(run.start.offset(), CHUNK_BLOCKS * BLOCK_SIZE)?;
+            let after = pm.fence(zeroed);
+            let word = seal_word(run.start.0, chunk_seed(self.volume_seed, index));
+            let stored = pm.publish_u64(self.word_offset(index), word, after)?;
+            let flushed = pm.flush(stored);
+            pm.fence(flushed);
+            Ok(())
+        };
+        if let Err(error) = publish() {
+            blocks.free(run);
+            return Err(error);
+        }
+        self.insert_chunk(index, run.start);
+        spare.next_chunk += 1;
+        Ok(index)
+    }
+
+    fn insert_chunk(&self, index: u64, block: Block) {
+        let segment = self.segments[index as usize / SEGMENT]
+            .get_or_init(|| (0..SEGMENT).map(|_| OnceLock::new()).collect());
+        segment[index as usize % SEGMENT].get_or_init(|| {
+            Box::new(Chunk {
+                block,
+                used: [const { AtomicU64::new(0) }; 4],
+                slots: (0..CHUNK_INODES).map(|_| RwLock::new(None)).collect(),
+            })
+        });
+    }
+
+    #[inline]
+    fn chunk(&self, index: u64) -> Option<&Chunk> {
+        let segment = self.segments.get(index as usize / SEGMENT)?.get()?;
+        segment[index as usize % SEGMENT].get().map(|chunk| &**chunk)
+    }
+
+    fn word_offset(&self, index: u64) -> u64 {
+        Block(self.region.start).offset() + index * 8
+    }
+}
+
+fn bit_of(number: u64) -> (usize, u64) {
+    ((number % CHUNK_INODES / 64) as usize, 1 << (number % 64))
+}

@@ -1,0 +1,305 @@
+//! Extended attributes: entries of the inode's log, with an index in DRAM.
+
+use std::ops::ControlFlow;
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, XattrMode};
+use nacre_media::{Durable, Flushed, Pm};
+use parking_lot::Mutex;
+
+use crate::alloc::{Purpose, Run, Runs};
+use crate::commit::{Batch, Log, Owner, commit};
+use crate::format::{LINE, MAX_ENTRY_LINES, MAX_XATTR_SIZE, XATTR_BYTES_OFFSET, XattrEntry, kind, place};
+use crate::fs::Shared;
+use crate::inode::Inode;
+
+/// The longest name.
+const MAX_NAME: usize = 255;
+/// Bytes that all names and values of an inode may take together.
+const MAX_TOTAL: usize = 1 << 20;
+/// A name and value that fit this many lines are in the entry; a larger value gets blocks of its own.
+const INLINE_VALUE_LINES: usize = 16;
+
+/// One attribute.
+#[derive(Debug, Clone)]
+pub(crate) struct Xattr {
+    pub(crate) name: Box<[u8]>,
+    pub(crate) value_len: u32,
+    /// Blocks of the value, when it is not in the entry.
+    pub(crate) run: Option<Run>,
+    pub(crate) checksum: u32,
+    pub(crate) owner: Owner,
+    pub(crate) address: u64,
+    pub(crate) sequence: u64,
+}
+
+/// All attributes of an inode, in the order in which they were set.
+#[derive(Debug, Default)]
+pub(crate) struct XattrIndex {
+    pub(crate) list: Vec<Xattr>,
+}
+
+/// The index of an inode; `None` while it has no attribute.
+pub(crate) type XattrSlot = Mutex<Option<Box<XattrIndex>>>;
+
+impl XattrIndex {
+    fn position(&self, name: &[u8]) -> Option<usize> {
+        self.list.iter().position(|xattr| *xattr.name == *name)
+    }
+
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        self.list.iter().map(|x| (size_of::<Xattr>() + x.name.len()) as u64).sum()
+    }
+}
+
+/// Takes an attribute into the index; gives back the one that it replaces.
+pub(crate) fn insert(slot: &XattrSlot, xattr: Xattr) -> Option<Xattr> {
+    let mut slot = slot.lock();
+    let index = slot.get_or_insert_default();
+    match index.position(&xattr.name) {
+        Some(position) => Some(std::mem::replace(&mut index.list[position], xattr)),
+        None => {
+            index.list.push(xattr);
+            None
+        }
+    }
+}
+
+/// Takes an attribute out of the index.
+pub(crate) fn remove(slot: &XattrSlot, name: &[u8]) -> Option<Xattr> {
+    let mut slot = slot.lock();
+    let index = slot.as_mut()?;
+    let removed = index.position(name).map(|position| index.list.remove(position));
+    if index.list.is_empty() {
+        *slot = None;
+    }
+    removed
+}
+
+/// An entry of media as an attribute of the index.
+pub(crate) fn from_entry(entry: &XattrEntry, bytes: &[u8], owner: Owner, address: u64) -> Result<Xattr> {
+    let damaged = || Error::corrupt(format!("extended attribute at byte {address}"));
+    let name_end = XATTR_BYTES_OFFSET + usize::from(entry.name_len);
+    let name = bytes.get(XATTR_BYTES_OFFSET..name_end).ok_or_else(damaged)?;
+    if entry.reserved != 0 || name.is_empty() || entry.value_len as usize > MAX_XATTR_SIZE {
+        return Err(damaged());
+    }
+    let run = (entry.place != 0).then(|| Run {
+        start: Block(entry.place & place::BLOCK_MASK),
+        len: u64::from(entry.value_len).div_ceil(BLOCK_SIZE),
+    });
+    if run.is_none() && name_end + entry.value_len as usize > bytes.len() {
+        return Err(damaged());
+    }
+    Ok(Xattr {
+        name: name.into(),
+        value_len: entry.value_len,
+        run,
+        checksum: entry.value_checksum,
+        owner,
+        address,
+        sequence: entry.header.sequence,
+    })
+}
+
+/// Adds the entry for setting an attribute to a batch; a value that does not fit goes to blocks, which join `pending`,
+/// the stores that must be durable before the commit.
+pub(crate) fn push_set<P: Pm>(
+    fs: &Shared<P>,
+    batch: &mut Batch,
+    name: &[u8],
+    value: &[u8],
+    mode: Option<u32>,
+    now: Timestamp,
+    pending: &mut Option<Flushed>,
+) -> Result<Option<Run>> {
+    let mut entry = XattrEntry {
+        name_len: name.len() as u16,
+        value_len: value.len() as u32,
+        mode: mode.unwrap_or(u32::MAX),
+        ctime: now.pack(),
+        ..XattrEntry::default()
+    };
+    entry.header.kind = kind::XATTR;
+    if XATTR_BYTES_OFFSET + name.len() + value.len() <= INLINE_VALUE_LINES.min(MAX_ENTRY_LINES) * LINE {
+        batch.push(&entry, XATTR_BYTES_OFFSET, &[name, value]);
+        return Ok(None);
+    }
+    let run = fs.alloc.allocate_contiguous((value.len() as u64).div_ceil(BLOCK_SIZE), Purpose::Data)?;
+    match fs.pm.copy(run.start.offset(), value) {
+        Ok(flushed) => {
+            *pending = Some(match pending.take() {
+                Some(earlier) => earlier.and(flushed),
+                None => flushed,
+            });
+        }
+        Err(error) => {
+            fs.alloc.free(run);
+            return Err(error);
+        }
+    }
+    entry.place = run.start.0;
+    entry.value_checksum = crc32c::crc32c(value);
+    batch.push(&entry, XATTR_BYTES_OFFSET, &[name]);
+    Ok(Some(run))
+}
+
+/// Checks a name and a value before anything is written.
+pub(crate) fn check(name: &[u8], value: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err(Error::new(Kind::BufferTooSmall));
+    }
+    if value.len() > MAX_XATTR_SIZE {
+        return Err(Error::new(Kind::TooBig));
+    }
+    Ok(())
+}
+
+impl<P: Pm> Shared<P> {
+    pub(crate) fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+        // The blocks of a value are freed only after it left the index, so the index stays locked while it is read.
+        let slot = inode.xattrs.lock();
+        let found =
+            slot.as_ref().and_then(|index| index.position(name).map(|position| &index.list[position]));
+        let xattr = found.ok_or(Error::new(Kind::NoAttribute))?;
+        self.read_value(inode, xattr)
+    }
+
+    fn read_value(&self, inode: &Inode, xattr: &Xattr) -> Result<Vec<u8>> {
+        let mut value = vec![0; xattr.value_len as usize];
+        match xattr.run {
+            None => {
+                let offset = xattr.address + (XATTR_BYTES_OFFSET + xattr.name.len()) as u64;
+                self.pm.read(offset, &mut value)?;
+            }
+            Some(run) => {
+                self.pm.read(run.start.offset(), &mut value)?;
+                if crc32c::crc32c(&value) != xattr.checksum {
+                    let name = String::from_utf8_lossy(&xattr.name).into_owned();
+                    return Err(Error::corrupt(format!("inode {}: value of attribute {name}", inode.number)));
+                }
+            }
+        }
+        Ok(value)
+    }
+
+    pub(crate) fn list_xattrs(&self, inode: &Inode) -> Vec<Vec<u8>> {
+        let slot = inode.xattrs.lock();
+        slot.as_ref()
+            .map(|index| index.list.iter().map(|xattr| xattr.name.to_vec()).collect())
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn set_xattr(
+        &self,
+        inode: &Inode,
+        name: &[u8],
+        value: &[u8],
+        how: XattrMode,
+        mode: Option<u32>,
+        now: Timestamp,
+    ) -> Result<()> {
+        check(name, value)?;
+        inode.check_flags(nacre_engine::Attr::IMMUTABLE | nacre_engine::Attr::APPEND_ONLY)?;
+        let mut log = inode.log.lock();
+        let (exists, total) = {
+            let slot = inode.xattrs.lock();
+            let list = slot.as_ref().map_or(&[][..], |index| &index.list);
+            let total: usize = list.iter().map(|x| x.name.len() + x.value_len as usize).sum();
+            (list.iter().any(|x| *x.name == *name), total)
+        };
+        match how {
+            XattrMode::Create if exists => return Err(Error::new(Kind::Exists)),
+            XattrMode::Replace if !exists => return Err(Error::new(Kind::NoAttribute)),
+            _ if total + name.len() + value.len() > MAX_TOTAL => return Err(Error::new(Kind::NoSpace)),
+            _ => {}
+        }
+        let mut batch = Batch::default();
+        let mut pending = None;
+        let run = push_set(self, &mut batch, name, value, mode, now, &mut pending)?;
+        let after = pending.map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
+        let placed = self.commit_or_free(inode, &mut log, &mut batch, run, after)?;
+        let (owner, address) = placed;
+        log.hold(owner, 1);
+        let xattr = Xattr {
+            name: name.into(),
+            value_len: value.len() as u32,
+            run,
+            checksum: if run.is_some() { crc32c::crc32c(value) } else { 0 },
+            owner,
+            address,
+            sequence: log.next_sequence - 1,
+        };
+        let old = insert(&inode.xattrs, xattr);
+        self.forget_xattr(&mut log, old);
+        let mut attr = inode.attr.write();
+        if let Some(mode) = mode {
+            attr.mode = mode as u16;
+        }
+        attr.ctime = now;
+        Ok(())
+    }
+
+    fn commit_or_free(
+        &self,
+        inode: &Inode,
+        log: &mut Log,
+        batch: &mut Batch,
+        run: Option<Run>,
+        after: Durable,
+    ) -> Result<(Owner, u64)> {
+        let result = commit(self, inode, log, batch, after);
+        if let (Err(_), Some(run)) = (&result, run) {
+            self.alloc.free(run);
+        }
+        Ok(result?[0])
+    }
+
+    pub(crate) fn remove_xattr(&self, inode: &Inode, name: &[u8], now: Timestamp) -> Result<()> {
+        check(name, &[])?;
+        inode.check_flags(nacre_engine::Attr::IMMUTABLE | nacre_engine::Attr::APPEND_ONLY)?;
+        let mut log = inode.log.lock();
+        if inode.xattrs.lock().as_ref().is_none_or(|index| index.position(name).is_none()) {
+            return Err(Error::new(Kind::NoAttribute));
+        }
+        let mut entry = XattrEntry {
+            name_len: name.len() as u16,
+            mode: u32::MAX,
+            ctime: now.pack(),
+            ..XattrEntry::default()
+        };
+        entry.header.kind = kind::XATTR_REMOVE;
+        let mut batch = Batch::default();
+        batch.push(&entry, XATTR_BYTES_OFFSET, &[name]);
+        commit(self, inode, &mut log, &mut batch, Durable::nothing_before())?;
+        let old = remove(&inode.xattrs, name);
+        self.forget_xattr(&mut log, old);
+        inode.attr.write().ctime = now;
+        Ok(())
+    }
+
+    fn forget_xattr(&self, log: &mut Log, old: Option<Xattr>) {
+        if let Some(old) = old {
+            log.release(old.owner, 1);
+            if let Some(run) = old.run {
+                self.alloc.free(run);
+            }
+        }
+    }
+
+    /// The blocks of all values, for giving them back.
+    pub(crate) fn xattr_runs(&self, inode: &Inode) -> Runs {
+        let slot = inode.xattrs.lock();
+        slot.iter().flat_map(|index| index.list.iter().filter_map(|xattr| xattr.run)).collect()
+    }
+}
+
+/// Looks at each attribute until `visit` breaks.
+pub(crate) fn for_each(slot: &XattrSlot, mut visit: impl FnMut(&mut Xattr) -> ControlFlow<()>) {
+    if let Some(index) = slot.lock().as_mut() {
+        for xattr in &mut index.list {
+            if visit(xattr).is_break() {
+                return;
+            }
+        }
+    }
+}
