@@ -1,0 +1,288 @@
+//! A process in the background: it leaves the terminal before it has threads, locks or mappings, says through a pipe
+//! when it is ready or why it never will be, and ends at a signal.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+
+use crate::failure::Failure;
+
+/// `PR_SET_IO_FLUSHER` of prctl(2).
+const IO_FLUSHER: libc::c_int = 57;
+
+/// Which of the two processes goes on.
+pub(crate) enum Role {
+    /// The caller's: it ends with this code, after the other is ready or has failed.
+    Parent(ExitCode),
+    /// The one in the background.
+    Child(Readiness),
+}
+
+/// The end of the pipe on which the background process says how it went.
+pub(crate) struct Readiness {
+    pipe: Option<File>,
+}
+
+/// Divides the process. The child has a session of its own and works in `/`; its standard error is still the caller's,
+/// until [`Readiness::ready`].
+///
+/// To be called while the process has one thread and holds no lock and no mapping that a child must not share.
+pub(crate) fn to_background() -> Result<Role, Failure> {
+    let failed = |what: &str| Failure::new("go to the background", what, io::Error::last_os_error());
+    let mut ends = [0; 2];
+    // SAFETY: the array has room for both descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(failed("pipe"));
+    }
+    // SAFETY: both descriptors are new and belong to nobody else.
+    let (read, write) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
+    // SAFETY: the process has one thread, so that the child finds every lock of the C library free.
+    match unsafe { libc::fork() } {
+        -1 => Err(failed("fork")),
+        0 => {
+            drop(read);
+            // SAFETY: setsid and chdir take nothing that could be invalid. Neither can fail in a fresh child.
+            unsafe {
+                libc::setsid();
+                libc::chdir(c"/".as_ptr());
+            }
+            Ok(Role::Child(Readiness { pipe: Some(write) }))
+        }
+        child => {
+            drop(write);
+            Ok(Role::Parent(outcome(read, child)))
+        }
+    }
+}
+
+/// Waits for what the child says: a byte, its exit code, and for a failure the message.
+fn outcome(mut pipe: File, child: libc::pid_t) -> ExitCode {
+    let mut said = Vec::new();
+    let _ = pipe.read_to_end(&mut said);
+    match said.split_first() {
+        Some((code, message)) => {
+            let _ = io::stderr().write_all(message);
+            ExitCode::from(*code)
+        }
+        None => {
+            let mut status = 0;
+            // SAFETY: the status is ours to write; the child is ours to wait for.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            eprintln!("nacre: mount: the server ended before it was ready ({})", ending(status));
+            ExitCode::from(MOUNT_INTERNAL)
+        }
+    }
+}
+
+/// A bug, in the exit codes of mount(8).
+const MOUNT_INTERNAL: u8 = 4;
+
+fn ending(status: libc::c_int) -> String {
+    if libc::WIFSIGNALED(status) {
+        format!("signal {}", libc::WTERMSIG(status))
+    } else {
+        format!("exit code {}", libc::WEXITSTATUS(status))
+    }
+}
+
+impl Readiness {
+    /// For a process that stays in the foreground: its messages go where they always went.
+    pub(crate) fn in_foreground() -> Readiness {
+        Readiness { pipe: None }
+    }
+
+    /// Whether this process left the terminal.
+    pub(crate) fn in_background(&self) -> bool {
+        self.pipe.is_some()
+    }
+
+    /// Says that everything can be used now, and lets go of the terminal. An error means that the caller is gone, so
+    /// that nobody wants the result any more.
+    pub(crate) fn ready(&mut self) -> io::Result<()> {
+        let Some(mut pipe) = self.pipe.take() else { return Ok(()) };
+        leave_terminal()?;
+        pipe.write_all(&[0])
+    }
+
+    /// Says that it failed, unless it was ready before; gives the exit code of this process.
+    pub(crate) fn fail(&mut self, message: &str, code: u8) -> ExitCode {
+        let line = format!("nacre: {message}\n");
+        match self.pipe.take() {
+            Some(mut pipe) => {
+                let mut said = vec![code];
+                said.extend_from_slice(line.as_bytes());
+                let _ = pipe.write_all(&said);
+            }
+            None => eprint!("{line}"),
+        }
+        ExitCode::from(code)
+    }
+}
+
+/// Puts /dev/null in the place of the standard descriptors.
+fn leave_terminal() -> io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    for standard in 0..=2 {
+        // SAFETY: both are descriptors; what stood at the standard one is not used through any other owner.
+        if unsafe { libc::dup2(null.as_raw_fd(), standard) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Where messages go while the process runs.
+#[derive(Clone)]
+pub(crate) enum Log {
+    /// Standard error.
+    Terminal,
+    /// A file, one line each.
+    File(Arc<Mutex<File>>),
+    /// The system's log.
+    System,
+}
+
+impl Log {
+    /// The log of a process: its file if there is one, else the terminal as long as it has one.
+    pub(crate) fn new(file: Option<&Path>, in_background: bool) -> io::Result<Log> {
+        Ok(match file {
+            Some(path) => {
+                let file = File::options().append(true).create(true).open(path)?;
+                Log::File(Arc::new(Mutex::new(file)))
+            }
+            None if in_background => Log::System,
+            None => Log::Terminal,
+        })
+    }
+
+    /// Writes one message.
+    pub(crate) fn say(&self, message: &str) {
+        match self {
+            Log::Terminal => eprintln!("nacre: {message}"),
+            Log::File(file) => {
+                let line = format!("{} nacre[{}]: {message}\n", timestamp(), std::process::id());
+                // A log that cannot be written is no reason to end.
+                if let Ok(mut file) = file.lock() {
+                    let _ = file.write_all(line.as_bytes());
+                }
+            }
+            Log::System => {
+                let text =
+                    CString::new(format!("nacre[{}]: {message}", std::process::id()).replace('\0', " "))
+                        .unwrap_or_default();
+                // SAFETY: the format takes one string, which ends with NUL and lives as long as the call.
+                unsafe { libc::syslog(libc::LOG_WARNING | libc::LOG_DAEMON, c"%s".as_ptr(), text.as_ptr()) };
+            }
+        }
+    }
+}
+
+/// Seconds since 1970, as `date -d @N` reads them.
+fn timestamp() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    format!("@{}.{:03}", now.as_secs(), now.subsec_millis())
+}
+
+/// Ends the process at the first panic. What is on the device is whole at every moment, what is in memory after a
+/// panic may not be; the next mount recovers, whereas threads that vanish one by one would leave a mount that hangs.
+pub(crate) fn abort_on_panic(log: &Log) {
+    let log = log.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        log.say(&format!("a bug in nacre, the mount ends here and recovers at the next: {panic}"));
+        std::process::abort();
+    }));
+}
+
+/// Tells the kernel that this process must not wait for its own mount when memory is short. It takes a privilege;
+/// without it nothing is worse than before.
+pub(crate) fn serve_while_memory_is_short() {
+    // SAFETY: prctl with this option takes numbers only.
+    unsafe { libc::prctl(IO_FLUSHER, 1, 0, 0, 0) };
+}
+
+/// The signals that end the process in order.
+pub(crate) struct Signals {
+    set: libc::sigset_t,
+}
+
+impl Signals {
+    /// Keeps them from ending the process at once, in this thread and all that it starts.
+    pub(crate) fn hold_back() -> Signals {
+        let mut set = std::mem::MaybeUninit::uninit();
+        // SAFETY: sigemptyset makes the set valid before anything reads it.
+        let set = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            set.assume_init()
+        };
+        Signals { set }
+    }
+
+    /// Waits for the next one and gives its name.
+    pub(crate) fn next(&self) -> &'static str {
+        let mut signal = 0;
+        // SAFETY: the set is valid, and the number is ours to write.
+        while unsafe { libc::sigwait(&raw const self.set, &raw mut signal) } != 0 {}
+        match signal {
+            libc::SIGINT => "SIGINT",
+            libc::SIGHUP => "SIGHUP",
+            _ => "SIGTERM",
+        }
+    }
+}
+
+/// A process that can be waited for, though it is nobody's child.
+pub(crate) struct OtherProcess {
+    descriptor: OwnedFd,
+}
+
+impl OtherProcess {
+    /// Takes hold of a process that runs now.
+    pub(crate) fn open(pid: libc::pid_t) -> Option<OtherProcess> {
+        // SAFETY: pidfd_open takes numbers; a result that is no error is a new descriptor.
+        unsafe {
+            let descriptor = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+            (descriptor >= 0).then(|| OtherProcess { descriptor: OwnedFd::from_raw_fd(descriptor as i32) })
+        }
+    }
+
+    /// Waits for its end; false when it takes longer than this.
+    pub(crate) fn wait(&self, seconds: u32) -> bool {
+        let mut poll = libc::pollfd { fd: self.descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which is ours.
+        unsafe { libc::poll(&raw mut poll, 1, (seconds * 1000) as libc::c_int) > 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Log, OtherProcess};
+
+    #[test]
+    fn a_log_file_grows_by_lines() {
+        let path = std::env::temp_dir().join(format!("nacre-log-test-{}", std::process::id()));
+        let log = Log::new(Some(&path), true).unwrap();
+        log.say("one");
+        Log::new(Some(&path), true).unwrap().say("two");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text.lines().count(), 2);
+        assert!(text.ends_with(": two\n"), "{text}");
+    }
+
+    #[test]
+    fn another_process_can_be_waited_for() {
+        let mut child = std::process::Command::new("sleep").arg("0.2").spawn().unwrap();
+        let process = OtherProcess::open(child.id() as i32).unwrap();
+        assert!(!process.wait(0));
+        assert!(process.wait(60));
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,356 @@
+//! `nacre mount`, and `mount.nacre` as mount(8) calls it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use nacre::{Emulation, FileSystem, Kind, OpenOptions, Promise};
+use nacre_fuse::{ServeOptions, Unmounter, mounts};
+use serde_json::json;
+
+use crate::daemon::{self, Log, Readiness, Role, Signals};
+use crate::mount_options::{self, MountSettings};
+
+/// Exit codes of mount(8).
+pub(crate) const WRONG_CALL: u8 = 1;
+const SYSTEM_ERROR: u8 = 2;
+const MOUNT_FAILURE: u8 = 32;
+
+/// What `nacre mount` is told.
+#[derive(Debug, Args)]
+pub(crate) struct MountArgs {
+    /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback, direct_io, threads=N,
+    /// emulate=MEMORY, require=PROMISE, log=FILE, nofail
+    #[arg(short, long, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Refuse every change
+    #[arg(long)]
+    ro: bool,
+    /// Stay in the foreground, with messages on standard error
+    #[arg(short, long)]
+    foreground: bool,
+    /// Be as slow as this memory: pcm, optane, or latency=200,bandwidth=1G
+    #[arg(long, value_name = "MEMORY", value_parser = |text: &str| text.parse::<Emulation>())]
+    emulate: Option<Emulation>,
+    /// Refuse a device that promises less than this: process, power
+    #[arg(long, value_name = "PROMISE", value_parser = |text: &str| text.parse::<Promise>())]
+    require: Option<Promise>,
+    /// Threads that answer requests; by default two for each core
+    #[arg(long, value_name = "N", value_parser = mount_options::threads)]
+    threads: Option<usize>,
+    /// Where messages go from the background; by default to the system's log
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Say what would be done, and do nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// A file, a block device, or a devdax device that holds a file system
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+    /// The directory on which it is mounted
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// What to mount where, and how.
+#[derive(Debug)]
+struct Plan {
+    device: PathBuf,
+    dir: PathBuf,
+    settings: MountSettings,
+    foreground: bool,
+    dry_run: bool,
+}
+
+/// Why a mount failed: message and exit code.
+struct Refusal(String, u8);
+
+impl From<nacre::Error> for Refusal {
+    fn from(error: nacre::Error) -> Refusal {
+        Refusal(error.to_string(), MOUNT_FAILURE)
+    }
+}
+
+/// Mounts a file system; returns when it can be used, or with `-f` when it is unmounted.
+pub(crate) fn run(args: MountArgs) -> ExitCode {
+    let mut settings = MountSettings::default();
+    for options in &args.options {
+        if let Err(message) = settings.take(options, false) {
+            return refuse(&message, WRONG_CALL);
+        }
+    }
+    settings.read_only |= args.ro;
+    settings.emulation = args.emulate.or(settings.emulation);
+    settings.require = args.require.or(settings.require);
+    settings.threads = args.threads.or(settings.threads);
+    settings.log = args.log.or(settings.log);
+    let (device, dir) = (args.device, args.dir);
+    mount(Plan { device, dir, settings, foreground: args.foreground, dry_run: args.dry_run })
+}
+
+/// Mounts as the helper of mount(8): `mount.nacre DEVICE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. Here `-f`
+/// goes through everything but the mount itself.
+pub(crate) fn run_helper(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match parse_helper(args) {
+        Ok(plan) => mount(plan),
+        Err(message) => {
+            refuse(&format!("{message}; usage: mount.nacre DEVICE DIR [-sfnv] [-o OPTIONS]"), WRONG_CALL)
+        }
+    }
+}
+
+fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<Plan, String> {
+    let mut names: Vec<PathBuf> = Vec::new();
+    let mut options: Vec<String> = Vec::new();
+    let (mut sloppy, mut dry_run) = (false, false);
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        let text = match arg.to_str() {
+            Some(text) if text.len() > 1 && text.starts_with('-') => text.to_owned(),
+            _ => {
+                names.push(arg.into());
+                continue;
+            }
+        };
+        let mut letters = text[1..].char_indices();
+        while let Some((at, letter)) = letters.next() {
+            match letter {
+                's' => sloppy = true,
+                'f' => dry_run = true,
+                'r' => options.push("ro".to_owned()),
+                'w' => options.push("rw".to_owned()),
+                'n' | 'v' | 'i' => {}
+                'o' | 't' | 'N' => {
+                    let value = match &text[1 + at + 1..] {
+                        "" => {
+                            let next = args.next().ok_or_else(|| format!("-{letter} takes a value"))?;
+                            next.into_string().map_err(|_| format!("the value of -{letter} is no text"))?
+                        }
+                        rest => rest.to_owned(),
+                    };
+                    if letter == 'o' {
+                        options.push(value);
+                    }
+                    break;
+                }
+                _ => return Err(format!("the flag -{letter} is unknown")),
+            }
+        }
+    }
+    let mut settings = MountSettings::default();
+    for options in &options {
+        settings.take(options, sloppy)?;
+    }
+    let [device, dir] = names.try_into().map_err(|_| "give a device and a directory".to_owned())?;
+    Ok(Plan { device, dir, settings, foreground: false, dry_run })
+}
+
+fn refuse(message: &str, code: u8) -> ExitCode {
+    Readiness::in_foreground().fail(message, code)
+}
+
+fn mount(plan: Plan) -> ExitCode {
+    let plan = match prepare(plan) {
+        Ok(Some(plan)) => plan,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(Refusal(message, code)) => return refuse(&message, code),
+    };
+    if plan.foreground {
+        return serve(&plan, Readiness::in_foreground());
+    }
+    match daemon::to_background() {
+        Ok(Role::Parent(code)) => code,
+        Ok(Role::Child(readiness)) => serve(&plan, readiness),
+        Err(failure) => {
+            failure.report();
+            ExitCode::from(SYSTEM_ERROR)
+        }
+    }
+}
+
+/// Everything that can be found out without touching the device; `None` when nothing is left to do.
+fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
+    plan.settings.check().map_err(|message| Refusal(message, WRONG_CALL))?;
+    let device = match plan.device.canonicalize() {
+        Ok(device) => device,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && plan.settings.no_fail => {
+            return Ok(None);
+        }
+        Err(error) => {
+            return Err(Refusal(format!("mount: {}: {error}", plan.device.display()), MOUNT_FAILURE));
+        }
+    };
+    plan.device = device;
+    mounts::clear_dead(&plan.dir)?;
+    plan.dir = mounts::absolute(&plan.dir)?;
+    // The server works in another directory.
+    if let Some(log) = &plan.settings.log {
+        let absolute = std::path::absolute(log);
+        plan.settings.log = Some(absolute.map_err(|error| Refusal(format!("log: {error}"), SYSTEM_ERROR))?);
+    }
+    if !plan.dir.is_dir() {
+        return Err(Refusal(format!("mount: {}: not a directory", plan.dir.display()), MOUNT_FAILURE));
+    }
+    if plan.dry_run {
+        println!("{}: would be mounted on {}", plan.device.display(), plan.dir.display());
+        return Ok(None);
+    }
+    Ok(Some(plan))
+}
+
+/// The process that serves the mount, from here to its end.
+fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
+    // Before any thread exists: they inherit both.
+    let signals = Signals::hold_back();
+    daemon::serve_while_memory_is_short();
+    let log = match Log::new(plan.settings.log.as_deref(), readiness.in_background()) {
+        Ok(log) => log,
+        Err(error) => return readiness.fail(&format!("open the log file: {error}"), SYSTEM_ERROR),
+    };
+    daemon::abort_on_panic(&log);
+    let file_system = match FileSystem::open(&plan.device, &open_options(&plan.settings)) {
+        Ok(file_system) => file_system,
+        Err(error) if error.kind() == Kind::NotFound && plan.settings.no_fail => {
+            return readiness.ready().map_or(ExitCode::from(SYSTEM_ERROR), |()| ExitCode::SUCCESS);
+        }
+        Err(error) => return readiness.fail(&error.to_string(), MOUNT_FAILURE),
+    };
+    let mut was_ready = false;
+    let options = serve_options(plan, &file_system, &log);
+    let served = nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter| {
+        was_ready = true;
+        if readiness.ready().is_err() {
+            // Whoever asked for the mount was interrupted and has been told of nothing.
+            let _ = unmounter.detach();
+        }
+        end_at_signals(signals, unmounter, log.clone());
+    });
+    drop(options);
+    // All nodes are gone; this leaves what makes the next mount fast.
+    let closed = file_system.close();
+    match served.and(closed) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if was_ready => {
+            log.say(&format!("{}: {error}", plan.dir.display()));
+            ExitCode::from(MOUNT_FAILURE)
+        }
+        Err(error) => readiness.fail(&error.to_string(), MOUNT_FAILURE),
+    }
+}
+
+/// Unmounts at the first signal; if programs still use the mount, it ends with the last of them or at a second signal.
+fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log) {
+    let end = move || {
+        let dir = unmounter.mountpoint().display().to_string();
+        let name = signals.next();
+        match unmounter.unmount() {
+            Ok(()) => return,
+            Err(error) if error.kind() == Kind::Busy => {
+                log.say(&format!("{dir}: {name}: programs use it; it ends with them, or at another signal"));
+                if let Err(error) = unmounter.detach() {
+                    log.say(&error.to_string());
+                }
+            }
+            Err(error) => log.say(&error.to_string()),
+        }
+        loop {
+            let name = signals.next();
+            log.say(&format!("{dir}: {name}: it ends now"));
+            if let Err(error) = unmounter.break_connection() {
+                log.say(&error.to_string());
+            }
+        }
+    };
+    // Without this thread the mount can still be unmounted.
+    let _ = std::thread::Builder::new().name("signals".to_owned()).spawn(end);
+}
+
+fn open_options(settings: &MountSettings) -> OpenOptions {
+    OpenOptions {
+        read_only: settings.read_only,
+        no_atime: settings.no_atime,
+        require: settings.require.unwrap_or(Promise::None),
+        emulation: settings.emulation.clone(),
+        ..OpenOptions::default()
+    }
+}
+
+/// Root gets what a file system of the kernel would give: mount(8) takes `dev` and `suid` out of what it hands on, so
+/// what it does not say means both.
+fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptions {
+    let settings = &plan.settings;
+    let root = rustix::process::geteuid().is_root();
+    let (log, dir) = (log.clone(), plan.dir.display().to_string());
+    ServeOptions {
+        source: plan.device.to_string_lossy().into_owned(),
+        threads: settings.threads,
+        read_only: settings.read_only,
+        allow_other: settings.allow_other.unwrap_or(root),
+        dev: settings.dev.unwrap_or(root),
+        suid: settings.suid.unwrap_or(root),
+        exec: !settings.no_exec,
+        no_atime: settings.no_atime,
+        sync: settings.sync,
+        dirsync: settings.dirsync,
+        writeback: settings.writeback,
+        direct_io: settings.direct_io,
+        alarm: Arc::new(move |error| log.say(&format!("{dir}: {error}"))),
+        describe: Some(describe(file_system.clone(), settings)),
+    }
+}
+
+/// What the mount tells `nacre info`.
+fn describe(file_system: FileSystem, settings: &MountSettings) -> Arc<dyn Fn() -> String + Send + Sync> {
+    let options = settings.to_string();
+    Arc::new(move || {
+        let mut said = match file_system.info() {
+            Ok(info) => json!(info),
+            Err(error) => json!({ "error": error.to_string() }),
+        };
+        said["mount"] = json!({ "options": options, "pid": std::process::id() });
+        said.to_string()
+    })
+}
+
+/// Whether a program name is that of the helper for mount(8).
+pub(crate) fn is_helper(name: &Path) -> bool {
+    matches!(name.file_name().and_then(|name| name.to_str()), Some("mount.nacre" | "mount.fuse.nacre"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{is_helper, parse_helper};
+
+    fn parse(args: &[&str]) -> Result<super::Plan, String> {
+        parse_helper(args.iter().map(Into::into))
+    }
+
+    #[test]
+    fn the_helper_takes_what_mount_gives() {
+        let plan = parse(&["/dev/pmem0", "/mnt", "-v", "-o", "rw,nodev,x-systemd.automount", "-t", "nacre"])
+            .unwrap();
+        assert_eq!((plan.device.as_path(), plan.dir.as_path()), (Path::new("/dev/pmem0"), Path::new("/mnt")));
+        assert_eq!(plan.settings.dev, Some(false));
+        assert!(!plan.dry_run && !plan.foreground);
+        let plan = parse(&["-sfnv", "-oro,unheard-of", "/dev/pmem0", "-N", "4711", "/mnt"]).unwrap();
+        assert!(plan.dry_run && plan.settings.read_only);
+    }
+
+    #[test]
+    fn the_helper_refuses_the_rest() {
+        assert!(parse(&["/dev/pmem0"]).unwrap_err().contains("directory"));
+        assert!(parse(&["/dev/pmem0", "/mnt", "-o"]).unwrap_err().contains("value"));
+        assert!(parse(&["/dev/pmem0", "/mnt", "-q"]).unwrap_err().contains("-q"));
+        assert!(parse(&["/dev/pmem0", "/mnt", "-o", "unheard-of"]).unwrap_err().contains("unheard-of"));
+    }
+
+    #[test]
+    fn names_of_the_helper() {
+        assert!(is_helper(Path::new("/usr/sbin/mount.nacre")) && is_helper(Path::new("mount.fuse.nacre")));
+        assert!(!is_helper(Path::new("/usr/bin/nacre")) && !is_helper(Path::new("umount.nacre")));
+    }
+}

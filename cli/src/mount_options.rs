@@ -1,0 +1,290 @@
+//! What stands after `-o`: the options of mount(8) and fstab(5), and ours.
+//!
+//! mount(8) hands a helper most of what it was given, so the options of every file system are understood here. What
+//! cannot be had is refused, never quietly dropped; `-s` tolerates what is unknown.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use nacre::{Emulation, Promise};
+
+/// The options of one mount.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct MountSettings {
+    /// Refuse changes.
+    pub(crate) read_only: bool,
+    /// Device nodes work; by default for root.
+    pub(crate) dev: Option<bool>,
+    /// Set-id bits work; by default for root.
+    pub(crate) suid: Option<bool>,
+    /// Programs cannot be run.
+    pub(crate) no_exec: bool,
+    /// Reads leave no trace.
+    pub(crate) no_atime: bool,
+    /// Writes are durable when they return.
+    pub(crate) sync: bool,
+    /// Changes of directories are durable when they return.
+    pub(crate) dirsync: bool,
+    /// Other users may come in; by default for root.
+    pub(crate) allow_other: Option<bool>,
+    /// The kernel buffers writes.
+    pub(crate) writeback: bool,
+    /// Reads and writes go past the page cache.
+    pub(crate) direct_io: bool,
+    /// Threads that answer requests.
+    pub(crate) threads: Option<usize>,
+    /// Slow the device down.
+    pub(crate) emulation: Option<Emulation>,
+    /// What the device must promise.
+    pub(crate) require: Option<Promise>,
+    /// Where messages go from the background.
+    pub(crate) log: Option<PathBuf>,
+    /// A device that is not there is no failure.
+    pub(crate) no_fail: bool,
+}
+
+/// Options that say something to mount(8) or systemd and nothing to a file system.
+const FOR_OTHERS: [&str; 22] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "noowner",
+    "group",
+    "nogroup",
+    "_netdev",
+    "silent",
+    "loud",
+    "rw",
+    "exec",
+    "async",
+    "atime",
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "nostrictatime",
+    "default_permissions",
+];
+
+/// Prefixes of the same.
+const PREFIXES_FOR_OTHERS: [&str; 4] = ["x-", "X-", "comment=", "user="];
+
+/// Threads beyond this answer nothing faster.
+const THREADS_MAX: usize = 256;
+
+impl MountSettings {
+    /// Takes up options, separated by commas; of two that contradict each other the later counts. With `sloppy` what is
+    /// unknown is passed over.
+    pub(crate) fn take(&mut self, options: &str, sloppy: bool) -> Result<(), String> {
+        for option in split(options)? {
+            if !option.is_empty() && !self.take_one(&option)? && !sloppy {
+                return Err(format!("the mount option {option:?} is unknown"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up one option; false when it is unknown.
+    fn take_one(&mut self, option: &str) -> Result<bool, String> {
+        if let Some((key, value)) = option.split_once('=')
+            && self.take_setting(key, value)?
+        {
+            return Ok(true);
+        }
+        match option {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "dev" => self.dev = Some(true),
+            "nodev" => self.dev = Some(false),
+            "suid" => self.suid = Some(true),
+            "nosuid" => self.suid = Some(false),
+            "exec" => self.no_exec = false,
+            "noexec" => self.no_exec = true,
+            "atime" | "relatime" => self.no_atime = false,
+            "noatime" => self.no_atime = true,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
+            "dirsync" => self.dirsync = true,
+            "allow_other" => self.allow_other = Some(true),
+            "writeback" => self.writeback = true,
+            "direct_io" => self.direct_io = true,
+            "nofail" => self.no_fail = true,
+            "strictatime" | "lazytime" | "mand" | "iversion" => {
+                return Err(format!("the mount option {option:?} cannot be had"));
+            }
+            "remount" => return Err("a mount cannot be changed; unmount it and mount it anew".to_string()),
+            "bind" | "rbind" | "move" => return Err(format!("{option:?} is done by mount(8) itself")),
+            _ => return Ok(is_for_others(option)),
+        }
+        Ok(true)
+    }
+
+    fn take_setting(&mut self, key: &str, value: &str) -> Result<bool, String> {
+        let wrong = |error: &dyn std::fmt::Display| format!("the mount option {key:?}: {error}");
+        match key {
+            "threads" => self.threads = Some(threads(value).map_err(|error| wrong(&error))?),
+            "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
+            "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
+            "log" => self.log = Some(PathBuf::from(value)),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Whether these options can go together.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.writeback && self.direct_io {
+            return Err(
+                "writeback and direct_io exclude each other: one uses the page cache, one goes past it"
+                    .into(),
+            );
+        }
+        if self.writeback && self.sync {
+            return Err("writeback and sync exclude each other: one defers writes, one does not".into());
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for MountSettings {
+    /// The options that say something about the running mount, as they are written after `-o`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.read_only { "ro" } else { "rw" })?;
+        let flags = [
+            (self.dev == Some(false), "nodev"),
+            (self.suid == Some(false), "nosuid"),
+            (self.no_exec, "noexec"),
+            (self.no_atime, "noatime"),
+            (self.sync, "sync"),
+            (self.dirsync, "dirsync"),
+            (self.writeback, "writeback"),
+            (self.direct_io, "direct_io"),
+        ];
+        for (_, name) in flags.iter().filter(|(set, _)| *set) {
+            write!(f, ",{name}")?;
+        }
+        if let Some(threads) = self.threads {
+            write!(f, ",threads={threads}")?;
+        }
+        if let Some(require) = self.require {
+            write!(f, ",require={}", require.as_str())?;
+        }
+        Ok(())
+    }
+}
+
+/// A number of threads.
+pub(crate) fn threads(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| (1..=THREADS_MAX).contains(count))
+        .ok_or_else(|| format!("{text:?} is no number of threads; give 1 to {THREADS_MAX}"))
+}
+
+fn is_for_others(option: &str) -> bool {
+    FOR_OTHERS.contains(&option) || PREFIXES_FOR_OTHERS.iter().any(|prefix| option.starts_with(prefix))
+}
+
+/// The options between the commas. A value in double quotes may hold commas, as with mount(8).
+fn split(options: &str) -> Result<Vec<String>, String> {
+    let mut parts = vec![String::new()];
+    let mut quoted = false;
+    for character in options.chars() {
+        match character {
+            '"' => quoted = !quoted,
+            ',' if !quoted => parts.push(String::new()),
+            other => parts.last_mut().expect("there is always a part").push(other),
+        }
+    }
+    if quoted { Err(format!("a quotation mark is missing in {options:?}")) } else { Ok(parts) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use nacre::Promise;
+
+    use super::MountSettings;
+
+    fn take(options: &str) -> Result<MountSettings, String> {
+        let mut settings = MountSettings::default();
+        settings.take(options, false).map(|()| settings)
+    }
+
+    #[test]
+    fn what_fstab_says_to_others_changes_nothing() {
+        let options = "defaults,rw,auto,noauto,user,users,nouser,owner,group,_netdev,x-systemd.automount,X-mount.mkdir,\
+                       comment=home,user=joe,relatime,exec,async,default_permissions,,nodiratime";
+        assert_eq!(take(options).unwrap(), MountSettings::default());
+        assert!(take("nofail").unwrap().no_fail);
+    }
+
+    #[test]
+    fn flags_are_taken_up_and_the_last_one_counts() {
+        let settings = take("ro,nodev,nosuid,noexec,noatime,sync,dirsync,allow_other").unwrap();
+        assert!(
+            settings.read_only && settings.no_exec && settings.no_atime && settings.sync && settings.dirsync
+        );
+        assert_eq!(
+            (settings.dev, settings.suid, settings.allow_other),
+            (Some(false), Some(false), Some(true))
+        );
+        let settings = take("ro,rw,nodev,dev,noexec,exec,sync,async,noatime,relatime").unwrap();
+        assert_eq!(settings, MountSettings { dev: Some(true), ..MountSettings::default() });
+        // As with mount(8), options come in several pieces.
+        let mut settings = take("ro").unwrap();
+        settings.take("rw,threads=3", false).unwrap();
+        assert!(!settings.read_only);
+        assert_eq!(settings.threads, Some(3));
+    }
+
+    #[test]
+    fn ours_are_taken_up() {
+        let settings =
+            take("writeback,require=power,log=/var/log/nacre,emulate=\"pcm,latency=500\"").unwrap();
+        assert!(settings.writeback);
+        assert_eq!(settings.require, Some(Promise::PowerLoss));
+        assert_eq!(settings.log.as_deref(), Some(Path::new("/var/log/nacre")));
+        assert_eq!(settings.emulation.unwrap().write_latency_ns, 500);
+        assert!(take("direct_io").unwrap().direct_io);
+        let said = take("ro,noatime,threads=3,direct_io,nodev,x-gvfs,require=process").unwrap().to_string();
+        assert_eq!(said, "ro,nodev,noatime,direct_io,threads=3,require=process");
+    }
+
+    #[test]
+    fn what_is_unknown_or_cannot_be_had_is_refused() {
+        for (options, word) in [
+            ("ro,compress=zstd", "compress=zstd"),
+            ("strictatime", "cannot be had"),
+            ("remount,ro", "unmount it"),
+            ("threads=0", "1 to 256"),
+            ("threads=many", "1 to 256"),
+            ("emulate=nothing", "emulate"),
+            ("require=luck", "require"),
+            ("emulate=\"pcm,latency=5", "quotation mark"),
+            ("bind", "mount(8)"),
+        ] {
+            let message = take(options).unwrap_err();
+            assert!(message.contains(word), "{options}: {message}");
+        }
+    }
+
+    #[test]
+    fn the_sloppy_pass_over_what_is_unknown_only() {
+        let mut settings = MountSettings::default();
+        settings.take("compress=zstd,ro", true).unwrap();
+        assert!(settings.read_only);
+        assert!(settings.take("threads=0", true).is_err());
+    }
+
+    #[test]
+    fn what_excludes_each_other_is_refused() {
+        assert!(take("writeback,direct_io").unwrap().check().is_err());
+        assert!(take("writeback,sync").unwrap().check().is_err());
+        assert!(take("writeback,sync,async").unwrap().check().is_ok());
+    }
+}
