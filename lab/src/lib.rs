@@ -2,4 +2,5 @@
 
 pub mod crash;
 pub mod model;
+pub mod random;
 pub mod suite;

@@ -1,0 +1,261 @@
+//! Making random sequences.
+
+use nacre_engine::{
+    Attr, BLOCK_SIZE, FallocateMode, FileKind, RenameMode, SeekTo, SetAttr, Timestamp, XattrMode,
+};
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use super::op::{NAMES, Op, Path, SLOTS, Who};
+
+/// What a sequence is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Everything, in a small tree with few names, so that operations meet.
+    Tree,
+    /// The content of one file.
+    OneFile,
+    /// Names only: directories, links, renames.
+    Names,
+}
+
+/// A sequence of so many operations; the same for the same seed. Mounts come in only when `mounts` says so.
+pub fn sequence(seed: u64, profile: Profile, length: usize, mounts: bool) -> Vec<Op> {
+    let mut generator = Generator { rng: SmallRng::seed_from_u64(seed), profile };
+    let mut ops = Vec::with_capacity(length);
+    if profile == Profile::OneFile {
+        ops.push(Op::Create {
+            path: Path(vec![0]),
+            kind: FileKind::Regular,
+            slot: 0,
+            mode: 0o644,
+            with_xattr: false,
+        });
+    }
+    while ops.len() < length {
+        if mounts && generator.rng.random_ratio(1, 150) {
+            ops.push(if generator.rng.random() { Op::Remount } else { Op::Crash });
+        }
+        ops.push(generator.op());
+    }
+    ops
+}
+
+struct Generator {
+    rng: SmallRng,
+    profile: Profile,
+}
+
+impl Generator {
+    fn op(&mut self) -> Op {
+        match self.profile {
+            Profile::OneFile => self.content_op(),
+            Profile::Names if self.rng.random_ratio(1, 8) => self.attribute_op(),
+            Profile::Names => self.names_op(),
+            Profile::Tree => match self.rng.random_range(0..10) {
+                0..4 => self.names_op(),
+                4..8 => self.content_op(),
+                _ => self.attribute_op(),
+            },
+        }
+    }
+
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        *choices.choose(&mut self.rng).expect("a choice")
+    }
+
+    fn path(&mut self) -> Path {
+        let depth = self.pick(&[1, 1, 1, 2, 2, 3]);
+        Path((0..depth).map(|_| self.name()).collect())
+    }
+
+    fn name(&mut self) -> u8 {
+        if self.rng.random_ratio(1, 40) { NAMES - 1 } else { self.rng.random_range(0..NAMES - 1) }
+    }
+
+    fn slot(&mut self) -> u8 {
+        self.rng.random_range(0..SLOTS)
+    }
+
+    fn who(&mut self) -> Who {
+        if self.profile == Profile::OneFile {
+            return Who::Path(Path(vec![0]));
+        }
+        match self.rng.random_range(0..20) {
+            0 => Who::Path(Path(Vec::new())),
+            1..9 => Who::Slot(self.slot()),
+            _ => Who::Path(self.path()),
+        }
+    }
+
+    fn names_op(&mut self) -> Op {
+        match self.rng.random_range(0..34) {
+            0..3 => Op::Hold { slot: self.slot(), path: self.path() },
+            3 => Op::Release { slot: self.slot() },
+            4 => Op::HoldById { slot: self.slot() },
+            5..13 => self.create(),
+            13 => Op::CreateUnnamed { slot: self.slot() },
+            14..17 => Op::Link { node: self.who(), path: self.path() },
+            17..20 => Op::Unlink { path: self.path() },
+            20..22 => Op::Rmdir { path: self.path() },
+            22..29 => self.rename(),
+            29..32 => Op::ReadDir { dir: self.who(), piece: self.pick(&[1, 2, 3, 100]) },
+            32 => Op::ReadLink { node: self.who() },
+            _ => Op::Parent { dir: self.who() },
+        }
+    }
+
+    fn create(&mut self) -> Op {
+        let kind = self.pick(&[
+            FileKind::Regular,
+            FileKind::Regular,
+            FileKind::Regular,
+            FileKind::Directory,
+            FileKind::Directory,
+            FileKind::Directory,
+            FileKind::Symlink,
+            FileKind::Fifo,
+            FileKind::CharDevice,
+        ]);
+        let mode = self.rng.random_range(0..0o10000);
+        Op::Create {
+            path: self.path(),
+            kind,
+            slot: self.slot(),
+            mode,
+            with_xattr: self.rng.random_ratio(1, 10),
+        }
+    }
+
+    fn rename(&mut self) -> Op {
+        let mode = self.pick(&[
+            RenameMode::Replace,
+            RenameMode::Replace,
+            RenameMode::Replace,
+            RenameMode::NoReplace,
+            RenameMode::Exchange,
+            RenameMode::Exchange,
+        ]);
+        Op::Rename { from: self.path(), to: self.path(), mode }
+    }
+
+    /// Offsets near the edges of blocks more often than others, and sometimes very far.
+    fn offset(&mut self) -> u64 {
+        let block = self.rng.random_range(0..64) * BLOCK_SIZE;
+        match self.rng.random_range(0..40) {
+            0..12 => block,
+            12..16 => block + 1,
+            16..20 => block + BLOCK_SIZE - 1,
+            20..24 => block + 64 * self.rng.random_range(0..64),
+            24 => (2 << 20) - self.rng.random_range(0..3) * 2000,
+            25 => self.pick(&[1 << 31, 1 << 32, (1 << 40) + 17, (16 << 40) - 5000]),
+            26 if self.profile == Profile::Tree => self.pick(&[u64::MAX, 1 << 62, 1 << 63]),
+            _ => self.rng.random_range(0..64 * BLOCK_SIZE),
+        }
+    }
+
+    fn len(&mut self) -> usize {
+        match self.rng.random_range(0..20) {
+            0..5 => BLOCK_SIZE as usize * self.rng.random_range(1..8),
+            5..9 => self.rng.random_range(1..200),
+            9 => BLOCK_SIZE as usize - 1,
+            10 => BLOCK_SIZE as usize + 1,
+            11 => self.rng.random_range(1..150_000),
+            12 if self.rng.random_ratio(1, 4) => 0,
+            _ => self.rng.random_range(1..20_000),
+        }
+    }
+
+    fn content_op(&mut self) -> Op {
+        let node = self.who();
+        match self.rng.random_range(0..32) {
+            0..11 => Op::Write {
+                node,
+                offset: self.offset(),
+                len: self.len(),
+                seed: self.rng.random(),
+                split: self.pick(&[0, 0, 0, 1, 100, 5000]),
+            },
+            11..14 => Op::Append { node, len: self.len(), seed: self.rng.random() },
+            14..20 => Op::Read { node, offset: self.offset(), len: self.len(), stamped: self.rng.random() },
+            20..23 => Op::SetAttr { node, change: SetAttr { size: Some(self.size()), ..SetAttr::default() } },
+            23..28 => self.fallocate(node),
+            28..30 => Op::Seek { node, offset: self.offset(), to: self.pick(&[SeekTo::Data, SeekTo::Hole]) },
+            30 => {
+                Op::Resolve { node, start: self.rng.random_range(0..70), len: self.rng.random_range(0..80) }
+            }
+            _ => Op::Sync { node },
+        }
+    }
+
+    fn size(&mut self) -> u64 {
+        if self.rng.random_ratio(1, 5) { 0 } else { self.offset() }
+    }
+
+    fn fallocate(&mut self, node: Who) -> Op {
+        let mode = self.pick(&[
+            FallocateMode::Allocate,
+            FallocateMode::AllocateKeepSize,
+            FallocateMode::PunchHole,
+            FallocateMode::PunchHole,
+            FallocateMode::ZeroRange,
+            FallocateMode::ZeroRangeKeepSize,
+        ]);
+        Op::Fallocate { node, mode, offset: self.offset(), len: self.len() as u64 }
+    }
+
+    fn attribute_op(&mut self) -> Op {
+        let node = self.who();
+        let name = self.rng.random_range(0..5);
+        match self.rng.random_range(0..14) {
+            0..3 => Op::GetAttr { node },
+            3..6 => self.setattr(node),
+            6..9 => Op::SetXattr {
+                node,
+                name,
+                len: self.xattr_len(),
+                seed: self.rng.random(),
+                how: self.pick(&[XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]),
+                mode: self.pick(&[None, None, Some(0o640)]),
+            },
+            9..11 => Op::GetXattr { node, name },
+            11..13 => Op::RemoveXattr { node, name },
+            _ => Op::ListXattrs { node },
+        }
+    }
+
+    fn xattr_len(&mut self) -> usize {
+        match self.rng.random_range(0..12) {
+            0 => self.pick(&[0, 1, 4095, 4096, 4097, 65_535, 65_536, 65_537]),
+            1..4 => self.rng.random_range(0..3000),
+            _ => self.rng.random_range(0..150),
+        }
+    }
+
+    fn setattr(&mut self, node: Who) -> Op {
+        let time = |generator: &mut Self| {
+            let far = [i64::MIN, Timestamp::MIN_SECS, -1, 0, Timestamp::MAX_SECS, i64::MAX];
+            let secs = if generator.rng.random() {
+                generator.pick(&far)
+            } else {
+                generator.rng.random_range(0..1 << 33)
+            };
+            Timestamp::new(secs, generator.rng.random_range(0..1_000_000_000))
+        };
+        let mut change = SetAttr::default();
+        for _ in 0..self.rng.random_range(1..3) {
+            match self.rng.random_range(0..11) {
+                0..3 => change.mode = Some(self.rng.random_range(0..0o10000)),
+                3..5 => change.uid = Some(self.rng.random()),
+                5..7 => change.gid = Some(self.rng.random()),
+                7 => change.atime = Some(time(self)),
+                8 => change.mtime = Some(time(self)),
+                9 => change.size = Some(self.size()),
+                // Flags come off sooner than they come on, or soon nothing can be changed any more.
+                _ => change.flags = Some(self.pick(&[0, 0, 0, 0, Attr::IMMUTABLE, Attr::APPEND_ONLY])),
+            }
+        }
+        Op::SetAttr { node, change }
+    }
+}

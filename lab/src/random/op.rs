@@ -1,0 +1,200 @@
+//! The operations of a random sequence.
+
+use std::fmt;
+
+use nacre_engine::{FallocateMode, FileKind, RenameMode, SeekTo, SetAttr, XattrMode};
+
+/// Handles that a sequence can hold.
+pub(super) const SLOTS: u8 = 6;
+
+/// How many names there are.
+pub(super) const NAMES: u8 = 9;
+
+/// The name with this index; the last one is longer than a name may be.
+pub(super) fn name(index: u8) -> Vec<u8> {
+    match index {
+        0..=4 => vec![b'a' + index],
+        5 => b"a name of forty bytes, which is not short".to_vec(),
+        6 => vec![b'l'; 255],
+        7 => b"\xff any \n\x01 byte".to_vec(),
+        _ => vec![b't'; 256],
+    }
+}
+
+/// A path of names by index; empty for the root.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Path(pub(super) Vec<u8>);
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for index in &self.0 {
+            match index {
+                5 => write!(f, "/<40 bytes>")?,
+                6 => write!(f, "/<255 bytes>")?,
+                7 => write!(f, "/<any bytes>")?,
+                8 => write!(f, "/<256 bytes>")?,
+                index => write!(f, "/{}", char::from(b'a' + index))?,
+            }
+        }
+        if self.0.is_empty() { write!(f, "/") } else { Ok(()) }
+    }
+}
+
+/// What an operation is about.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Who {
+    /// What a slot holds.
+    Slot(u8),
+    /// What a path names.
+    Path(Path),
+}
+
+impl fmt::Debug for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Slot(slot) => write!(f, "#{slot}"),
+            Who::Path(path) => write!(f, "{path:?}"),
+        }
+    }
+}
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names of the fields are those of the contract's arguments")]
+pub enum Op {
+    /// Holds what a path names in a slot.
+    Hold {
+        slot: u8,
+        path: Path,
+    },
+    /// Lets go of a slot.
+    Release {
+        slot: u8,
+    },
+    /// Holds what has the name (number and generation) that the slot's last inode had.
+    HoldById {
+        slot: u8,
+    },
+    /// Makes an inode; it is held in a slot.
+    Create {
+        path: Path,
+        kind: FileKind,
+        slot: u8,
+        mode: u32,
+        with_xattr: bool,
+    },
+    /// Makes a file without a name, held in a slot.
+    CreateUnnamed {
+        slot: u8,
+    },
+    Link {
+        node: Who,
+        path: Path,
+    },
+    Unlink {
+        path: Path,
+    },
+    Rmdir {
+        path: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+        mode: RenameMode,
+    },
+    ReadDir {
+        dir: Who,
+        piece: usize,
+    },
+    ReadLink {
+        node: Who,
+    },
+    Parent {
+        dir: Who,
+    },
+    GetAttr {
+        node: Who,
+    },
+    SetAttr {
+        node: Who,
+        change: SetAttr,
+    },
+    Read {
+        node: Who,
+        offset: u64,
+        len: usize,
+        stamped: bool,
+    },
+    Write {
+        node: Who,
+        offset: u64,
+        len: usize,
+        seed: u8,
+        split: usize,
+    },
+    Append {
+        node: Who,
+        len: usize,
+        seed: u8,
+    },
+    Fallocate {
+        node: Who,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    },
+    Seek {
+        node: Who,
+        offset: u64,
+        to: SeekTo,
+    },
+    Resolve {
+        node: Who,
+        start: u64,
+        len: u64,
+    },
+    GetXattr {
+        node: Who,
+        name: u8,
+    },
+    SetXattr {
+        node: Who,
+        name: u8,
+        len: usize,
+        seed: u8,
+        how: XattrMode,
+        mode: Option<u32>,
+    },
+    RemoveXattr {
+        node: Who,
+        name: u8,
+    },
+    ListXattrs {
+        node: Who,
+    },
+    Sync {
+        node: Who,
+    },
+    /// Lets go of everything, unmounts and mounts.
+    Remount,
+    /// The process dies with everything that it holds, and the next one mounts.
+    Crash,
+}
+
+/// The name of an extended attribute.
+pub(super) fn xattr_name(index: u8) -> Vec<u8> {
+    match index % 5 {
+        0 => b"user.a".to_vec(),
+        1 => b"user.b".to_vec(),
+        2 => b"trusted.of some length, so that it does not fit everywhere, not even into a line".to_vec(),
+        3 => b"system.posix_acl_access".to_vec(),
+        _ => [&b"user."[..], &[b'x'; 250]].concat(),
+    }
+}
+
+/// Bytes that differ by seed and position, and are never zero.
+pub(super) fn bytes(seed: u8, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8).wrapping_add(seed) | 1)
+        .collect()
+}

@@ -1,0 +1,329 @@
+//! Running a sequence on a layout and on the model, and finding the shortest one that fails.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use std::thread;
+
+use nacre_engine::{Data, Extents, FileKind, Kind, Names, SetAttr, Timestamp};
+
+use super::compare::compare;
+use super::generate::{Profile, sequence};
+use super::op::{Op, SLOTS};
+use super::shrink::shrink;
+use super::world::{Answer, LastIds, Tolerance, World};
+use crate::model::MemLayout;
+
+/// Blocks of data that the model has: operations beyond are left out, so that the layout under test needs only room
+/// for these and for what it writes about them.
+const MODEL_BLOCKS: u64 = 4096;
+const MODEL_INODES: u64 = 4096;
+
+/// Blocks that may be gone when everything is removed: what the format keeps for directories that were once larger.
+const LOST_BLOCKS: u64 = 64;
+
+/// What is compared with the model.
+pub trait Subject {
+    /// The file system.
+    type Layout: Data + Extents;
+
+    /// What it is, for messages.
+    fn describe(&self) -> String;
+
+    /// An empty file system.
+    fn make(&mut self) -> Self::Layout;
+
+    /// Unmounts and mounts.
+    fn remount(&mut self, layout: Self::Layout) -> Self::Layout;
+
+    /// The file system as the next process finds it when this one dies now, or `None` where that means nothing.
+    fn crash(&mut self, layout: &Self::Layout) -> Option<Self::Layout>;
+
+    /// What it may differ in.
+    fn tolerance(&self) -> Tolerance;
+}
+
+/// What sequences are run.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// What they are about.
+    pub profile: Profile,
+    /// Operations of each.
+    pub operations: usize,
+    /// Whole trees are compared after so many operations, and at the end.
+    pub compare_every: usize,
+}
+
+/// What a sequence did.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stats {
+    /// Operations that ran.
+    pub operations: usize,
+    /// Those among them that succeeded.
+    pub succeeded: usize,
+    /// Mounts in the middle.
+    pub mounts: usize,
+}
+
+/// A difference from the model, and how to see it again.
+pub struct Failure {
+    subject: String,
+    seed: u64,
+    message: String,
+    /// The shortest sequence that was found to fail.
+    pub sequence: Vec<Op>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} differs from the model: {}", self.subject, self.message)?;
+        writeln!(
+            f,
+            "NACRE_SEED={} runs it again; {} operations are enough:",
+            self.seed,
+            self.sequence.len()
+        )?;
+        self.sequence.iter().enumerate().try_for_each(|(step, op)| writeln!(f, "  {step}. {op:?}"))
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Where a sequence failed, and why.
+pub(super) struct Broken {
+    pub(super) step: usize,
+    pub(super) message: String,
+}
+
+/// Runs the sequence of this seed; a failure comes with the shortest sequence that could be found for it.
+pub fn check<S: Subject>(subject: &mut S, seed: u64, settings: Settings) -> Result<Stats, Failure> {
+    let ops = sequence(seed, settings.profile, settings.operations, true);
+    let broken = match run(subject, &ops, settings.compare_every) {
+        Ok(stats) => return Ok(stats),
+        Err(broken) => broken,
+    };
+    println!("seed {seed}, step {}: {}; looking for a shorter sequence", broken.step, broken.message);
+    let (sequence, broken) = shrink(ops, broken, |ops| {
+        let compare_every = if ops.len() <= 100 { 1 } else { settings.compare_every };
+        run(subject, ops, compare_every).err()
+    });
+    let message = format!("step {}: {}", broken.step, broken.message);
+    Err(Failure { subject: subject.describe(), seed, message, sequence })
+}
+
+/// Runs a given sequence; the error says what differed.
+pub fn replay<S: Subject>(subject: &mut S, ops: &[Op]) -> Result<Stats, String> {
+    run(subject, ops, 1).map_err(|broken| format!("step {}: {}", broken.step, broken.message))
+}
+
+/// Runs one sequence for each thread at once, each in a directory of its own with a model of its own.
+pub fn check_threads<S>(subject: &mut S, seed: u64, threads: u64, settings: Settings) -> Result<Stats, String>
+where
+    S: Subject,
+{
+    let tolerance = subject.tolerance();
+    let layout = subject.make();
+    let dir = |thread: u64| format!("w{thread}");
+    let models: Vec<MemLayout> =
+        (0..threads).map(|_| MemLayout::new(MODEL_BLOCKS / threads, MODEL_INODES)).collect();
+    let verdicts: Vec<Result<Stats, String>> = thread::scope(|scope| {
+        let layout = &layout;
+        let run = |(thread, model)| {
+            scope.spawn(move || {
+                let ops = sequence(seed + thread, settings.profile, settings.operations, false);
+                let mut left = World::open(layout, &dir(thread), no_ids(), tolerance);
+                let mut right = World::open(model, &dir(thread), no_ids(), tolerance);
+                let step = Cell::new(0);
+                let mut progress = Progress::new(&step);
+                segment(&mut left, &mut right, &ops, &mut progress, settings.compare_every, tolerance)
+                    .map_err(|message| format!("thread {thread}, step {}: {message}", step.get()))
+            })
+        };
+        let running: Vec<_> = (0..threads).zip(&models).map(run).collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| Err(message_of(&*panic))))
+            .collect()
+    });
+    let mut total = Stats::default();
+    for verdict in verdicts {
+        let stats = verdict?;
+        total.operations += stats.operations;
+        total.succeeded += stats.succeeded;
+    }
+    let layout = subject.remount(layout);
+    for (thread, model) in (0..threads).zip(&models) {
+        let model = model.remount();
+        let left = World::open(&layout, &dir(thread), no_ids(), tolerance);
+        let right = World::open(&model, &dir(thread), no_ids(), tolerance);
+        compare(&left, &right, tolerance)
+            .map_err(|why| format!("thread {thread}, after the mount: {why}"))?;
+    }
+    Ok(total)
+}
+
+fn no_ids() -> LastIds {
+    vec![None; SLOTS.into()]
+}
+
+/// How far a sequence has come. The step is seen from outside, also when a panic ends the sequence.
+struct Progress<'a> {
+    step: &'a Cell<usize>,
+    stats: Stats,
+}
+
+impl<'a> Progress<'a> {
+    fn new(step: &'a Cell<usize>) -> Progress<'a> {
+        Progress { step, stats: Stats::default() }
+    }
+}
+
+/// The time of a step: later than the one before, by enough for relatime to notice.
+fn time_of(step: usize) -> Timestamp {
+    Timestamp::new(1_000_000 + step as i64 * 1000, (step as u64 * 12_345_677 % 1_000_000_000) as u32)
+}
+
+/// Runs a sequence; panics of the subject are failures like others.
+fn run<S: Subject>(subject: &mut S, ops: &[Op], compare_every: usize) -> Result<Stats, Broken> {
+    let step = Cell::new(0);
+    match quietly(|| run_unguarded(subject, ops, compare_every, &step)) {
+        Ok(Ok(stats)) => Ok(stats),
+        Ok(Err(message)) => Err(Broken { step: step.get(), message }),
+        Err(panic) => Err(Broken { step: step.get(), message: format!("panic: {}", message_of(&*panic)) }),
+    }
+}
+
+fn run_unguarded<S: Subject>(
+    subject: &mut S,
+    ops: &[Op],
+    compare_every: usize,
+    step: &Cell<usize>,
+) -> Result<Stats, String> {
+    let tolerance = subject.tolerance();
+    let mut layout = subject.make();
+    let mut model = MemLayout::new(MODEL_BLOCKS, MODEL_INODES);
+    let free = layout.stat().free;
+    let (mut left_ids, mut right_ids) = (no_ids(), no_ids());
+    let mut progress = Progress::new(step);
+    for part in ops.split_inclusive(|op| matches!(op, Op::Remount | Op::Crash)) {
+        let mut left = World::open(&layout, "w", left_ids, tolerance);
+        let mut right = World::open(&model, "w", right_ids, tolerance);
+        segment(&mut left, &mut right, part, &mut progress, compare_every, tolerance)?;
+        let crashed = match part.last() {
+            Some(Op::Crash) => subject.crash(&layout),
+            _ => None,
+        };
+        (left_ids, right_ids) = (left.close(), right.close());
+        layout = match crashed {
+            Some(crashed) => crashed,
+            None => subject.remount(layout),
+        };
+        model = model.remount();
+        progress.stats.mounts += 1;
+        let left = World::open(&layout, "w", left_ids, tolerance);
+        let right = World::open(&model, "w", right_ids, tolerance);
+        compare(&left, &right, tolerance).map_err(|why| format!("after the mount: {why}"))?;
+        (left_ids, right_ids) = (left.close(), right.close());
+    }
+    empty(&layout).map_err(|why| format!("while everything was removed: {why}"))?;
+    let layout = subject.remount(layout);
+    let left = layout.stat().free;
+    if left + LOST_BLOCKS < free {
+        return Err(format!("of {free} free blocks {left} are left when everything is removed"));
+    }
+    Ok(progress.stats)
+}
+
+/// Runs the operations up to the next mount.
+fn segment<A: Data + Extents, B: Data + Extents>(
+    left: &mut World<'_, A>,
+    right: &mut World<'_, B>,
+    ops: &[Op],
+    progress: &mut Progress<'_>,
+    compare_every: usize,
+    tolerance: Tolerance,
+) -> Result<Stats, String> {
+    for op in ops {
+        let step = progress.step.get() + 1;
+        progress.step.set(step);
+        if matches!(op, Op::Remount | Op::Crash) {
+            break;
+        }
+        let now = time_of(step);
+        // The model is asked first: what it has no room for is not asked of the other.
+        let Some(expected) = right.apply(op, now) else { continue };
+        if expected == Answer::Failed(Kind::NoSpace) {
+            continue;
+        }
+        let found = left.apply(op, now);
+        if found.as_ref() != Some(&expected) {
+            return Err(format!("{op:?}: found {found:?}, the model says {expected:?}"));
+        }
+        progress.stats.operations += 1;
+        progress.stats.succeeded += usize::from(!matches!(expected, Answer::Failed(_)));
+        if step.is_multiple_of(compare_every) {
+            compare(left, right, tolerance).map_err(|why| format!("after {op:?}: {why}"))?;
+        }
+    }
+    compare(left, right, tolerance)?;
+    Ok(progress.stats)
+}
+
+/// Removes everything.
+fn empty<L: Data + Extents>(fs: &L) -> Result<(), nacre_engine::Error> {
+    fn below<L: Names>(fs: &L, dir: &L::Node) -> Result<(), nacre_engine::Error> {
+        let now = time_of(1 << 20);
+        let no_flags = SetAttr { flags: Some(0), ..SetAttr::default() };
+        let mut names = Vec::new();
+        fs.read_dir(dir, 0, &mut |entry| {
+            names.push(entry.name.to_vec());
+            std::ops::ControlFlow::Continue(())
+        })?;
+        fs.setattr(dir, &no_flags, now)?;
+        for name in names {
+            let node = fs.lookup(dir, &name)?;
+            fs.setattr(&node, &no_flags, now)?;
+            if fs.kind(&node) == FileKind::Directory {
+                below(fs, &node)?;
+                fs.rmdir(dir, &name, now)?;
+            } else {
+                fs.unlink(dir, &name, now)?;
+            }
+        }
+        Ok(())
+    }
+    below(fs, &fs.root())
+}
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something whose panics are answers, without their messages on standard error.
+fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                before(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let result = catch_unwind(AssertUnwindSafe(run));
+    QUIET.set(false);
+    result
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "without a message".to_owned())
+}

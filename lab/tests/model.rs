@@ -1,0 +1,210 @@
+//! Random sequences beside the reference model.
+//!
+//! `NACRE_MODEL_SECONDS` is how long each test looks for differences (4 by default), `NACRE_SEED` runs one seed only.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nacre_lab::model::{Flaw, MemLayout, Mutant};
+use nacre_lab::random::{Profile, Settings, Stats, Subject, Tolerance, check, check_threads};
+use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_media::SimPm;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// The seeds to run: the one that is asked for, or random ones until the time is over.
+fn seeds() -> impl Iterator<Item = u64> {
+    let asked = variable("NACRE_SEED");
+    let limit = Duration::from_secs(variable("NACRE_MODEL_SECONDS").unwrap_or(4));
+    let start = Instant::now();
+    let mut rng = SmallRng::from_os_rng();
+    let mut first = true;
+    std::iter::from_fn(move || match asked {
+        Some(seed) => std::mem::take(&mut first).then_some(seed),
+        None if start.elapsed() < limit => Some(rng.random_range(0..1 << 32)),
+        None => None,
+    })
+}
+
+const TREE: Settings = Settings { profile: Profile::Tree, operations: 700, compare_every: 50 };
+const NAMES: Settings = Settings { profile: Profile::Names, operations: 700, compare_every: 50 };
+const ONE_FILE: Settings = Settings { profile: Profile::OneFile, operations: 500, compare_every: 25 };
+
+fn run<S: Subject>(mut subject: S, settings: Settings) {
+    let (mut total, mut runs) = (Stats::default(), 0);
+    for seed in seeds() {
+        let stats = check(&mut subject, seed, settings).unwrap_or_else(|failure| panic!("{failure}"));
+        total.operations += stats.operations;
+        total.succeeded += stats.succeeded;
+        total.mounts += stats.mounts;
+        runs += 1;
+    }
+    println!("{}: {runs} sequences, {total:?}", subject.describe());
+    assert!(total.succeeded * 4 > total.operations, "most operations fail: the sequences say little");
+}
+
+fn run_threads<S: Subject>(mut subject: S, settings: Settings) {
+    let (mut runs, mut operations) = (0, 0);
+    for seed in seeds() {
+        println!("seed {seed}");
+        let verdict = check_threads(&mut subject, seed, 4, settings);
+        operations += verdict.unwrap_or_else(|why| panic!("NACRE_SEED={seed}: {why}")).operations;
+        runs += 1;
+    }
+    println!("{}: {runs} runs of 4 threads, {operations} operations", subject.describe());
+}
+
+/// The model beside itself: a difference is a flaw of the comparison.
+struct Model;
+
+impl Subject for Model {
+    type Layout = MemLayout;
+
+    fn describe(&self) -> String {
+        "the model".to_owned()
+    }
+
+    fn make(&mut self) -> MemLayout {
+        MemLayout::default()
+    }
+
+    fn remount(&mut self, layout: MemLayout) -> MemLayout {
+        layout.remount()
+    }
+
+    fn crash(&mut self, layout: &MemLayout) -> Option<MemLayout> {
+        Some(layout.remount())
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        Tolerance::NONE
+    }
+}
+
+/// The model with a flaw.
+struct Flawed(Flaw);
+
+impl Subject for Flawed {
+    type Layout = Mutant;
+
+    fn describe(&self) -> String {
+        format!("a model with the flaw {:?}", self.0)
+    }
+
+    fn make(&mut self) -> Mutant {
+        Mutant::new(MemLayout::default(), self.0)
+    }
+
+    fn remount(&mut self, layout: Mutant) -> Mutant {
+        layout.remount()
+    }
+
+    fn crash(&mut self, layout: &Mutant) -> Option<Mutant> {
+        Some(layout.remount())
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        Tolerance::NONE
+    }
+}
+
+#[test]
+fn the_model_agrees_with_itself() {
+    for settings in [TREE, NAMES, ONE_FILE] {
+        for seed in 0..3 {
+            check(&mut Model, seed, settings).unwrap_or_else(|failure| panic!("{failure}"));
+        }
+    }
+    check_threads(&mut Model, 0, 4, TREE).expect("threads with a directory each");
+}
+
+#[test]
+fn every_flaw_is_found_and_shown_in_few_operations() {
+    for flaw in Flaw::ALL {
+        let found = (0..200).find_map(|seed| check(&mut Flawed(flaw), seed, TREE).err());
+        let failure = found.unwrap_or_else(|| panic!("{flaw:?} is not found"));
+        println!("{failure}");
+        assert!(failure.sequence.len() <= 10, "{flaw:?} takes {} operations", failure.sequence.len());
+    }
+}
+
+/// The log layout on simulated memory.
+struct Log {
+    pm: Arc<SimPm>,
+    background: bool,
+}
+
+impl Log {
+    const SIZE: u64 = 48 << 20;
+
+    fn new(background: bool) -> Log {
+        Log { pm: Arc::new(SimPm::new(Log::SIZE)), background }
+    }
+
+    fn mount(&self) -> LogFs<SimPm> {
+        let options = MountOptions { lanes: Some(2), background: self.background, ..MountOptions::default() };
+        LogFs::mount(Arc::clone(&self.pm), &options).expect("mount")
+    }
+
+    /// Checks what is not mounted.
+    fn assert_sound(&self) {
+        let report = nacre_layout_log::check::check(&*self.pm, false).expect("check");
+        assert!(report.problems.is_empty(), "the check finds: {:?}", report.problems);
+    }
+}
+
+impl Subject for Log {
+    type Layout = LogFs<SimPm>;
+
+    fn describe(&self) -> String {
+        "the log layout".to_owned()
+    }
+
+    fn make(&mut self) -> LogFs<SimPm> {
+        self.pm = Arc::new(SimPm::new(Log::SIZE));
+        mkfs(&*self.pm, &MkfsOptions::default()).expect("mkfs");
+        self.mount()
+    }
+
+    fn remount(&mut self, layout: LogFs<SimPm>) -> LogFs<SimPm> {
+        layout.unmount().expect("unmount");
+        self.assert_sound();
+        self.mount()
+    }
+
+    fn crash(&mut self, layout: &LogFs<SimPm>) -> Option<LogFs<SimPm>> {
+        // Every operation is durable when it returns, so what the memory holds is what a crash leaves.
+        self.pm = Arc::new(SimPm::from_image(&layout.pm().snapshot()));
+        self.assert_sound();
+        Some(self.mount())
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        // atime is kept in DRAM and written down lazily: a crash may lose it.
+        Tolerance { exact_atime: false, ..Tolerance::NONE }
+    }
+}
+
+#[test]
+fn the_log_layout_is_the_model() {
+    run(Log::new(true), TREE);
+}
+
+#[test]
+fn the_log_layout_is_the_model_in_names() {
+    run(Log::new(false), NAMES);
+}
+
+#[test]
+fn the_log_layout_is_the_model_in_one_file() {
+    run(Log::new(true), ONE_FILE);
+}
+
+#[test]
+fn the_log_layout_is_the_model_for_each_of_four_threads() {
+    run_threads(Log::new(true), TREE);
+}
