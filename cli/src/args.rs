@@ -5,7 +5,19 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-/// A file system in user space for persistent memory.
+use crate::demo::DemoArgs;
+use crate::df::DfArgs;
+use crate::fsck::FsckArgs;
+use crate::info::InfoArgs;
+use crate::mkfs::MkfsArgs;
+use crate::mount::MountArgs;
+use crate::stat::StatArgs;
+use crate::umount::UmountArgs;
+
+/// A file system in user space for persistent memory
+///
+/// Sizes are written as 1G or 512M. Errors go to standard error; the exit code is 0 for success, 1 for failure and 2
+/// for a wrong command line; fsck and mount use the codes of fsck(8) and mount(8).
 #[derive(Debug, Parser)]
 #[command(name = "nacre", version, propagate_version = true, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -15,6 +27,22 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Make a file system on a device or in a file
+    Mkfs(MkfsArgs),
+    /// Mount a file system; returns when it can be used
+    Mount(MountArgs),
+    /// Unmount it; returns when its device is free
+    Umount(UmountArgs),
+    /// Check a file system that is not mounted, and repair it
+    Fsck(FsckArgs),
+    /// Show what a device holds and promises
+    Info(InfoArgs),
+    /// Show space and its use
+    Df(DfArgs),
+    /// Show where a file lives
+    Stat(StatArgs),
+    /// Watch it work, be killed, and lose nothing
+    Demo(DemoArgs),
     /// Print the completion script of a shell
     Completions(CompletionsArgs),
     /// Write the manual pages into a directory

@@ -326,7 +326,8 @@ impl Worker {
             return Operation::Replace { name: self.new_name(), seed, len: self.random.below(64 * 1024) };
         }
         let index = self.random.below(self.files.len() as u64) as usize;
-        let (name, size) = self.files.iter().nth(index).map(|(name, size)| (name.clone(), *size)).expect("in range");
+        let (name, size) =
+            self.files.iter().nth(index).map(|(name, size)| (name.clone(), *size)).expect("in range");
         if size > MAX_FILE || self.files.len() > MAX_FILES {
             return Operation::Unlink { name };
         }
@@ -423,12 +424,16 @@ fn differences(expected: &Files, real: &Files) -> Result<(), String> {
             None => wrong.push(format!("{name} is missing ({} bytes)", bytes.len())),
             Some(found) if found == bytes => {}
             Some(found) => {
-                let at = found.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(found.len().min(bytes.len()));
+                let at =
+                    found.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(found.len().min(bytes.len()));
                 let (is, should) = (found.len(), bytes.len());
-                wrong.push(format!("{name} differs from byte {at} on (it has {is} bytes, {should} expected)"));
+                wrong
+                    .push(format!("{name} differs from byte {at} on (it has {is} bytes, {should} expected)"));
             }
         }
     }
-    wrong.extend(real.keys().filter(|name| !expected.contains_key(*name)).map(|name| format!("{name} is too much")));
+    wrong.extend(
+        real.keys().filter(|name| !expected.contains_key(*name)).map(|name| format!("{name} is too much")),
+    );
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join(", ")) }
 }

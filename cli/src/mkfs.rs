@@ -95,7 +95,8 @@ fn dry_run(args: &MkfsArgs) -> Result<(), Failure> {
         return Err(Failure::new("mkfs", args.device.display(), format!("it holds {}", names.join(", ")))
             .advice("-f overwrites it"));
     }
-    let wiped = if found.is_empty() { "nothing that is known would be lost" } else { "its content would be lost" };
+    let wiped =
+        if found.is_empty() { "nothing that is known would be lost" } else { "its content would be lost" };
     let size = args.size.map_or_else(|| "the device's size".to_owned(), size::print);
     let layout = args.layout.unwrap_or(args.preset.layout());
     output::text_out(&format!(

@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let text = table(&["name ", "size"], &[vec!["a".into(), "10".into()], vec!["bcdef".into(), "9".into()]]);
+        let text =
+            table(&["name ", "size"], &[vec!["a".into(), "10".into()], vec!["bcdef".into(), "9".into()]]);
         assert_eq!(text, "name   size\na        10\nbcdef     9\n");
     }
 }

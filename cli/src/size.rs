@@ -1,11 +1,13 @@
 //! Sizes as people write them: `1G`, `512M`, `4096`.
 
 /// Suffixes, from large to small.
-const UNITS: [(char, u64); 5] = [('P', 1 << 50), ('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
+const UNITS: [(char, u64); 5] =
+    [('P', 1 << 50), ('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
 
 /// A size from `1G`, `1GiB`, `1.5G`, `512M`, `4096`. All units are powers of 1024.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size; write bytes, or a number with K, M, G, T or P (1024 each), as 512M");
+    let wrong =
+        || format!("{text:?} is no size; write bytes, or a number with K, M, G, T or P (1024 each), as 512M");
     let upper = text.trim().to_ascii_uppercase();
     let number = upper.strip_suffix("IB").or_else(|| upper.strip_suffix('B')).unwrap_or(&upper);
     let unit = UNITS.iter().find(|(letter, _)| number.ends_with(*letter));
@@ -65,16 +67,23 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["", "G", "1X", "-1", "1.5", "1..5G", "1.G", "1 G G", "99999999P", "1e3", "5iB", "GG", "1KK"] {
+        for text in
+            ["", "G", "1X", "-1", "1.5", "1..5G", "1.G", "1 G G", "99999999P", "1e3", "5iB", "GG", "1KK"]
+        {
             assert!(parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn sizes_are_printed() {
-        for (bytes, text) in
-            [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1 << 30, "1 GiB"), (5 << 40, "5 TiB")]
-        {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            (1 << 30, "1 GiB"),
+            (5 << 40, "5 TiB"),
+        ] {
             assert_eq!(print(bytes), text);
         }
     }

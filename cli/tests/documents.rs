@@ -38,7 +38,8 @@ fn graph_of_cargo() -> Graph {
 /// The table `| crate | depends on |` between the markers `<!-- crate-graph -->` and `<!-- /crate-graph -->`. Names may
 /// stand in backquotes and are separated by commas; a dash or nothing means that the crate depends on none of ours.
 fn graph_of_document(text: &str) -> Graph {
-    let (_, rest) = text.split_once("<!-- crate-graph -->").expect("ARCHITECTURE.md has the marker crate-graph");
+    let (_, rest) =
+        text.split_once("<!-- crate-graph -->").expect("ARCHITECTURE.md has the marker crate-graph");
     let (table, _) = rest.split_once("<!-- /crate-graph -->").expect("the crate graph has its end marker");
     let rows = table.lines().map(str::trim).filter(|line| line.starts_with('|'));
     rows.skip(2)
@@ -46,7 +47,8 @@ fn graph_of_document(text: &str) -> Graph {
             let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
             let bare = |cell: &str| cell.trim().trim_matches('`').to_owned();
             let depends = cells.get(1).copied().unwrap_or("");
-            let names = depends.split(',').map(bare).filter(|name| !name.is_empty() && name != "-" && name != "—");
+            let names =
+                depends.split(',').map(bare).filter(|name| !name.is_empty() && name != "-" && name != "—");
             (bare(cells[0]), names.collect())
         })
         .collect()
@@ -61,12 +63,18 @@ fn the_crate_graph_is_what_architecture_says() {
     for name in cargo.keys().chain(document.keys()).collect::<BTreeSet<_>>() {
         match (cargo.get(name), document.get(name)) {
             (Some(is), Some(says)) if is == says => {}
-            (Some(is), Some(says)) => differences.push(format!("{name} depends on {is:?}, the table says {says:?}")),
+            (Some(is), Some(says)) => {
+                differences.push(format!("{name} depends on {is:?}, the table says {says:?}"))
+            }
             (Some(_), None) => differences.push(format!("{name} is missing in the table")),
             (None, _) => differences.push(format!("{name} is in the table but no crate")),
         }
     }
-    assert!(differences.is_empty(), "change the table, if the change of the graph is meant:\n{}", differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "change the table, if the change of the graph is meant:\n{}",
+        differences.join("\n")
+    );
 }
 
 #[test]
@@ -79,7 +87,11 @@ fn the_crate_graph_has_no_cycle() {
             .filter(|(name, depends)| !done.contains(name) && depends.iter().all(|name| done.contains(name)))
             .map(|(name, _)| name)
             .collect();
-        assert!(!next.is_empty(), "a cycle among {:?}", graph.keys().filter(|n| !done.contains(n)).collect::<Vec<_>>());
+        assert!(
+            !next.is_empty(),
+            "a cycle among {:?}",
+            graph.keys().filter(|n| !done.contains(n)).collect::<Vec<_>>()
+        );
         done.extend(next);
     }
 }

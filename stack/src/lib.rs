@@ -48,9 +48,10 @@
 //! | [`mkfs`](fn@mkfs), [`MkfsOptions`], [`Preset`] | making a file system |
 //! | [`FileSystem`], [`OpenOptions`] | opening one; names and attributes |
 //! | [`File`], [`FileOptions`] | contents |
-//! | [`info`](fn@info) | what is on a device |
+//! | [`info`](fn@info), [`check`](fn@check) | what is on a device, and whether it is sound |
 //! | [`signature`] | what else may be on a device |
 
+mod check;
 mod dir;
 mod file;
 mod fs;
@@ -71,6 +72,7 @@ pub use nacre_layout_log::RecoveryReport;
 pub use nacre_media::{Emulation, Promise};
 pub use nacre_vfs::{Caller, SetTime, Vfs};
 
+pub use check::{CheckReport, Problem, check};
 pub use dir::{DirEntry, ReadDir};
 pub use file::{File, FileOptions};
 pub use fs::{FileSystem, OpenOptions};

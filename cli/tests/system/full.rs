@@ -73,9 +73,15 @@ fn filled_emptied_and_filled_again() {
             assert!(left < 2 * CHUNK as u64, "{name}: full, but {left} bytes are said to be available");
             if round == 0 {
                 first = files;
-                assert!(first * CHUNK as u64 > empty * 9 / 10, "{name}: {empty} bytes were promised, {first} files fit");
+                assert!(
+                    first * CHUNK as u64 > empty * 9 / 10,
+                    "{name}: {empty} bytes were promised, {first} files fit"
+                );
             }
-            assert!(files * 50 >= first * 49, "{name}: {first} files fitted at first, {files} in round {round}");
+            assert!(
+                files * 50 >= first * 49,
+                "{name}: {first} files fitted at first, {files} in round {round}"
+            );
             verify(&dir, files);
             ground.remount();
             verify(&dir, files);
@@ -83,7 +89,10 @@ fn filled_emptied_and_filled_again() {
                 fs::remove_file(dir.join(format!("file{index}"))).expect("deleting on a full device");
             }
             let again = available(&dir);
-            assert!(again >= empty / 100 * 98, "{name}: {empty} bytes were available at first, {again} after deleting");
+            assert!(
+                again >= empty / 100 * 98,
+                "{name}: {empty} bytes were available at first, {again} after deleting"
+            );
         }
         ground.unmount();
         ground.fsck();

@@ -61,15 +61,18 @@ fn a_handle_outlives_forget_and_not_the_file() {
         fs::create_dir_all(&deep).expect("directories");
         let path = deep.join("file");
         fs::write(&path, "found again").expect("a file");
-        let handle = name_to_handle(&path).unwrap_or_else(|error| panic!("{name}: name_to_handle_at: {error}"));
+        let handle =
+            name_to_handle(&path).unwrap_or_else(|error| panic!("{name}: name_to_handle_at: {error}"));
         let dir_handle = name_to_handle(&deep).expect("a handle of a directory");
         let read_back = |ground: &Ground, when: &str| {
             let mount = File::open(ground.dir()).expect("the mount");
             let mut text = String::new();
-            let mut file = open_by_handle(&mount, &handle).unwrap_or_else(|error| panic!("{name}, {when}: {error}"));
+            let mut file =
+                open_by_handle(&mount, &handle).unwrap_or_else(|error| panic!("{name}, {when}: {error}"));
             file.read_to_string(&mut text).expect("its content");
             assert_eq!(text, "found again", "{name}, {when}");
-            let dir = open_by_handle(&mount, &dir_handle).unwrap_or_else(|error| panic!("{name}, {when}: {error}"));
+            let dir =
+                open_by_handle(&mount, &dir_handle).unwrap_or_else(|error| panic!("{name}, {when}: {error}"));
             assert!(dir.metadata().expect("a directory").is_dir());
         };
         read_back(&ground, "at once");

@@ -50,7 +50,8 @@ pub(crate) fn has_program(test: &str, program: &str) -> bool {
 
 /// Where a program is: on the path, or in the cache that scripts/install-deps.sh fills.
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
-    let mut places: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
+    let mut places: Vec<PathBuf> =
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
     if let Some(tools) = std::env::var_os("NACRE_TOOLS") {
         places.push(PathBuf::from(tools).join("bin"));
     } else if let Some(home) = std::env::var_os("HOME") {
@@ -165,7 +166,8 @@ impl Ground {
         let ground = Ground { scratch: scratch(), image: None, options: None, daemon: None };
         fs::create_dir(ground.dir()).expect("the mount point");
         let data = std::ffi::CString::new(format!("size={size},mode=755")).expect("no NUL");
-        rustix::mount::mount("tmpfs", &ground.dir(), "tmpfs", MountFlags::empty(), data.as_c_str()).expect("mount tmpfs");
+        rustix::mount::mount("tmpfs", &ground.dir(), "tmpfs", MountFlags::empty(), data.as_c_str())
+            .expect("mount tmpfs");
         ground
     }
 
@@ -211,13 +213,18 @@ impl Ground {
         }
         command.arg(image).arg(self.dir());
         let output = log.try_clone().expect("a second handle");
-        let mut child = command.stdin(Stdio::null()).stdout(output).stderr(log).spawn().expect("nacre mount runs");
+        let mut child =
+            command.stdin(Stdio::null()).stdout(output).stderr(log).spawn().expect("nacre mount runs");
         let end = Instant::now() + MOUNT_LIMIT;
         while !self.is_usable() {
             if let Some(status) = child.try_wait().expect("the state of nacre mount") {
                 panic!("nacre mount: {status}\n{}", self.mount_log());
             }
-            assert!(Instant::now() < end, "nacre mount: not usable after {MOUNT_LIMIT:?}\n{}", self.mount_log());
+            assert!(
+                Instant::now() < end,
+                "nacre mount: not usable after {MOUNT_LIMIT:?}\n{}",
+                self.mount_log()
+            );
             thread::sleep(Duration::from_millis(5));
         }
         self.daemon = Some(child);
@@ -236,7 +243,8 @@ impl Ground {
     pub(crate) fn unmount(&mut self) {
         let Some(daemon) = self.daemon.take() else { return };
         succeed(nacre().arg("umount").arg(self.dir()), MOUNT_LIMIT);
-        let status = wait(daemon, MOUNT_LIMIT).unwrap_or_else(|error| panic!("nacre mount after umount: {error}"));
+        let status =
+            wait(daemon, MOUNT_LIMIT).unwrap_or_else(|error| panic!("nacre mount after umount: {error}"));
         assert!(status.success(), "nacre mount after umount: {status}\n{}", self.mount_log());
     }
 

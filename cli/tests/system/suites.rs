@@ -14,7 +14,10 @@ const PJDFSTEST_EXCLUDED: [(&str, &str); 2] = [
         "they remount read-only while the program itself still holds files open for writing, which fails on tmpfs too; \
          the test of read-only mounts beside this one stands in",
     ),
-    ("link::link_count_max", "pathconf(3) knows no LINK_MAX for tmpfs or FUSE, so the program has nothing to test"),
+    (
+        "link::link_count_max",
+        "pathconf(3) knows no LINK_MAX for tmpfs or FUSE, so the program has nothing to test",
+    ),
 ];
 
 const PJDFSTEST_SETTINGS: &str = r#"
@@ -49,12 +52,19 @@ fn pjdfstest() {
         let name = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
         let failed: Vec<String> = text.lines().filter(|line| line.ends_with("FAILED")).map(name).collect();
         let skipped = text.lines().filter(|line| line.ends_with("skipped")).map(name);
-        let unexplained: Vec<String> = skipped
-            .filter(|name| !PJDFSTEST_EXCLUDED.iter().any(|(part, _)| name.contains(part)))
-            .collect();
+        let unexplained: Vec<String> =
+            skipped.filter(|name| !PJDFSTEST_EXCLUDED.iter().any(|(part, _)| name.contains(part))).collect();
         assert!(failed.is_empty(), "pjdfstest on {}: {failed:?} failed\n{text}", ground.name());
-        assert!(unexplained.is_empty(), "pjdfstest on {}: left out without a reason: {unexplained:?}", ground.name());
-        assert!(output.status.success() && text.contains("Summary: 0 failed"), "on {}:\n{text}", ground.name());
+        assert!(
+            unexplained.is_empty(),
+            "pjdfstest on {}: left out without a reason: {unexplained:?}",
+            ground.name()
+        );
+        assert!(
+            output.status.success() && text.contains("Summary: 0 failed"),
+            "on {}:\n{text}",
+            ground.name()
+        );
     }
 }
 
@@ -92,7 +102,12 @@ fn fsx() {
             command.arg("-f").arg(&settings).args(["-N", &operations, "-S", &seed.to_string()]);
             command.arg("-P").arg(ground.beside()).arg(ground.dir().join(format!("fsx{seed}")));
             let output = harness::run(&mut command, Duration::from_secs(600)).expect("fsx runs");
-            assert!(output.status.success(), "fsx, seed {seed}, on {}:\n{}", ground.name(), harness::text(&output));
+            assert!(
+                output.status.success(),
+                "fsx, seed {seed}, on {}:\n{}",
+                ground.name(),
+                harness::text(&output)
+            );
         }
     }
 }
@@ -103,13 +118,20 @@ fn fio_verifies_what_it_wrote() {
         return;
     }
     for mut ground in Ground::both("256M") {
-        for (engine, extra) in [("psync", ["--fsync=64", "--direct=0"]), ("mmap", ["--fsync=64", "--numjobs=1"])] {
+        for (engine, extra) in
+            [("psync", ["--fsync=64", "--direct=0"]), ("mmap", ["--fsync=64", "--numjobs=1"])]
+        {
             let job = |dir: &Path, verify_only: bool| {
                 let mut command = harness::program("fio");
                 command.arg("--name=verify").arg(format!("--directory={}", dir.display()));
                 command.arg(format!("--filename=fio.{engine}")).arg(format!("--ioengine={engine}"));
                 command.args(["--rw=randwrite", "--bsrange=512-64k", "--size=32M", "--verify=crc32c"]);
-                command.args(["--verify_fatal=1", "--randseed=20100", "--verify_state_save=0", "--blockalign=512"]);
+                command.args([
+                    "--verify_fatal=1",
+                    "--randseed=20100",
+                    "--verify_state_save=0",
+                    "--blockalign=512",
+                ]);
                 command.args(extra);
                 if verify_only {
                     command.arg("--verify_only=1");
@@ -142,12 +164,16 @@ fn sqlite_in_wal_mode_with_two_processes() {
     for mut ground in Ground::both("128M") {
         let database = ground.dir().join("test.db");
         // WAL needs shared memory between processes: where that does not work, SQLite answers another mode.
-        let mode = sql(&database, "PRAGMA journal_mode=wal; CREATE TABLE t(writer, n, body, PRIMARY KEY(writer, n));");
+        let mode = sql(
+            &database,
+            "PRAGMA journal_mode=wal; CREATE TABLE t(writer, n, body, PRIMARY KEY(writer, n));",
+        );
         assert_eq!(mode, "wal", "on {}", ground.name());
         let writers: Vec<_> = (1..=2)
             .map(|writer| {
                 let script = ground.beside().join(format!("writer{writer}.sql"));
-                let insert = |n| format!("INSERT INTO t VALUES({writer}, {n}, randomblob(abs(random()) % 3000));\n");
+                let insert =
+                    |n| format!("INSERT INTO t VALUES({writer}, {n}, randomblob(abs(random()) % 3000));\n");
                 let update = |n| format!("UPDATE t SET body = randomblob(100) WHERE n = {n} / 2;\n");
                 let lines: String = (0..ROWS).map(|n| insert(n) + &update(n)).collect();
                 fs::write(&script, format!("PRAGMA synchronous=full;\n{lines}")).expect("the script");
@@ -165,6 +191,11 @@ fn sqlite_in_wal_mode_with_two_processes() {
         let check = "PRAGMA integrity_check; SELECT count(*) FROM t;";
         assert_eq!(sql(&database, check), format!("ok\n{}", 2 * ROWS), "on {}", ground.name());
         ground.remount();
-        assert_eq!(sql(&database, check), format!("ok\n{}", 2 * ROWS), "on {} after a remount", ground.name());
+        assert_eq!(
+            sql(&database, check),
+            format!("ok\n{}", 2 * ROWS),
+            "on {} after a remount",
+            ground.name()
+        );
     }
 }

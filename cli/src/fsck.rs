@@ -1,0 +1,134 @@
+//! `nacre fsck`, and `fsck.nacre` as fsck(8) calls it.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use nacre::{CheckReport, Kind};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::{output, size};
+
+/// Exit bits of fsck(8).
+const CORRECTED: u8 = 1;
+const UNCORRECTED: u8 = 4;
+const OPERATIONAL_ERROR: u8 = 8;
+/// The exit code of fsck(8) for a wrong command line.
+pub(crate) const WRONG_CALL: u8 = 16;
+
+/// What `nacre fsck` is told.
+#[derive(Debug, Args)]
+pub(crate) struct FsckArgs {
+    /// Change nothing; also the default
+    #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
+    no: bool,
+    /// Repair what can be proved, without questions; pass over what was unmounted in order (at boot)
+    #[arg(short = 'p', short_alias = 'a')]
+    preen: bool,
+    /// Repair what can be proved, without questions
+    #[arg(short = 'y')]
+    yes: bool,
+    /// With -p: check it even when it was unmounted in order
+    #[arg(short, long)]
+    force: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    /// Show no title, as fsck(8) asks
+    #[arg(short = 'T', hide = true)]
+    no_title: bool,
+    /// Show progress, as fsck(8) asks; a check takes seconds, so that there is none to show
+    #[arg(short = 'C', value_name = "FD", num_args = 0..=1, require_equals = true, hide = true)]
+    progress: Option<Option<i32>>,
+    /// A device that nobody has mounted
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+}
+
+/// Checks a file system; the exit code has the bits of fsck(8).
+pub(crate) fn run(args: &FsckArgs) -> ExitCode {
+    match check(args) {
+        Ok(code) => ExitCode::from(code),
+        Err((failure, code)) => {
+            failure.report();
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
+    let printed = |result: Result<(), Failure>| result.map_err(|failure| (failure, OPERATIONAL_ERROR));
+    if args.preen && !args.force && may_be_passed_over(&args.device) {
+        if args.json {
+            printed(output::json(
+                json!({ "device": args.device.display().to_string(), "passed_over": true }),
+            ))?;
+        } else {
+            printed(output::text_out(&format!("{}: unmounted in order\n", args.device.display())))?;
+        }
+        return Ok(0);
+    }
+    let repair = args.preen || args.yes;
+    let report = nacre::check(&args.device, repair).map_err(|error| {
+        let code = if error.kind() == Kind::Corrupt { UNCORRECTED } else { OPERATIONAL_ERROR };
+        (Failure::from(error), code)
+    })?;
+    if args.json {
+        let report = json!(report);
+        printed(output::json(json!({ "device": args.device.display().to_string(), "report": report })))?;
+    } else {
+        printed(output::text_out(&describe(&args.device, &report, repair)))?;
+    }
+    let mut code = 0;
+    if report.is_repaired() {
+        code |= CORRECTED;
+    }
+    if !report.is_sound() {
+        code |= UNCORRECTED;
+    }
+    Ok(code)
+}
+
+/// It was unmounted in order, without an error, and both superblocks can be read.
+fn may_be_passed_over(device: &Path) -> bool {
+    nacre::info(device)
+        .is_ok_and(|info| info.volume.clean && info.volume.errors == 0 && info.volume.superblock_copies == 2)
+}
+
+fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
+    let mut text = String::new();
+    for problem in &report.problems {
+        let outcome = match (problem.repaired, problem.repair, repair) {
+            (true, Some(repair), _) => format!("repaired: {repair}"),
+            (_, Some(repair), _) => format!("-y would: {repair}"),
+            (_, None, _) => {
+                "nothing proves what it should be; save what can be read, then make it anew".to_owned()
+            }
+        };
+        text += &format!("{}: {} ({outcome})\n", device.display(), problem.what);
+    }
+    if report.interrupted > 0 {
+        let fate = if repair { "erased" } else { "the next mount erases them" };
+        text += &format!(
+            "{}: {} operations were interrupted by a crash ({fate})\n",
+            device.display(),
+            report.interrupted
+        );
+    }
+    let verdict = match (report.is_sound(), report.is_repaired()) {
+        (true, false) => "sound",
+        (true, true) => "repaired",
+        (false, _) => "DAMAGED",
+    };
+    text += &format!(
+        "{}: {verdict}; {} directories, {} files, {} used, {} free; checked in {:.2} s\n",
+        device.display(),
+        report.directories,
+        report.files,
+        size::print(report.used),
+        size::print(report.free),
+        report.duration.as_secs_f64(),
+    );
+    text
+}

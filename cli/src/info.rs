@@ -1,0 +1,139 @@
+//! `nacre info`: what a device holds and promises.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use nacre::Kind;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::{mounted, output, size};
+
+/// What a mount is asked about itself.
+const QUESTION: &str = "system.nacre.info";
+
+/// What `nacre info` is told.
+#[derive(Debug, Args)]
+pub(crate) struct InfoArgs {
+    /// Print it as JSON, with exact bytes
+    #[arg(long)]
+    json: bool,
+    /// A device, or a file or directory on a mounted file system
+    #[arg(value_name = "DEVICE|DIR")]
+    path: PathBuf,
+}
+
+/// Reports on a device or a mount.
+pub(crate) fn run(args: InfoArgs) -> Result<(), Failure> {
+    let info = find(&args.path)?;
+    if args.json { output::json(info) } else { output::text_out(&describe(&info)) }
+}
+
+/// From the mount where there is one, else from the device itself.
+fn find(path: &Path) -> Result<Value, Failure> {
+    if let Some(mount) = mounted::serving(path)? {
+        return from_mount(path, &mount.mountpoint);
+    }
+    match nacre::info(path) {
+        Ok(info) => Ok(json!(info)),
+        Err(error) if error.kind() == Kind::Busy => match mounted::of_device(path)? {
+            Some(mount) => from_mount(&mount.mountpoint, &mount.mountpoint),
+            None => Err(error.into()),
+        },
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn from_mount(path: &Path, mountpoint: &Path) -> Result<Value, Failure> {
+    let mut info = mounted::ask(path, QUESTION)?;
+    info["mountpoint"] = json!(mountpoint.display().to_string());
+    Ok(info)
+}
+
+/// The same for people.
+fn describe(info: &Value) -> String {
+    let text = |part: &str, field: &str| match &info[part][field] {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    let bytes = |part: &str, field: &str| info[part][field].as_u64().map_or_else(String::new, size::print);
+    let mut fields = vec![
+        (
+            "device",
+            format!("{} ({}, {})", text("device", "name"), text("device", "kind"), bytes("device", "size")),
+        ),
+        ("promise", text("device", "promise_explanation")),
+        ("instructions", text("device", "instructions")),
+    ];
+    let mut add = |name: &'static str, value: String| {
+        if !value.is_empty() {
+            fields.push((name, value));
+        }
+    };
+    add("emulation", text("device", "emulation"));
+    if info["device"]["counters"].is_object() {
+        let counter = |name: &str| info["device"]["counters"][name].as_u64().unwrap_or(0);
+        let (lines, fences) = (counter("lines_flushed"), counter("fences"));
+        add("stored", format!("{}, {lines} lines, {fences} fences", size::print(counter("bytes_stored"))));
+    }
+    add("mounted on", info["mountpoint"].as_str().unwrap_or_default().to_owned());
+    add("options", text("mount", "options"));
+    add("process", text("mount", "pid"));
+    add("file system", format!("layout {}, preset {}", text("volume", "layout"), text("volume", "preset")));
+    add("size", bytes("volume", "size"));
+    if info["space"].is_object() {
+        let indexes = bytes("space", "index_bytes");
+        add("available", format!("{} of {}", bytes("space", "available"), bytes("space", "total")));
+        add("inodes", format!("{} free of {}", text("space", "inodes_free"), text("space", "inodes")));
+        add("DRAM", format!("{indexes} for indexes"));
+    }
+    add("label", text("volume", "label"));
+    add("uuid", text("volume", "uuid"));
+    add("format", format!("version {}", text("volume", "format_version")));
+    add("superblock", format!("{} of 2 copies are valid", text("volume", "superblock_copies")));
+    add("state", state(info));
+    output::fields(&fields)
+}
+
+fn state(info: &Value) -> String {
+    let volume = &info["volume"];
+    let errors = volume["errors"].as_u64().unwrap_or(0);
+    let epoch = volume["mount_epoch"].as_u64().unwrap_or(0);
+    let clean = if info["mountpoint"].is_string() {
+        "mounted"
+    } else if volume["clean"] == true {
+        "unmounted in order"
+    } else {
+        "not unmounted in order; the next mount recovers it"
+    };
+    let errors = match errors {
+        0 => String::new(),
+        errors => format!(", {errors} errors found and not repaired: run nacre fsck"),
+    };
+    format!("{clean}, mounted {epoch} times for writing{errors}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::describe;
+
+    #[test]
+    fn people_see_what_is_known() {
+        let info = json!({
+            "device": { "name": "/dev/pmem0", "kind": "block device", "size": 1u64 << 30, "promise": "power",
+                "promise_explanation": "safe against power loss", "instructions": "avx2", "emulation": null,
+                "counters": { "bytes_stored": 4096, "lines_flushed": 64, "fences": 2 } },
+            "volume": { "layout": "log", "preset": "nacre", "size": 1u64 << 30, "label": "", "uuid": "u",
+                "format_version": 1, "superblock_copies": 2, "clean": false, "errors": 3, "mount_epoch": 7 },
+            "space": null,
+        });
+        let text = describe(&info);
+        assert!(text.contains("device:        /dev/pmem0 (block device, 1 GiB)\n"), "{text}");
+        assert!(text.contains("4 KiB, 64 lines, 2 fences"), "{text}");
+        assert!(text.contains("not unmounted in order") && text.contains("3 errors"), "{text}");
+        assert!(!text.contains("label") && !text.contains("available"), "{text}");
+    }
+}

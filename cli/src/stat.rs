@@ -1,0 +1,145 @@
+//! `nacre stat`: where a file lives.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use nacre::{FileSystem, OpenOptions, Place, PlacedExtent};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::{mounted, output, size};
+
+/// What a mount is asked for a file's extents.
+const QUESTION: &str = "system.nacre.extents";
+/// Bytes in a block, the unit of extents.
+const BLOCK: u64 = 4096;
+
+/// What `nacre stat` is told.
+#[derive(Debug, Args)]
+pub(crate) struct StatArgs {
+    /// Look on this device, which nobody has mounted, and take PATH from its root
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<PathBuf>,
+    /// Print it as JSON, with exact bytes
+    #[arg(long)]
+    json: bool,
+    /// A regular file on a mounted file system
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+}
+
+/// Contiguous blocks of a file in one place.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Extent {
+    /// First block in the file.
+    start: u64,
+    /// Number of blocks.
+    len: u64,
+    /// `pm`, `unwritten`, `tier` or `hole`.
+    place: String,
+    /// First block there; none for a hole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    block: Option<u64>,
+    /// Which tier, where the place is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tier: Option<u8>,
+}
+
+/// One answer of a mount.
+#[derive(Deserialize)]
+struct Page {
+    extents: Vec<Extent>,
+    next: Option<u64>,
+}
+
+/// Lists the extents of a file.
+pub(crate) fn run(args: StatArgs) -> Result<(), Failure> {
+    let (bytes, extents) = match &args.device {
+        Some(device) => from_device(device, &args.path)?,
+        None => from_mount(&args.path)?,
+    };
+    let sum = |place: &str| {
+        let there = extents.iter().filter(|extent| extent.place == place);
+        there.map(|extent| extent.len).sum::<u64>() * BLOCK
+    };
+    if args.json {
+        return output::json(json!({
+            "path": args.path.display().to_string(),
+            "size": bytes,
+            "bytes": { "pm": sum("pm"), "unwritten": sum("unwritten"), "tier": sum("tier"), "hole": sum("hole") },
+            "extents": extents,
+        }));
+    }
+    let mut places = Vec::new();
+    for (place, name) in
+        [("pm", "on PM"), ("unwritten", "on PM, not written"), ("tier", "on tiers"), ("hole", "nowhere")]
+    {
+        if sum(place) > 0 {
+            places.push(format!("{} {name}", size::print(sum(place))));
+        }
+    }
+    let places = if places.is_empty() { "no blocks".to_owned() } else { places.join(", ") };
+    let count = extents.len();
+    let mut text = format!("{}: {}, {places}, {count} extents\n", args.path.display(), size::print(bytes));
+    if !extents.is_empty() {
+        text += &output::table(
+            &["offset", "size", "place ", "block"],
+            &extents.iter().map(cells).collect::<Vec<_>>(),
+        );
+    }
+    output::text_out(&text)
+}
+
+fn cells(extent: &Extent) -> Vec<String> {
+    let place = match (extent.place.as_str(), extent.tier) {
+        ("tier", Some(tier)) => format!("tier {tier}"),
+        ("unwritten", _) => "pm, not written".to_owned(),
+        (place, _) => place.to_owned(),
+    };
+    let block = extent.block.map_or_else(|| "-".to_owned(), |block| block.to_string());
+    vec![(extent.start * BLOCK).to_string(), size::print(extent.len * BLOCK), place, block]
+}
+
+fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
+    let metadata = std::fs::metadata(path).map_err(|error| Failure::new("stat", path.display(), error))?;
+    if mounted::serving(path)?.is_none() {
+        return Err(Failure::new("stat", path.display(), "it is not on a mounted nacre file system")
+            .advice("--device DEVICE looks on one that is not mounted"));
+    }
+    if !metadata.is_file() {
+        return Err(Failure::new("stat", path.display(), "only regular files have extents"));
+    }
+    let mut extents = Vec::new();
+    let mut next = Some(0);
+    while let Some(start) = next {
+        let answer = mounted::ask(path, &format!("{QUESTION}.{start}"))?;
+        let page: Page = serde_json::from_value(answer)
+            .map_err(|error| Failure::new("stat", path.display(), format!("the mount's answer: {error}")))?;
+        extents.extend(page.extents);
+        // A file that changes meanwhile must not lead us backwards.
+        next = page.next.filter(|next| *next > start);
+    }
+    Ok((metadata.len(), extents))
+}
+
+fn from_device(device: &Path, path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
+    let fs = FileSystem::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
+    let metadata = fs.metadata(path)?;
+    if !metadata.is_file() {
+        return Err(Failure::new("stat", path.display(), "only regular files have extents"));
+    }
+    let extents = fs.extents(path)?.iter().map(extent).collect();
+    fs.close()?;
+    Ok((metadata.len(), extents))
+}
+
+fn extent(placed: &PlacedExtent) -> Extent {
+    let (place, block, tier) = match placed.place {
+        Place::Hole => ("hole", None, None),
+        Place::Pm(block) => ("pm", Some(block.0), None),
+        Place::Unwritten(block) => ("unwritten", Some(block.0), None),
+        Place::Tier { tier, block } => ("tier", Some(block.0), Some(tier)),
+    };
+    Extent { start: placed.start.0, len: placed.len, place: place.to_owned(), block, tier }
+}

@@ -1,0 +1,96 @@
+//! Checking a file system that nobody has open, and repairing what the format can prove.
+
+use std::path::Path;
+use std::time::Duration;
+
+use nacre_engine::{BLOCK_SIZE, Error, Result};
+use nacre_media::{PmOptions, RealPm};
+use serde::Serialize;
+
+use crate::info::VolumeInfo;
+
+/// One thing that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Which object, and what about it, in words.
+    pub what: String,
+    /// What a repair does about it; none when nothing can be proved.
+    pub repair: Option<&'static str>,
+    /// It was repaired.
+    pub repaired: bool,
+}
+
+/// What [`check`] found.
+#[derive(Debug, Clone, Serialize)]
+pub struct CheckReport {
+    /// What the superblock says.
+    pub volume: VolumeInfo,
+    /// What is not as it should be. An operation that a crash interrupted is none: the next mount completes or erases
+    /// it.
+    pub problems: Vec<Problem>,
+    /// Directories with a name.
+    pub directories: u64,
+    /// Other inodes with a name.
+    pub files: u64,
+    /// Operations that a crash interrupted.
+    pub interrupted: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Bytes that are free.
+    pub free: u64,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+impl CheckReport {
+    /// Nothing is wrong, or everything that was is repaired.
+    pub fn is_sound(&self) -> bool {
+        self.problems.iter().all(|problem| problem.repaired)
+    }
+
+    /// Something was repaired.
+    pub fn is_repaired(&self) -> bool {
+        self.problems.iter().any(|problem| problem.repaired)
+    }
+}
+
+/// Checks every structure of the file system on a device. With `repair`, writes what can be proved right.
+///
+/// [`Busy`](nacre_engine::Kind::Busy) when somebody has it open; [`Corrupt`](nacre_engine::Kind::Corrupt) when there is
+/// no file system, or nothing that leads into it.
+///
+/// ```
+/// # fn main() -> nacre::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a directory");
+/// # let path = dir.path().join("pm");
+/// nacre::mkfs(&path, &nacre::MkfsOptions::with_size(64 << 20))?;
+/// let report = nacre::check(&path, false)?;
+/// assert!(report.is_sound() && !report.is_repaired());
+/// assert_eq!((report.directories, report.files), (1, 0));
+/// # Ok(())
+/// # }
+/// ```
+pub fn check(path: impl AsRef<Path>, repair: bool) -> Result<CheckReport> {
+    let name = path.as_ref().display().to_string();
+    let options = PmOptions { read_only: !repair, ..PmOptions::default() };
+    let run = || {
+        let pm = RealPm::open(path.as_ref(), &options)?;
+        let found = nacre_layout_log::check::check(&pm, repair)?;
+        let problem = |problem: &nacre_layout_log::check::Problem| Problem {
+            what: problem.what.clone(),
+            repair: (!problem.repair.is_empty()).then_some(problem.repair),
+            repaired: problem.repaired,
+        };
+        Ok(CheckReport {
+            volume: VolumeInfo::of_log(&found.summary),
+            problems: found.problems.iter().map(problem).collect(),
+            directories: found.walk.directories,
+            files: found.walk.files,
+            interrupted: found.walk.torn + found.walk.rolled_back,
+            used: found.used_blocks * BLOCK_SIZE,
+            free: found.free_blocks * BLOCK_SIZE,
+            duration: found.walk.duration,
+        })
+    };
+    run().map_err(|error: Error| error.operation("check").object(name))
+}
