@@ -271,7 +271,7 @@ impl LaneMap {
             let ones = u64::from((word >> (at % 64)).trailing_ones()).min(64 - at % 64);
             len += ones;
             at += ones;
-            if at % 64 != 0 || ones == 0 {
+            if !at.is_multiple_of(64) || ones == 0 {
                 break;
             }
         }

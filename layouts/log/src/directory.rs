@@ -32,9 +32,9 @@ pub(crate) struct Slot {
 
 impl Slot {
     pub(crate) fn new(address: u64, hash: NameHash, inode: u64, owner: Owner) -> Slot {
-        debug_assert!(address % LINE as u64 == 0 && inode <= u64::from(u32::MAX));
+        debug_assert!(address.is_multiple_of(LINE as u64) && inode <= u64::from(u32::MAX));
         Slot {
-            packed: address / LINE as u64 | u64::from(hash.0) << (64 - HASH_BITS),
+            packed: (address / LINE as u64) | (u64::from(hash.0) << (64 - HASH_BITS)),
             inode: inode as u32,
             owner,
         }

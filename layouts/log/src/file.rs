@@ -338,7 +338,7 @@ impl<P: Pm> Shared<P> {
                 }
                 // Whole blocks; the last may be short when nothing of the file lies behind it.
                 let mut count = left.min((media_end - media) as usize);
-                if count % BLOCK != 0 && range.end < size {
+                if !count.is_multiple_of(BLOCK) && range.end < size {
                     count -= count % BLOCK;
                 }
                 let part = source.next(count);

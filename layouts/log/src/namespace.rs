@@ -440,7 +440,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 
 fn check_new(new: &NewInode<'_>) -> Result<()> {
     let symlink = new.kind == FileKind::Symlink;
-    if symlink != !new.target.is_empty() {
+    if symlink == new.target.is_empty() {
         return Err(Error::new(Kind::InvalidInput));
     }
     if new.target.len() > MAX_TARGET {

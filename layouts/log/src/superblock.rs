@@ -151,7 +151,7 @@ impl Superblock {
 
     fn check_geometry(&self, device_len: u64) -> Result<()> {
         let raw = &self.raw;
-        let size = raw.device_blocks.checked_mul(BLOCK_SIZE).unwrap_or(u64::MAX);
+        let size = raw.device_blocks.saturating_mul(BLOCK_SIZE);
         let what = if raw.block_size != BLOCK_SIZE as u32 || raw.line_size != 64 {
             Some("block or line size")
         } else if !(MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&size) {
