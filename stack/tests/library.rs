@@ -58,6 +58,11 @@ fn what_was_written_is_there_after_closing_and_opening() {
     fs.close().unwrap();
 
     assert_eq!(nacre::info(&path).unwrap().volume.size, SIZE);
+    for repair in [false, true] {
+        let report = nacre::check(&path, repair).unwrap();
+        assert_eq!((report.problems, report.interrupted), (vec![], 0));
+        assert_eq!((report.directories, report.files), (4, 2));
+    }
     let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
     let fs = FileSystem::open(&path, &read_only).unwrap();
     assert_eq!(fs.read("/a/b/c/f").unwrap(), b"contents");
