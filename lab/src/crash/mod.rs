@@ -20,5 +20,5 @@ pub use op::{Op, Runner, payload};
 pub use record::{Recording, record};
 pub use report::{Place, Report, Violation};
 pub use subject::Subject;
-pub use tree::Tree;
+pub use tree::{Ctime, Tree};
 pub use workload::{Workload, fixed, random};

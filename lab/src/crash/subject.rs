@@ -5,6 +5,8 @@ use std::sync::Arc;
 use nacre_engine::{Data, Extents, Result};
 use nacre_media::SimPm;
 
+use super::tree::Ctime;
+
 /// A layout, as far as the explorer has to know it.
 pub trait Subject: Sync {
     /// The mounted file system. Dropping it is like the death of its process.
@@ -12,6 +14,9 @@ pub trait Subject: Sync {
 
     /// Its name.
     fn name(&self) -> &'static str;
+
+    /// What becomes of ctime in a crash.
+    fn ctime(&self) -> Ctime;
 
     /// Makes an empty file system.
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()>;

@@ -3,7 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
-use nacre_engine::{Attr, Data, FileKind, InodeId, Result};
+use nacre_engine::{Attr, Data, Error, FileKind, InodeId, Result, Timestamp};
+
+/// How exact ctime must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ctime {
+    /// Equal.
+    Exact,
+    /// Not newer: of an inode whose names or links changed it may be lost in a crash.
+    MayLag,
+}
 
 /// Everything below the root, by path; the root is the empty path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +23,7 @@ pub struct Tree {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     kind: FileKind,
+    ctime: Timestamp,
     /// Everything of the attributes that a layout does not choose for itself.
     attributes: Vec<(&'static str, String)>,
     /// The first path in order that leads to the same inode.
@@ -47,11 +57,16 @@ impl Tree {
 
     /// How another one differs, in words; empty when it does not.
     pub fn differences(&self, found: &Tree) -> Vec<String> {
+        self.differences_with(found, Ctime::Exact)
+    }
+
+    /// The same, where ctime may lag behind.
+    pub fn differences_with(&self, found: &Tree, ctime: Ctime) -> Vec<String> {
         let mut differences = Vec::new();
         for (path, expected) in &self.entries {
             match found.entries.get(path) {
                 None => differences.push(format!("{path} is missing")),
-                Some(found) => expected.differences(path, found, &mut differences),
+                Some(found) => expected.differences(path, found, ctime, &mut differences),
             }
         }
         let extra = found.entries.keys().filter(|path| !self.entries.contains_key(*path));
@@ -61,7 +76,18 @@ impl Tree {
 }
 
 impl Entry {
-    fn differences(&self, path: &str, found: &Entry, out: &mut Vec<String>) {
+    fn differences(&self, path: &str, found: &Entry, ctime: Ctime, out: &mut Vec<String>) {
+        let good = match ctime {
+            Ctime::Exact => found.ctime == self.ctime,
+            Ctime::MayLag => found.ctime <= self.ctime,
+        };
+        if !good {
+            out.push(format!(
+                "{path}: ctime is {} instead of {}",
+                in_words(found.ctime),
+                in_words(self.ctime)
+            ));
+        }
         if self.kind != found.kind {
             out.push(format!("{path} is a {:?} instead of a {:?}", found.kind, self.kind));
             return;
@@ -121,8 +147,14 @@ impl<F: Data> Walker<'_, F> {
             xattrs.insert(name, value);
         }
         let same_as = self.first.entry(attr.id).or_insert_with(|| path.clone()).clone();
-        let entry =
-            Entry { kind: attr.kind, attributes: visible(&attr, path.is_empty()), same_as, content, xattrs };
+        let entry = Entry {
+            kind: attr.kind,
+            ctime: attr.ctime,
+            attributes: visible(&attr, path.is_empty()),
+            same_as,
+            content,
+            xattrs,
+        };
         if attr.kind == FileKind::Directory {
             self.visit_entries(&path, node)?;
         }
@@ -139,7 +171,7 @@ impl<F: Data> Walker<'_, F> {
         names.sort_by(|a, b| a.0.cmp(&b.0));
         for pair in names.windows(2) {
             if pair[0].0 == pair[1].0 {
-                return Err(nacre_engine::Error::corrupt(format!(
+                return Err(Error::corrupt(format!(
                     "{path}/{}: reported twice",
                     String::from_utf8_lossy(&pair[0].0)
                 )));
@@ -149,7 +181,7 @@ impl<F: Data> Walker<'_, F> {
             let path = format!("{path}/{}", String::from_utf8_lossy(&name));
             let node = self.fs.lookup(dir, &name).map_err(|e| e.object(path.clone()))?;
             if self.fs.id(&node) != id || self.fs.kind(&node) != kind {
-                return Err(nacre_engine::Error::corrupt(format!("{path}: readdir and lookup disagree")));
+                return Err(Error::corrupt(format!("{path}: readdir and lookup disagree")));
             }
             self.visit(path, &node)?;
         }
@@ -165,21 +197,23 @@ impl<F: Data> Walker<'_, F> {
     }
 }
 
+fn in_words(time: Timestamp) -> String {
+    format!("{}.{:09}", time.secs, time.nanos)
+}
+
 fn visible(attr: &Attr, is_root: bool) -> Vec<(&'static str, String)> {
-    let time = |time: nacre_engine::Timestamp| format!("{}.{:09}", time.secs, time.nanos);
     let mut list = vec![
         ("mode", format!("{:o}", attr.mode)),
         ("links", attr.links.to_string()),
         ("owner", format!("{}:{}", attr.uid, attr.gid)),
         ("device number", attr.rdev.to_string()),
         ("flags", attr.flags.to_string()),
-        ("atime", time(attr.atime)),
-        ("mtime", time(attr.mtime)),
-        ("ctime", time(attr.ctime)),
+        ("atime", in_words(attr.atime)),
+        ("mtime", in_words(attr.mtime)),
     ];
     // The root was born before the workload.
     if !is_root {
-        list.push(("btime", time(attr.btime)));
+        list.push(("btime", in_words(attr.btime)));
     }
     // The size of a directory is the layout's own affair.
     if attr.kind != FileKind::Directory {

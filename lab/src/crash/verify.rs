@@ -8,7 +8,7 @@ use nacre_media::SimPm;
 
 use super::op::{Op, Runner, payload};
 use super::subject::Subject;
-use super::tree::Tree;
+use super::tree::{Ctime, Tree};
 
 /// What is done with an image beyond mounting it and looking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) fn panic_words(panic: &(dyn std::any::Any + Send)) -> &str {
 fn recover<S: Subject>(subject: &S, pm: &Arc<SimPm>, allowed: &[Tree], depth: Depth) -> Result<Vec<String>> {
     let fs = subject.mount(pm).map_err(|e| e.operation("mount after the crash"))?;
     let found = Tree::of(&fs).map_err(|e| e.operation("walk after the crash"))?;
-    let problems = compare(allowed, &found);
+    let problems = compare(allowed, &found, subject.ctime());
     if !problems.is_empty() || depth == Depth::Look {
         return Ok(problems);
     }
@@ -52,6 +52,7 @@ fn recover<S: Subject>(subject: &S, pm: &Arc<SimPm>, allowed: &[Tree], depth: De
     problems.extend(in_words("check of the emptied file system", subject.check(pm)?));
     let fs = subject.mount(pm).map_err(|e| e.operation("mount of the emptied file system"))?;
     let empty = Tree::of(&fs)?;
+    eprintln!("FREE {:?}", fs.stat());
     if !empty.is_empty() {
         problems.push(format!("{} entries are back after everything was removed", empty.len()));
     }
@@ -59,8 +60,8 @@ fn recover<S: Subject>(subject: &S, pm: &Arc<SimPm>, allowed: &[Tree], depth: De
 }
 
 /// Nothing, when `found` is one of the allowed states; else how it differs from the one that it differs from least.
-fn compare(allowed: &[Tree], found: &Tree) -> Vec<String> {
-    let differences = allowed.iter().map(|state| state.differences(found));
+fn compare(allowed: &[Tree], found: &Tree, ctime: Ctime) -> Vec<String> {
+    let differences = allowed.iter().map(|state| state.differences_with(found, ctime));
     let least = differences.min_by_key(Vec::len).unwrap_or_else(|| vec!["no state is allowed".to_string()]);
     let words = if allowed.len() > 1 { "neither before nor after" } else { "what was acknowledged" };
     in_words(words, least)
