@@ -104,6 +104,8 @@ fn state(info: &Value) -> String {
         "mounted"
     } else if volume["clean"] == true {
         "unmounted in order"
+    } else if epoch == 0 {
+        "new"
     } else {
         "not unmounted in order; the next mount recovers it"
     };

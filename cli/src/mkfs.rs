@@ -91,7 +91,8 @@ fn dry_run(args: &MkfsArgs) -> Result<(), Failure> {
         Err(error) => return Err(error.into()),
     };
     if !found.is_empty() && !args.force {
-        let names: Vec<&str> = found.iter().map(|signature| signature.name).collect();
+        let mut names: Vec<&str> = found.iter().map(|signature| signature.name).collect();
+        names.dedup();
         return Err(Failure::new("mkfs", args.device.display(), format!("it holds {}", names.join(", ")))
             .advice("-f overwrites it"));
     }

@@ -96,9 +96,11 @@ pub fn absolute(mountpoint: &Path) -> Result<PathBuf> {
 
 /// Detaches what a server of ours that died left on this directory: a mount that answers every request with
 /// `ENOTCONN`. Live mounts and those of others stay.
+///
+/// The question is statfs(2), which the kernel never answers itself; attributes of a dead mount may still be cached.
 pub fn clear_dead(mountpoint: &Path) -> Result<()> {
     for _ in 0..DEAD_LAYERS {
-        let dead = fs::metadata(mountpoint).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
+        let dead = rustix::fs::statfs(mountpoint).is_err_and(|error| error == rustix::io::Errno::NOTCONN);
         let ours = dead && at(mountpoint)?.is_some_and(|mount| mount.fstype == FSTYPE);
         if !ours {
             return Ok(());

@@ -121,7 +121,8 @@ impl Machine {
         let ours = mounts::list().is_ok_and(|list| {
             list.iter().any(|mount| mount.fstype == FSTYPE && mount.mountpoint == self.dir())
         });
-        ours && fs::metadata(self.dir()).is_ok()
+        // Attributes of a dead mount may still be cached; this always reaches the server.
+        ours && rustix::fs::statfs(self.dir()).is_ok()
     }
 
     /// Kills the process that serves the mount.

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -235,8 +234,9 @@ impl Ground {
         fs::read_to_string(self.scratch.path().join("mount.log")).unwrap_or_default()
     }
 
+    /// statfs(2) always reaches the server; attributes of a dead mount may still be cached.
     fn is_usable(&self) -> bool {
-        is_mount_point(&self.dir()) && fs::metadata(self.dir()).is_ok()
+        is_mount_point(&self.dir()) && rustix::fs::statfs(self.dir()).is_ok()
     }
 
     /// Unmounts cleanly: the process that served it must end with success.
@@ -293,10 +293,4 @@ pub(crate) fn is_mount_point(dir: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let dir = dir.to_string_lossy();
     mounts.lines().any(|line| line.split(' ').nth(4) == Some(&dir))
-}
-
-/// A number that no other call in this process gets.
-pub(crate) fn unique() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
