@@ -114,8 +114,7 @@ fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<Plan, String
                 continue;
             }
         };
-        let mut letters = text[1..].char_indices();
-        while let Some((at, letter)) = letters.next() {
+        for (at, letter) in text[1..].char_indices() {
             match letter {
                 's' => sloppy = true,
                 'f' => dry_run = true,
