@@ -37,7 +37,7 @@ pub(crate) struct MountArgs {
     /// Refuse a device that promises less than this: process, power
     #[arg(long, value_name = "PROMISE", value_parser = |text: &str| text.parse::<Promise>())]
     require: Option<Promise>,
-    /// Threads that answer requests; by default two for each core
+    /// Threads that answer requests; by default as many as cores
     #[arg(long, value_name = "N", value_parser = mount_options::threads)]
     threads: Option<usize>,
     /// Where messages go from the background; by default to the system's log

@@ -80,7 +80,11 @@ fn what_was_acknowledged_survives_kill_9() {
         wait_for(&load, 100 + (seed.rotate_left(round as u32 * 7) % 900));
         ground.kill();
         let (_, errors) = load.stop();
-        assert_eq!(errors.len(), plan.workers, "every worker must notice that the file system is gone");
+        // A worker between two operations may be told to stop before it notices.
+        let gone = [libc::ENOTCONN, libc::ECONNABORTED, libc::EIO];
+        let other =
+            errors.iter().find(|error| !error.raw_os_error().is_some_and(|code| gone.contains(&code)));
+        assert!(other.is_none(), "not the error of a file system that is gone: {other:?}");
         ground.mount();
         match load::check(&plan) {
             Ok(checked) => println!("kill {}: {checked:?}", round + 1),
