@@ -9,6 +9,7 @@ compile_error!("the stores, flushes and fences of this crate are written for x86
 
 pub mod crash;
 mod emulation;
+mod image;
 mod pm;
 mod real;
 pub mod sim;
@@ -16,6 +17,7 @@ mod thread;
 mod token;
 
 pub use emulation::Emulation;
+pub use image::Image;
 pub use pm::Pm;
 pub use real::{Counters, DeviceKind, PmOptions, Promise, RealPm};
 pub use sim::{SimPm, Trace};

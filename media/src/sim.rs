@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, LINE_SIZE, Result};
 
+use crate::image::Image;
 use crate::pm::Pm;
 use crate::thread::thread_number;
 use crate::token::{Durable, Flushed, Stored};
@@ -125,8 +126,10 @@ impl Recorder {
 pub struct SimPm {
     words: Box<[AtomicU64]>,
     len: u64,
-    /// One bit for each block that was stored to since the last [`SimPm::restore`].
+    /// One bit for each block that was stored to since the last [`SimPm::load`].
     touched: Box<[AtomicU64]>,
+    /// What was loaded last.
+    loaded: Mutex<Option<Image>>,
     recording: AtomicBool,
     recorder: Mutex<Recorder>,
 }
@@ -152,6 +155,7 @@ impl SimPm {
             words,
             len,
             touched: (0..bits).map(|_| AtomicU64::new(0)).collect(),
+            loaded: Mutex::new(None),
             recording: AtomicBool::new(false),
             recorder: Mutex::default(),
         }
@@ -187,22 +191,36 @@ impl SimPm {
         self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect()
     }
 
-    /// Makes the bytes equal to `image`, on the promise that they were equal to it before the stores since the last
-    /// call: only blocks that were stored to are copied.
-    pub fn restore(&self, image: &[u8]) {
-        assert_eq!(image.len() as u64, self.len, "an image of this memory");
-        for (index, bits) in self.touched.iter().enumerate() {
-            let mut bits = bits.swap(0, Ordering::Relaxed);
-            while bits != 0 {
-                let block = index * 64 + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                let words_per_block = BLOCK_SIZE as usize / 8;
-                let start = block * words_per_block;
-                let end = (start + words_per_block).min(self.words.len());
-                for at in start..end {
-                    self.words[at].store(word(&image[at * 8..at * 8 + 8]), Ordering::Relaxed);
-                }
+    /// Makes the bytes equal to `image`. That is cheap when the image that was loaded before is a relative of this one:
+    /// only what differs, and what was stored to since, is copied.
+    pub fn load(&self, image: &Image) {
+        assert_eq!(image.len(), self.len, "an image of this memory");
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let differing = loaded.as_ref().and_then(|loaded| loaded.differing_blocks(image));
+        match differing {
+            None => {
+                self.touched.iter().for_each(|bits| bits.store(0, Ordering::Relaxed));
+                (0..self.len.div_ceil(BLOCK_SIZE)).for_each(|block| self.load_block(block, image));
             }
+            Some(blocks) => {
+                for (index, bits) in self.touched.iter().enumerate() {
+                    let mut bits = bits.swap(0, Ordering::Relaxed);
+                    while bits != 0 {
+                        self.load_block(index as u64 * 64 + u64::from(bits.trailing_zeros()), image);
+                        bits &= bits - 1;
+                    }
+                }
+                blocks.into_iter().for_each(|block| self.load_block(block, image));
+            }
+        }
+        *loaded = Some(image.clone());
+    }
+
+    fn load_block(&self, block: u64, image: &Image) {
+        let bytes = image.block(block);
+        let first = (block * BLOCK_SIZE / 8) as usize;
+        for (cell, chunk) in self.words[first..first + bytes.len() / 8].iter().zip(bytes.chunks_exact(8)) {
+            cell.store(word(chunk), Ordering::Relaxed);
         }
     }
 

@@ -4,14 +4,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use nacre_engine::{Error, Result};
-use nacre_media::SimPm;
 use nacre_media::crash::{CrashImage, Replay, Sampling};
 use nacre_media::sim::Defect;
+use nacre_media::{Image, SimPm};
 
 use super::record::{Progress, Recording, record};
 use super::report::{Place, Report, Violation};
 use super::subject::Subject;
-use super::verify::{Depth, judge};
+use super::verify::{Depth, Expected, judge};
 use super::workload::Workload;
 
 /// How thoroughly a workload is explored.
@@ -55,7 +55,7 @@ pub fn explore<S: Subject>(subject: &S, workload: &Workload, settings: &Settings
         let place = Place { point: 0, image: 0, recovery: None };
         explorer.violation(place, "no crash yet".to_string(), recording.live_differences.clone());
     }
-    let mut replay = Replay::new(vec![0; recording.len as usize], &recording.trace);
+    let mut replay = Replay::new(Image::zeros(recording.len), &recording.trace);
     while let Some(point) = replay.advance() {
         if explorer.is_full() {
             break;
@@ -76,12 +76,12 @@ pub fn explore_one<S: Subject>(
 ) -> Result<Report> {
     let recording = record_caught(subject, workload, settings)?;
     let mut explorer = Explorer::new(subject, workload, settings, &recording);
-    let mut replay = Replay::new(vec![0; recording.len as usize], &recording.trace);
+    let mut replay = Replay::new(Image::zeros(recording.len), &recording.trace);
     while let Some(point) = replay.advance() {
         let Some(progress) = Progress::at(point.last_mark).filter(|_| point.index == place.point) else {
             continue;
         };
-        explorer.pm = Arc::new(SimPm::from_image(replay.media()));
+        explorer.pm.load(replay.media());
         let image = replay.images(&settings.sampling).image(place.image);
         match place.recovery {
             None => explorer.judge(&replay, &image, place, progress, Depth::Empty),
@@ -111,7 +111,7 @@ struct Explorer<'e, S: Subject> {
 
 impl<'e, S: Subject> Explorer<'e, S> {
     fn new(subject: &'e S, workload: &'e Workload, settings: &'e Settings, recording: &'e Recording) -> Self {
-        let pm = Arc::new(SimPm::new(0));
+        let pm = Arc::new(SimPm::new(recording.len));
         Explorer { subject, workload, settings, recording, pm, report: Report::default() }
     }
 
@@ -132,7 +132,7 @@ impl<'e, S: Subject> Explorer<'e, S> {
 
     fn visit(&mut self, replay: &Replay<'_>, point: usize, progress: Progress) {
         let images = replay.images(&self.settings.sampling);
-        self.pm = Arc::new(SimPm::from_image(replay.media()));
+        self.pm.load(replay.media());
         self.report.points += 1;
         self.report.exhaustive += usize::from(images.is_exhaustive());
         for image in images.iter() {
@@ -160,46 +160,51 @@ impl<'e, S: Subject> Explorer<'e, S> {
         depth: Depth,
     ) {
         image.apply(&self.pm);
-        let allowed = progress.allowed(&self.recording.states);
-        let problems = judge(self.subject, &self.pm, allowed, depth);
+        let expected = self.expected(progress);
+        let problems = judge(self.subject, &self.pm, &expected, depth);
         self.report.images += 1;
         self.report.emptied += u64::from(depth == Depth::Empty);
         if !problems.is_empty() {
             self.violation(place, self.situation(progress, image), problems);
         }
-        self.pm.restore(replay.media());
+        self.pm.load(replay.media());
     }
 
     /// Recovers one image with a trace, and crashes at every point of that. `place.recovery` picks one such crash.
     fn crash_recovery(&mut self, replay: &Replay<'_>, image: &CrashImage, place: Place, progress: Progress) {
-        let mut crashed = replay.media().to_vec();
+        let mut crashed = replay.media().clone();
         image.apply_to(&mut crashed);
-        let memory = Arc::new(SimPm::from_image(&crashed));
-        memory.start_recording();
-        let mounted = catch_unwind(AssertUnwindSafe(|| self.subject.mount(&memory)));
-        let trace = memory.stop_recording();
+        self.pm.load(&crashed);
+        self.pm.start_recording();
+        let mounted = catch_unwind(AssertUnwindSafe(|| self.subject.mount(&self.pm)));
+        let trace = self.pm.stop_recording();
         // A mount that fails here failed without the trace, too, and was reported.
-        let Ok(Ok(fs)) = mounted else { return };
-        drop(fs);
-        let allowed = progress.allowed(&self.recording.states);
+        drop(mounted);
+        let expected = self.expected(progress);
         let mut recovery = Replay::new(crashed, &trace);
         while let Some(point) = recovery.advance() {
             let images = recovery.images(&self.settings.recovery_sampling);
-            let pm = Arc::new(SimPm::from_image(recovery.media()));
+            self.pm.load(recovery.media());
             for again in images.iter() {
                 if place.recovery.is_some_and(|wanted| wanted != (point.index, again.index)) {
                     continue;
                 }
-                again.apply(&pm);
-                let problems = judge(self.subject, &pm, allowed, Depth::Empty);
+                again.apply(&self.pm);
+                let problems = judge(self.subject, &self.pm, &expected, Depth::Empty);
                 self.report.recovery_crashes += 1;
                 if !problems.is_empty() && !self.is_full() {
                     let place = Place { recovery: Some((point.index, again.index)), ..place };
                     self.violation(place, self.situation(progress, image), problems);
                 }
-                pm.restore(recovery.media());
+                self.pm.load(recovery.media());
             }
         }
+        self.pm.load(replay.media());
+    }
+
+    fn expected(&self, progress: Progress) -> Expected<'e> {
+        let recording = self.recording;
+        Expected { allowed: progress.allowed(&recording.states), free_when_empty: recording.free_when_empty }
     }
 
     fn situation(&self, progress: Progress, image: &CrashImage) -> String {

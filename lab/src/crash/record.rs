@@ -9,6 +9,7 @@ use nacre_media::{SimPm, Trace};
 use super::op::{Op, Runner};
 use super::subject::Subject;
 use super::tree::Tree;
+use super::verify::free_when_empty;
 use super::workload::Workload;
 use crate::model::MemLayout;
 
@@ -28,6 +29,8 @@ pub struct Recording {
     pub states: Vec<Tree>,
     /// Where the running system differed from the model, in words.
     pub live_differences: Vec<String>,
+    /// Free blocks of a new file system on which files were written and removed.
+    pub free_when_empty: u64,
     /// Fences and flushes before the first operation, and in all: what a [`Defect`] counts.
     pub fences: (u64, u64),
     /// See `fences`.
@@ -71,6 +74,7 @@ pub fn record<S: Subject>(
     len: u64,
     defect: Option<Defect>,
 ) -> Result<Recording> {
+    let free_when_empty = free_when_empty(subject, len)?;
     let pm = Arc::new(SimPm::new(len));
     pm.start_recording_with(defect);
     subject.mkfs(&pm)?;
@@ -98,7 +102,7 @@ pub fn record<S: Subject>(
     let trace = pm.stop_recording();
     drop(real);
     let (fences, flushes) = count(&trace);
-    Ok(Recording { trace, len, states, live_differences: live, fences, flushes })
+    Ok(Recording { trace, len, states, live_differences: live, free_when_empty, fences, flushes })
 }
 
 fn run_both<A: nacre_engine::Data, B: nacre_engine::Data>(

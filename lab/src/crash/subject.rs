@@ -27,6 +27,7 @@ pub trait Subject: Sync {
     /// Unmounts cleanly.
     fn unmount(&self, fs: Self::Fs) -> Result<()>;
 
-    /// Checks every invariant of the format on an unmounted file system; returns what is wrong.
-    fn check(&self, pm: &Arc<SimPm>) -> Result<Vec<String>>;
+    /// Checks every invariant of the format on an unmounted file system; returns what is wrong. `crashed` says that it
+    /// was not unmounted in order, and an interrupted write is no damage.
+    fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>>;
 }

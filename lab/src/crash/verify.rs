@@ -19,9 +19,36 @@ pub(super) enum Depth {
     Empty,
 }
 
+/// What a recovered file system must be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected<'e> {
+    /// One of these.
+    pub(super) allowed: &'e [Tree],
+    /// So many blocks are free again when everything is removed.
+    pub(super) free_when_empty: u64,
+}
+
+/// Blocks that may stay in use: the logs of the root, which had more entries than that of a new file system.
+const SPARE_BLOCKS: u64 = 4;
+
+/// The free blocks of a new file system on which files were written and removed.
+pub(super) fn free_when_empty<S: Subject>(subject: &S, len: u64) -> Result<u64> {
+    let pm = Arc::new(SimPm::new(len));
+    subject.mkfs(&pm)?;
+    let fs = subject.mount(&pm)?;
+    let tree = Tree::of(&fs)?;
+    subject.unmount(write_and_empty(fs, &tree, &mut Vec::new())?)?;
+    Ok(subject.mount(&pm)?.stat().free)
+}
+
 /// Recovers the image in `pm` and says what is wrong with it.
-pub(super) fn judge<S: Subject>(subject: &S, pm: &Arc<SimPm>, allowed: &[Tree], depth: Depth) -> Vec<String> {
-    let judged = catch_unwind(AssertUnwindSafe(|| recover(subject, pm, allowed, depth)));
+pub(super) fn judge<S: Subject>(
+    subject: &S,
+    pm: &Arc<SimPm>,
+    expected: &Expected<'_>,
+    depth: Depth,
+) -> Vec<String> {
+    let judged = catch_unwind(AssertUnwindSafe(|| recover(subject, pm, expected, depth)));
     match judged {
         Ok(Ok(problems)) => problems,
         Ok(Err(error)) => vec![error.to_string()],
@@ -35,24 +62,38 @@ pub(super) fn panic_words(panic: &(dyn std::any::Any + Send)) -> &str {
     words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without words")
 }
 
-fn recover<S: Subject>(subject: &S, pm: &Arc<SimPm>, allowed: &[Tree], depth: Depth) -> Result<Vec<String>> {
+fn recover<S: Subject>(
+    subject: &S,
+    pm: &Arc<SimPm>,
+    expected: &Expected<'_>,
+    depth: Depth,
+) -> Result<Vec<String>> {
+    let mut before = Vec::new();
+    if depth == Depth::Empty {
+        before = in_words("check before recovery", subject.check(pm, true)?);
+    }
     let fs = subject.mount(pm).map_err(|e| e.operation("mount after the crash"))?;
     let found = Tree::of(&fs).map_err(|e| e.operation("walk after the crash"))?;
-    let problems = compare(allowed, &found, subject.ctime());
+    let mut problems = compare(expected.allowed, &found, subject.ctime());
+    problems.extend(before);
     if !problems.is_empty() || depth == Depth::Look {
         return Ok(problems);
     }
     subject.unmount(fs).map_err(|e| e.operation("unmount after the crash"))?;
-    let mut problems = in_words("check after recovery", subject.check(pm)?);
+    let mut problems = in_words("check after recovery", subject.check(pm, false)?);
     let fs = subject.mount(pm).map_err(|e| e.operation("mount after a clean unmount"))?;
     let again = Tree::of(&fs).map_err(|e| e.operation("walk after a clean unmount"))?;
     problems.extend(in_words("after a clean unmount", found.differences(&again)));
     let fs = write_and_empty(fs, &again, &mut problems)?;
     subject.unmount(fs).map_err(|e| e.operation("unmount of the emptied file system"))?;
-    problems.extend(in_words("check of the emptied file system", subject.check(pm)?));
+    problems.extend(in_words("check of the emptied file system", subject.check(pm, false)?));
     let fs = subject.mount(pm).map_err(|e| e.operation("mount of the emptied file system"))?;
     let empty = Tree::of(&fs)?;
-    eprintln!("FREE {:?}", fs.stat());
+    let free = fs.stat().free;
+    if free + SPARE_BLOCKS < expected.free_when_empty {
+        problems
+            .push(format!("{free} blocks are free when all is removed, not {}", expected.free_when_empty));
+    }
     if !empty.is_empty() {
         problems.push(format!("{} entries are back after everything was removed", empty.len()));
     }

@@ -7,6 +7,7 @@ use nacre_engine::LINE_SIZE;
 
 use super::LineBytes;
 use super::pending::{Landed, Line};
+use crate::image::Image;
 use crate::sim::SimPm;
 
 /// When all images are made, and how many when not.
@@ -76,11 +77,10 @@ impl CrashImage {
         }
     }
 
-    /// The same for plain bytes.
-    pub fn apply_to(&self, media: &mut [u8]) {
+    /// The same for an image.
+    pub fn apply_to(&self, media: &mut Image) {
         for (line, bytes) in &self.lines {
-            let start = (line * LINE_SIZE) as usize;
-            media[start..start + bytes.len()].copy_from_slice(bytes);
+            media.set_line(*line, bytes);
         }
     }
 }

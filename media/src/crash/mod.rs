@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nacre_engine::LINE_SIZE;
 
+use crate::image::Image;
 use crate::sim::{Event, Trace, pieces};
 pub use images::{CrashImage, Images, Sampling};
 use pending::{Line, Op};
@@ -32,7 +33,7 @@ pub struct Replay<'t> {
     /// The next event to take in.
     next: usize,
     /// What is durable.
-    media: Vec<u8>,
+    media: Image,
     /// What is not, by line.
     pending: BTreeMap<u64, Line>,
     /// Lines with something that the thread's next fence makes durable.
@@ -58,11 +59,11 @@ pub struct Point {
 
 impl<'t> Replay<'t> {
     /// Starts at the beginning of the trace, when `media` was what the memory held, all of it durable.
-    pub fn new(media: Vec<u8>, trace: &'t Trace) -> Replay<'t> {
+    pub fn new(media: impl Into<Image>, trace: &'t Trace) -> Replay<'t> {
         Replay {
             events: &trace.events,
             next: 0,
-            media,
+            media: media.into(),
             pending: BTreeMap::new(),
             waiting: HashMap::new(),
             sequence: 0,
@@ -115,7 +116,7 @@ impl<'t> Replay<'t> {
     }
 
     /// What is durable at this point.
-    pub fn media(&self) -> &[u8] {
+    pub fn media(&self) -> &Image {
         &self.media
     }
 
@@ -127,13 +128,8 @@ impl<'t> Replay<'t> {
     /// The images that a crash may leave here. Equal `sampling` gives equal images.
     pub fn images(&self, sampling: &Sampling) -> Images {
         let point = self.point.map_or(0, |point| point.index as u64);
-        let lines = self.pending.iter().map(|(line, pending)| (*line, self.media_line(*line), pending));
+        let lines = self.pending.iter().map(|(line, pending)| (*line, self.media.line(*line), pending));
         Images::new(lines, sampling, point)
-    }
-
-    fn media_line(&self, line: u64) -> LineBytes {
-        let start = (line * LINE_SIZE) as usize;
-        self.media[start..start + LINE_SIZE as usize].try_into().expect("a line")
     }
 
     fn store(&mut self, non_temporal: Option<u32>, offset: u64, bytes: &[u8]) {
@@ -165,15 +161,14 @@ impl<'t> Replay<'t> {
 
     fn fence(&mut self, thread: u32) {
         for line in self.waiting.remove(&thread).unwrap_or_default() {
-            let mut bytes = self.media_line(line);
+            let mut bytes = self.media.line(line);
             if let Some(pending) = self.pending.get_mut(&line) {
                 pending.fence(thread, &mut bytes);
                 if pending.is_empty() {
                     self.pending.remove(&line);
                 }
             }
-            let start = (line * LINE_SIZE) as usize;
-            self.media[start..start + LINE_SIZE as usize].copy_from_slice(&bytes);
+            self.media.set_line(line, &bytes);
         }
     }
 }
