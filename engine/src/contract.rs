@@ -278,8 +278,6 @@ pub struct FsStat {
     pub inodes: u64,
     /// Inodes that can still be made.
     pub inodes_free: u64,
-    /// Bytes of DRAM that indexes take, an estimate from their sizes.
-    pub index_bytes: u64,
 }
 
 /// Space: where things are and how much is left.
@@ -290,6 +288,9 @@ pub trait Extents: Names {
 
     /// Space and its use.
     fn stat(&self) -> FsStat;
+
+    /// Bytes of DRAM that indexes take now, an estimate from their sizes. Looks at every index.
+    fn index_bytes(&self) -> u64;
 
     /// What this layout can do.
     fn capabilities(&self) -> Capabilities;

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use nacre_engine::{Error, FsStat, Kind, Result};
+use nacre_engine::{Error, Extents, FsStat, Kind, Result};
 use nacre_layout_log::{LogFs, MountOptions, RecoveryReport};
 use nacre_media::{Emulation, PmOptions, Promise, RealPm};
 use nacre_vfs::{Vfs, VfsOptions};
 
 use crate::identity::Identity;
-use crate::info::{DeviceInfo, Info, VolumeInfo};
+use crate::info::{DeviceInfo, Info, SpaceInfo, VolumeInfo};
 use crate::layout::AnyLayout;
 use crate::mkfs::{self, MkfsOptions};
 
@@ -153,6 +154,12 @@ impl FileSystem {
         &self.inner.identity
     }
 
+    /// Makes the pages of the whole device present in this process, so that no operation pays for a page fault. It is
+    /// an advance payment only, returns when it is done or `stop` becomes true, and is meant for a thread of its own.
+    pub fn prefault(&self, stop: &AtomicBool) -> Result<()> {
+        self.inner.pm.prefault(0..nacre_media::Pm::len(&*self.inner.pm), stop).map(drop)
+    }
+
     /// Makes everything durable.
     pub fn sync(&self) -> Result<()> {
         self.inner.vfs.sync_all()
@@ -174,7 +181,7 @@ impl FileSystem {
         Ok(Info {
             device: self.device(),
             volume: VolumeInfo::of_log(&summary),
-            space: Some(self.statfs().into()),
+            space: Some(SpaceInfo::new(self.statfs(), self.inner.vfs.layout().index_bytes())),
         })
     }
 }

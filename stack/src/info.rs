@@ -143,15 +143,15 @@ pub struct SpaceInfo {
     pub index_bytes: u64,
 }
 
-impl From<FsStat> for SpaceInfo {
-    fn from(stat: FsStat) -> SpaceInfo {
+impl SpaceInfo {
+    pub(crate) fn new(stat: FsStat, index_bytes: u64) -> SpaceInfo {
         SpaceInfo {
             total: stat.blocks * BLOCK_SIZE,
             free: stat.free * BLOCK_SIZE,
             available: stat.available * BLOCK_SIZE,
             inodes: stat.inodes,
             inodes_free: stat.inodes_free,
-            index_bytes: stat.index_bytes,
+            index_bytes,
         }
     }
 }

@@ -210,6 +210,10 @@ impl Extents for AnyLayout {
         delegate!(self, |layout| layout.stat())
     }
 
+    fn index_bytes(&self) -> u64 {
+        delegate!(self, |layout| layout.index_bytes())
+    }
+
     fn capabilities(&self) -> Capabilities {
         delegate!(self, |layout| layout.capabilities())
     }

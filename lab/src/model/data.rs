@@ -54,8 +54,9 @@ impl Data for MemLayout {
                 None => to.fill(0),
             }
         }
+        // A read that finds nothing is no access: POSIX would have it so, but nobody can tell.
         if let Some(now) = now
-            && !buf.is_empty()
+            && len > 0
         {
             touch(inode, now);
         }
@@ -152,8 +153,11 @@ impl Extents for MemLayout {
             available: free,
             inodes: state.max_inodes,
             inodes_free: state.max_inodes - state.inodes.len() as u64,
-            index_bytes: 0,
         }
+    }
+
+    fn index_bytes(&self) -> u64 {
+        0
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -258,60 +262,71 @@ impl State {
             return Err(Kind::NotPermitted.into());
         }
         let end = end_of(offset, len)?;
-        match mode {
-            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
-                self.allocate(number, offset, end)?
-            }
+        let grows = matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) && end > inode.attr.size;
+        let changes = match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => self.allocate(number, offset, end)?,
             FallocateMode::PunchHole => self.erase(number, offset, end),
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
-                self.allocate(number, offset, end)?;
-                self.unwrite(number, offset, end);
+                let allocates = self.allocate(number, offset, end)?;
+                self.unwrite(number, offset, end) || allocates
             }
-        }
+        };
         let inode = self.get_mut(number);
-        if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) {
-            inode.attr.size = inode.attr.size.max(end);
+        if grows {
+            inode.attr.size = end;
         }
-        inode.modified(now);
+        if grows || changes {
+            inode.modified(now);
+        }
         self.recount(number);
         Ok(())
     }
 
-    /// Allocates every block that a range touches.
-    fn allocate(&mut self, number: u64, offset: u64, end: u64) -> Result<()> {
+    /// Allocates every block that a range touches; tells whether one was missing.
+    fn allocate(&mut self, number: u64, offset: u64, end: u64) -> Result<bool> {
         let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
         let present = self.get(number).blocks()?.range(first..last).count() as u64;
-        self.check_space(last - first - present)?;
+        let missing = last - first - present;
+        self.check_space(missing)?;
         for block in first..last {
             let place = self.new_place();
             let blocks = self.get_mut(number).blocks_mut();
             blocks.entry(block).or_insert(FileBlockState { place, bytes: None });
         }
-        Ok(())
+        Ok(missing > 0)
     }
 
-    /// Frees the whole blocks of a range and zeroes the rest.
-    fn erase(&mut self, number: u64, offset: u64, end: u64) {
+    /// Frees the whole blocks of a range and zeroes the rest; tells whether there was anything to erase.
+    fn erase(&mut self, number: u64, offset: u64, end: u64) -> bool {
         let blocks = self.get_mut(number).blocks_mut();
+        let before = blocks.len();
         blocks.retain(|&block, _| block < offset.div_ceil(BLOCK_SIZE) || block >= end / BLOCK_SIZE);
-        self.zero_edges(number, offset, end);
+        let freed = blocks.len() < before;
+        self.zero_edges(number, offset, end) || freed
     }
 
-    /// Makes the whole blocks of a range unwritten and zeroes the rest.
-    fn unwrite(&mut self, number: u64, offset: u64, end: u64) {
+    /// Makes the whole blocks of a range unwritten and zeroes the rest; tells whether there was anything to erase.
+    fn unwrite(&mut self, number: u64, offset: u64, end: u64) -> bool {
         let (first, last) = (offset.div_ceil(BLOCK_SIZE), end / BLOCK_SIZE);
+        let mut unwritten = false;
         if first < last {
             let blocks = self.get_mut(number).blocks_mut();
-            blocks.range_mut(first..last).for_each(|(_, block)| block.bytes = None);
+            blocks.range_mut(first..last).for_each(|(_, block)| unwritten |= block.bytes.take().is_some());
         }
-        self.zero_edges(number, offset, end);
+        self.zero_edges(number, offset, end) || unwritten
     }
 
-    /// Zeroes the parts of a range that are not whole blocks.
-    fn zero_edges(&mut self, number: u64, offset: u64, end: u64) {
+    /// Zeroes the parts of a range that are not whole blocks; tells whether one was written, and not beyond the end.
+    fn zero_edges(&mut self, number: u64, offset: u64, end: u64) -> bool {
         let head = (offset.next_multiple_of(BLOCK_SIZE)).min(end);
         let tail = (end / BLOCK_SIZE * BLOCK_SIZE).max(head);
-        self.zero_written(number, offset, head - offset);
-        self.zero_written(number, tail, end - tail);
+        let mut erased = false;
+        for (start, end) in [(offset, head), (tail, end)] {
+            let inode = self.get(number);
+            let written = |block| inode.blocks().is_ok_and(|b| b.get(&block).is_some_and(|b| b.bytes.is_some()));
+            erased |= start < end && start < inode.attr.size && written(start / BLOCK_SIZE);
+            self.zero_written(number, start, end - start);
+        }
+        erased
     }
 }

@@ -264,6 +264,10 @@ impl Extents for Mutant {
         self.inner.stat()
     }
 
+    fn index_bytes(&self) -> u64 {
+        self.inner.index_bytes()
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

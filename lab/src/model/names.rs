@@ -108,8 +108,15 @@ impl Names for MemLayout {
         cookie: u64,
         visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        if self.state.lock().get(dir.number()).attr.links == 0 {
-            return Err(Kind::NotFound.into());
+        {
+            let state = self.state.lock();
+            let inode = state.get(dir.number());
+            if !inode.is_directory() {
+                return Err(Kind::NotDirectory.into());
+            }
+            if inode.attr.links == 0 {
+                return Err(Kind::NotFound.into());
+            }
         }
         let mut after = cookie;
         loop {
@@ -352,11 +359,9 @@ impl State {
             return Ok(inode.attr);
         }
         if let Some(size) = change.size {
-            let changes = size != inode.attr.size;
+            // Also to the size that it has: ftruncate(2) counts as a change of data whatever it does.
             self.resize(number, size);
-            if changes {
-                self.get_mut(number).attr.mtime = now;
-            }
+            self.get_mut(number).attr.mtime = now;
         }
         let inode = self.get_mut(number);
         let attr = &mut inode.attr;

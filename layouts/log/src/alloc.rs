@@ -30,11 +30,15 @@ pub(crate) struct Run {
 /// The runs of one allocation; nearly always one.
 pub(crate) type Runs = SmallVec<[Run; 2]>;
 
-/// What an allocation is for: metadata may use the reserve that keeps a full file system deletable.
+/// What an allocation is for. A part of the device is kept so that a full file system can still be emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
+    /// Contents and new names: leaves the whole reserve.
     Data,
+    /// The log of something that exists: leaves half of it.
     Metadata,
+    /// The log of a removal, which gives more back than it takes: leaves nothing.
+    Removal,
 }
 
 #[repr(align(128))]
@@ -109,7 +113,7 @@ impl Allocator {
     /// Allocates `want` blocks in as few runs as it can find, all or nothing.
     pub(crate) fn allocate(&self, want: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
         let first = lane_of_thread() % self.lanes.len();
-        if purpose == Purpose::Data && !self.data_fits(first, want) {
+        if !self.fits(first, want, purpose) {
             return Err(Error::new(Kind::NoSpace));
         }
         let kept = runs.len();
@@ -141,7 +145,7 @@ impl Allocator {
     /// Allocates one contiguous run.
     pub(crate) fn allocate_contiguous(&self, want: u64, purpose: Purpose) -> Result<Run> {
         let first = lane_of_thread() % self.lanes.len();
-        if purpose == Purpose::Data && !self.data_fits(first, want) {
+        if !self.fits(first, want, purpose) {
             return Err(Error::new(Kind::NoSpace));
         }
         for turn in 0..self.lanes.len() {
@@ -187,10 +191,15 @@ impl Allocator {
         }
     }
 
-    /// True when data may take `want` more blocks. Only when the thread's own lane is nearly empty are all summed up.
-    fn data_fits(&self, own_lane: usize, want: u64) -> bool {
+    /// True when `want` more blocks may be taken. Only when the thread's own lane is nearly empty are all summed up.
+    fn fits(&self, own_lane: usize, want: u64, purpose: Purpose) -> bool {
+        let left = match purpose {
+            Purpose::Data => self.reserve,
+            Purpose::Metadata => self.reserve / 2,
+            Purpose::Removal => 0,
+        };
         let own = self.lanes[own_lane].free.load(Ordering::Relaxed);
-        own >= want + self.reserve || self.free_blocks() >= want + self.reserve
+        own >= want + left || self.free_blocks() >= want + left
     }
 }
 
@@ -344,14 +353,16 @@ mod tests {
     }
 
     #[test]
-    fn the_reserve_is_for_metadata() {
+    fn the_reserve_is_for_metadata_and_removal() {
         let allocator = full(2048, 2, 100);
         let mut runs = Runs::new();
         assert_eq!(allocator.allocate(1949, Purpose::Data, &mut runs).unwrap_err().kind(), Kind::NoSpace);
         assert!(runs.is_empty());
         allocator.allocate(1948, Purpose::Data, &mut runs).unwrap();
         assert_eq!(allocator.available_blocks(), 0);
-        allocator.allocate(100, Purpose::Metadata, &mut runs).unwrap();
+        assert!(allocator.allocate(51, Purpose::Metadata, &mut runs).is_err());
+        allocator.allocate(50, Purpose::Metadata, &mut runs).unwrap();
+        allocator.allocate(50, Purpose::Removal, &mut runs).unwrap();
     }
 
     #[test]

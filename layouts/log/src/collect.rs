@@ -477,7 +477,7 @@ fn reseal(bytes: &mut [u8], seed: u32) {
 fn allocate_pages<P: Pm>(fs: &Shared<P>, count: usize) -> Result<Vec<Block>> {
     let mut blocks = Vec::with_capacity(count);
     for _ in 0..count {
-        match fs.alloc.allocate_contiguous(1, Purpose::Metadata) {
+        match fs.alloc.allocate_contiguous(1, Purpose::Removal) {
             Ok(run) => blocks.push(run.start),
             Err(error) => {
                 free_pages(fs, &blocks);

@@ -166,6 +166,22 @@ impl Batch {
         self.entries.is_empty()
     }
 
+    /// What a page for this batch is for.
+    fn purpose(&self) -> Purpose {
+        let mut takes = false;
+        let mut names = false;
+        for index in 0..self.entries.len() {
+            let header = self.header(index);
+            takes |= is_negative(header.kind, header.flags);
+            names |= header.kind == kind::DENTRY;
+        }
+        match (names, takes) {
+            (true, false) => Purpose::Data,
+            (false, true) => Purpose::Removal,
+            _ => Purpose::Metadata,
+        }
+    }
+
     /// Numbers the entries, chains them, and computes their checksums.
     fn seal(&mut self, first_sequence: u64, seed: u32) {
         let last = self.entries.len() - 1;
@@ -229,7 +245,7 @@ impl Log {
                 let address = inode.address + (1 + line as u64) * LINE as u64;
                 return Ok(SmallVec::from_slice(&[(INLINE + line as u32, address)]));
             }
-            self.spill(fs, inode)?;
+            self.spill(fs, inode, batch.purpose())?;
         }
         let mut collected = false;
         let mut placed = Placed::new();
@@ -239,7 +255,7 @@ impl Log {
                 if !std::mem::replace(&mut collected, true) {
                     self.collect(fs, inode)?;
                 }
-                page = self.add_page(fs, inode, &[])?;
+                page = self.add_page(fs, inode, batch.purpose(), &[])?;
                 line = 0;
             }
             let address = self.pages[page as usize].block.offset() + (1 + u64::from(line)) * LINE as u64;
@@ -434,7 +450,7 @@ impl Log {
     }
 
     /// Moves the log from the inode's lines to a page.
-    fn spill<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
+    fn spill<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, purpose: Purpose) -> Result<()> {
         let mut lines = Vec::new();
         let mut moved: SmallVec<[(usize, usize); INLINE_LINES]> = SmallVec::new();
         let mut order: SmallVec<[usize; INLINE_LINES]> = (0..INLINE_LINES)
@@ -448,7 +464,7 @@ impl Log {
             moved.push((line, lines.len()));
             lines.extend_from_slice(&bytes);
         }
-        let page = self.add_page(fs, inode, &lines)?;
+        let page = self.add_page(fs, inode, purpose, &lines)?;
         for (line, offset) in moved {
             let old = self.inline[line];
             let new = &mut self.pages[page as usize];
@@ -472,8 +488,14 @@ impl Log {
     }
 
     /// Adds a page to the end of the log: written whole, then linked. The link is durable with the next fence.
-    pub(crate) fn add_page<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, lines: &[u8]) -> Result<u32> {
-        let run = fs.alloc.allocate_contiguous(1, Purpose::Metadata)?;
+    fn add_page<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        purpose: Purpose,
+        lines: &[u8],
+    ) -> Result<u32> {
+        let run = fs.alloc.allocate_contiguous(1, purpose)?;
         let page = Page {
             block: run.start,
             first_sequence: self.next_sequence.min(first_sequence_of(lines).unwrap_or(u64::MAX)),

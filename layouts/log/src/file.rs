@@ -92,6 +92,8 @@ struct Edge {
 struct Prepared {
     runs: Runs,
     edges: SmallVec<[Edge; 2]>,
+    /// The size of the file when it was prepared.
+    size: u64,
     flushed: Option<Flushed>,
 }
 
@@ -289,7 +291,7 @@ impl<P: Pm> Shared<P> {
 
     /// Copies the data to new blocks, with what is kept of the old ones.
     fn prepare(&self, inode: &Inode, range: Range, runs: Runs, data: &[IoSlice<'_>]) -> Result<Prepared> {
-        let mut prepared = Prepared { runs, edges: SmallVec::new(), flushed: None };
+        let mut prepared = Prepared { runs, edges: SmallVec::new(), size: inode.size(), flushed: None };
         let result = self.copy_data(inode, range, &mut prepared, data);
         if let Err(error) = result {
             self.free_runs(&prepared.runs);
@@ -306,7 +308,7 @@ impl<P: Pm> Shared<P> {
         data: &[IoSlice<'_>],
     ) -> Result<()> {
         let map = inode.file()?;
-        let size = inode.size();
+        let size = prepared.size;
         let mut source = Source::new(data);
         skip(&mut source, range.in_place);
         let mut at = range.offset + range.in_place;
@@ -387,6 +389,11 @@ impl<P: Pm> Shared<P> {
         let size = inode.size();
         if !extends && range.end > size {
             return Ok(Attempt::Extends);
+        }
+        // What was beyond the size when the last block was prepared may have been appended since.
+        let last_is_partial = !range.end.is_multiple_of(BLOCK_SIZE);
+        if !extends && last_is_partial && range.end >= prepared.size && size > prepared.size {
+            return Ok(Attempt::Again);
         }
         for edge in &prepared.edges {
             if map.find(edge.block, 1).0 != edge.place || map.version(edge.block) != edge.version {

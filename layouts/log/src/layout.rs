@@ -226,16 +226,14 @@ impl<P: Pm> Extents for LogFs<P> {
         let inodes = fs.device_blocks.max(CHUNK_INODES);
         // An inode takes a sixteenth of a block; space limits them like everything else.
         let inodes_free = (available * 16).min(inodes.saturating_sub(in_use));
-        let mut index_bytes = fs.alloc.index_bytes() + fs.inodes.index_bytes();
-        fs.inodes.for_each_loaded(|inode| index_bytes += inode_bytes(inode));
-        FsStat {
-            blocks: fs.device_blocks - fs.first_data_block,
-            free,
-            available,
-            inodes,
-            inodes_free,
-            index_bytes,
-        }
+        FsStat { blocks: fs.device_blocks - fs.first_data_block, free, available, inodes, inodes_free }
+    }
+
+    fn index_bytes(&self) -> u64 {
+        let fs = &self.shared;
+        let mut bytes = fs.alloc.index_bytes() + fs.inodes.index_bytes();
+        fs.inodes.for_each_loaded(|inode| bytes += inode_bytes(inode));
+        bytes
     }
 
     fn capabilities(&self) -> Capabilities {

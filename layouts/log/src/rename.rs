@@ -263,6 +263,9 @@ impl<P: Pm> Shared<P> {
             if at.number == ROOT_INODE {
                 return Ok(false);
             }
+            if at.links() == 0 {
+                return Err(Error::new(Kind::NotFound)); // it was removed
+            }
             let parent = at.directory()?.parent.load(Ordering::Relaxed);
             at = Arc::clone(&self.hold(parent)?.inode);
         }
