@@ -184,8 +184,12 @@ impl Subject for Log {
     }
 
     fn tolerance(&self) -> Tolerance {
-        // atime is kept in DRAM and written down lazily: a crash may lose it.
-        Tolerance { exact_atime: false, ..Tolerance::NONE }
+        Tolerance::NONE
+    }
+
+    fn tolerance_after_crash(&self) -> Tolerance {
+        // atime, and ctime as a changed link count sets it, are kept in DRAM and written down lazily.
+        Tolerance { exact_atime: false, exact_ctime: false, ..Tolerance::NONE }
     }
 }
 

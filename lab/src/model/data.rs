@@ -262,9 +262,12 @@ impl State {
             return Err(Kind::NotPermitted.into());
         }
         let end = end_of(offset, len)?;
-        let grows = matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) && end > inode.attr.size;
+        let grows =
+            matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) && end > inode.attr.size;
         let changes = match mode {
-            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => self.allocate(number, offset, end)?,
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                self.allocate(number, offset, end)?
+            }
             FallocateMode::PunchHole => self.erase(number, offset, end),
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
                 let allocates = self.allocate(number, offset, end)?;
@@ -323,7 +326,8 @@ impl State {
         let mut erased = false;
         for (start, end) in [(offset, head), (tail, end)] {
             let inode = self.get(number);
-            let written = |block| inode.blocks().is_ok_and(|b| b.get(&block).is_some_and(|b| b.bytes.is_some()));
+            let written =
+                |block| inode.blocks().is_ok_and(|b| b.get(&block).is_some_and(|b| b.bytes.is_some()));
             erased |= start < end && start < inode.attr.size && written(start / BLOCK_SIZE);
             self.zero_written(number, start, end - start);
         }

@@ -51,6 +51,8 @@ impl fmt::Debug for Answer {
 pub struct Tolerance {
     /// atime is what the model says (false where it is written down lazily).
     pub exact_atime: bool,
+    /// ctime is what the model says (false after a crash, where a link or a rename may only have changed it in DRAM).
+    pub exact_ctime: bool,
     /// Allocated bytes are those of the model's blocks.
     pub exact_allocation: bool,
     /// Data and holes are where the model has them.
@@ -59,7 +61,8 @@ pub struct Tolerance {
 
 impl Tolerance {
     /// As exact as can be.
-    pub const NONE: Tolerance = Tolerance { exact_atime: true, exact_allocation: true, exact_holes: true };
+    pub const NONE: Tolerance =
+        Tolerance { exact_atime: true, exact_ctime: true, exact_allocation: true, exact_holes: true };
 }
 
 /// The attributes that must agree: all but number, change counter, and the size of a directory.
@@ -83,6 +86,8 @@ pub(super) struct Shown {
 impl Shown {
     pub(super) fn new(attr: &Attr, tolerance: Tolerance) -> Shown {
         let regular = attr.kind == FileKind::Regular;
+        // When a removed directory was changed last is nobody's business.
+        let removed = attr.kind == FileKind::Directory && attr.links == 0;
         Shown {
             kind: attr.kind,
             mode: attr.mode,
@@ -94,7 +99,7 @@ impl Shown {
             allocated: if regular && tolerance.exact_allocation { attr.allocated } else { 0 },
             atime: if tolerance.exact_atime { attr.atime } else { Timestamp::default() },
             mtime: attr.mtime,
-            ctime: attr.ctime,
+            ctime: if tolerance.exact_ctime && !removed { attr.ctime } else { Timestamp::default() },
             btime: attr.btime,
             flags: attr.flags,
         }
@@ -135,6 +140,28 @@ impl<'a, L: Data + Extents> World<'a, L> {
     /// What is held, by slot.
     pub(super) fn held(&self) -> impl Iterator<Item = (usize, &L::Node)> {
         self.slots.iter().enumerate().filter_map(|(slot, node)| node.as_ref().map(|node| (slot, node)))
+    }
+
+    /// Gives every inode that has a name the same atime and ctime, whatever a crash has left of them.
+    pub(super) fn settle(&self, now: Timestamp) -> Result<(), Error> {
+        self.settle_below(&self.root, now)
+    }
+
+    fn settle_below(&self, node: &L::Node, now: Timestamp) -> Result<(), Error> {
+        let flags = self.fs.getattr(node)?.flags;
+        let set = |flags| SetAttr { flags: Some(flags), ..SetAttr::default() };
+        self.fs.setattr(node, &set(0), now)?;
+        self.fs.setattr(node, &SetAttr { atime: Some(now), ..SetAttr::default() }, now)?;
+        self.fs.setattr(node, &set(flags), now)?;
+        if self.fs.kind(node) != FileKind::Directory {
+            return Ok(());
+        }
+        let mut names = Vec::new();
+        self.fs.read_dir(node, 0, &mut |entry| {
+            names.push(entry.name.to_vec());
+            ControlFlow::Continue(())
+        })?;
+        names.iter().try_for_each(|name| self.settle_below(&self.fs.lookup(node, name)?, now))
     }
 
     /// Runs an operation. `None` when it is about a slot that holds nothing.
@@ -320,6 +347,11 @@ impl<'a, L: Data + Extents> World<'a, L> {
 
     /// Which blocks have a place; extents must be in order and without gaps.
     fn resolve(&self, node: &L::Node, start: u64, len: u64) -> Result<Answer, Error> {
+        if self.fs.kind(node) != FileKind::Regular {
+            // Nothing says what the extents of something else are; asking for them must do no harm.
+            let _ = self.fs.resolve(node, FileBlock(start), len);
+            return Ok(Answer::Done);
+        }
         let extents = self.fs.resolve(node, FileBlock(start), len)?;
         let blocks = self.fs.getattr(node)?.size.div_ceil(BLOCK_SIZE);
         let mut next = start;
