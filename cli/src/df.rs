@@ -94,9 +94,12 @@ fn of_mount(device: &str, mountpoint: &Path) -> Result<Row, Failure> {
 
 /// Nobody has it mounted: open it to read.
 fn of_device(path: &Path) -> Result<Row, Failure> {
-    let fs = FileSystem::open(path, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
-    let space = fs.info()?.space.expect("an open file system knows its space");
-    fs.close()?;
+    let space = || {
+        let fs = FileSystem::open(path, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
+        let info = fs.info()?;
+        fs.close().map(|()| info.space.expect("an open file system knows its space"))
+    };
+    let space = space().map_err(|error| Failure::on(path, &error))?;
     Ok(Row {
         device: path.display().to_string(),
         mountpoint: None,

@@ -1,6 +1,7 @@
 //! How a command fails: operation, object, cause and way out on standard error, and an exit code.
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// The operation failed.
@@ -19,6 +20,18 @@ impl Failure {
     /// `operation: object: cause`.
     pub(crate) fn new(operation: &str, object: impl fmt::Display, cause: impl fmt::Display) -> Failure {
         Failure { message: format!("{operation}: {object}: {cause}"), code: EXIT_FAILURE }
+    }
+
+    /// A failure of the library on a device or file, which the message then names if it does not yet.
+    pub(crate) fn on(path: &Path, error: &nacre_engine::Error) -> Failure {
+        let (name, message) = (path.display().to_string(), error.to_string());
+        let message = if message.contains(&name) { message } else { format!("{name}: {message}") };
+        Failure { message, code: EXIT_FAILURE }
+    }
+
+    /// What is reported.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     /// A wrong command line.

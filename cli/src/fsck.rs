@@ -72,7 +72,7 @@ fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
     let repair = args.preen || args.yes;
     let report = nacre::check(&args.device, repair).map_err(|error| {
         let code = if error.kind() == Kind::Corrupt { UNCORRECTED } else { OPERATIONAL_ERROR };
-        (Failure::from(error), code)
+        (Failure::on(&args.device, &error), code)
     })?;
     if args.json {
         let report = json!(report);

@@ -38,9 +38,9 @@ fn find(path: &Path) -> Result<Value, Failure> {
         Ok(info) => Ok(json!(info)),
         Err(error) if error.kind() == Kind::Busy => match mounted::of_device(path)? {
             Some(mount) => from_mount(&mount.mountpoint, &mount.mountpoint),
-            None => Err(error.into()),
+            None => Err(Failure::on(path, &error)),
         },
-        Err(error) => Err(error.into()),
+        Err(error) => Err(Failure::on(path, &error)),
     }
 }
 

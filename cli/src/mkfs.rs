@@ -64,7 +64,7 @@ pub(crate) fn run(args: MkfsArgs) -> Result<(), Failure> {
         emulation: args.emulate.clone(),
         ..MkfsOptions::default()
     };
-    let made = nacre::mkfs(&args.device, &options)?;
+    let made = nacre::mkfs(&args.device, &options).map_err(|error| Failure::on(&args.device, &error))?;
     report(&args, &made)
 }
 
@@ -88,7 +88,7 @@ fn dry_run(args: &MkfsArgs) -> Result<(), Failure> {
     let found = match nacre::signatures(&args.device) {
         Ok(found) => found,
         Err(error) if error.kind() == Kind::NotFound && args.size.is_some() => Vec::new(),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(Failure::on(&args.device, &error)),
     };
     if !found.is_empty() && !args.force {
         let mut names: Vec<&str> = found.iter().map(|signature| signature.name).collect();

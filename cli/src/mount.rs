@@ -11,6 +11,7 @@ use nacre_fuse::{ServeOptions, Unmounter, mounts};
 use serde_json::json;
 
 use crate::daemon::{self, Log, Readiness, Role, Signals};
+use crate::failure::Failure;
 use crate::mount_options::{self, MountSettings};
 
 /// Exit codes of mount(8).
@@ -214,12 +215,15 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         Err(error) if error.kind() == Kind::NotFound && plan.settings.no_fail => {
             return readiness.ready().map_or(ExitCode::from(SYSTEM_ERROR), |()| ExitCode::SUCCESS);
         }
-        Err(error) => return readiness.fail(&error.to_string(), MOUNT_FAILURE),
+        Err(error) => return readiness.fail(Failure::on(&plan.device, &error).message(), MOUNT_FAILURE),
     };
     let mut was_ready = false;
     let options = serve_options(plan, &file_system, &log);
     let served = nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter| {
         was_ready = true;
+        if plan.foreground {
+            println!("{}: mounted on {}", plan.device.display(), plan.dir.display());
+        }
         if readiness.ready().is_err() {
             // Whoever asked for the mount was interrupted and has been told of nothing.
             let _ = unmounter.detach();

@@ -124,14 +124,16 @@ fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
 }
 
 fn from_device(device: &Path, path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
-    let fs = FileSystem::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
-    let metadata = fs.metadata(path)?;
-    if !metadata.is_file() {
-        return Err(Failure::new("stat", path.display(), "only regular files have extents"));
+    let look = || {
+        let fs = FileSystem::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
+        let metadata = fs.metadata(path)?;
+        let extents = if metadata.is_file() { Some(fs.extents(path)?) } else { None };
+        fs.close().map(|()| (metadata.len(), extents))
+    };
+    match look().map_err(|error| Failure::on(device, &error))? {
+        (size, Some(extents)) => Ok((size, extents.iter().map(extent).collect())),
+        (_, None) => Err(Failure::new("stat", path.display(), "only regular files have extents")),
     }
-    let extents = fs.extents(path)?.iter().map(extent).collect();
-    fs.close()?;
-    Ok((metadata.len(), extents))
 }
 
 fn extent(placed: &PlacedExtent) -> Extent {

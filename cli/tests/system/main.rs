@@ -6,7 +6,9 @@ mod harness;
 #[path = "../../src/load.rs"]
 mod load;
 
+mod corrupt;
 mod full;
 mod handles;
 mod kill;
+mod mounting;
 mod suites;

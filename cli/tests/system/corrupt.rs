@@ -1,0 +1,281 @@
+//! Damaged images: a bit flipped in each kind of structure. Whatever happens is told as an error, never by a panic, an
+//! endless loop, or wrong content.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nacre::{FileSystem, Kind, MkfsOptions, OpenOptions};
+
+use crate::harness::{self, nacre};
+
+const SIZE: u64 = 16 << 20;
+const LINE: usize = 64;
+const BLOCK: usize = 4096;
+/// How long anything may take on an image of this size.
+const LIMIT: Duration = Duration::from_secs(30);
+/// What the blocks of files are filled with, so that they are told from structures; data has no checksums yet.
+const FILL: u8 = 0xd5;
+
+/// Names and contents that the image was made with.
+type Tree = BTreeMap<PathBuf, Vec<u8>>;
+
+fn populate(fs: &FileSystem) -> nacre::Result<Tree> {
+    let mut tree = Tree::new();
+    for dir in ["/a", "/a/b", "/many"] {
+        fs.create_dir(dir)?;
+    }
+    let mut put = |path: String, content: Vec<u8>| -> nacre::Result<()> {
+        fs.write(&path, &content)?;
+        tree.insert(path.into(), content);
+        Ok(())
+    };
+    for index in 0..120 {
+        let name = "long-name-".repeat(index % 20);
+        put(format!("/many/{name}{index}"), vec![FILL; 64 * (index % 7)])?;
+    }
+    put("/a/b/large".into(), vec![FILL; 300 * BLOCK])?;
+    put("/a/empty".into(), Vec::new())?;
+    // Many entries in one log: pages, not only the lines in the inode.
+    let file = fs.create_file("/a/written")?;
+    for index in 0..200u64 {
+        file.write_at(&[FILL; 100], index * 3 * BLOCK as u64)?;
+    }
+    file.punch_hole(30 * BLOCK as u64, 60 * BLOCK as u64)?;
+    tree.insert("/a/written".into(), fs.read("/a/written")?);
+    fs.symlink("target-of-a-link", "/a/link")?;
+    fs.symlink("t".repeat(1000), "/a/long-link")?;
+    fs.set_xattr("/a/empty", "user.small", b"value", nacre::XattrMode::Set)?;
+    fs.set_xattr("/a/empty", "user.large", &[FILL; 5000], nacre::XattrMode::Set)?;
+    fs.rename("/many/0", "/a/b/moved")?;
+    let moved = tree.remove(Path::new("/many/0")).expect("it was put there");
+    tree.insert("/a/b/moved".into(), moved);
+    for index in 100..110 {
+        let path = PathBuf::from(format!("/many/{}{index}", "long-name-".repeat(index % 20)));
+        fs.remove_file(&path)?;
+        tree.remove(&path);
+    }
+    Ok(tree)
+}
+
+/// Images: unmounted in order, and as a crash leaves it.
+fn images(dir: &Path) -> (Tree, Vec<u8>, Vec<u8>) {
+    let path = dir.join("good.img");
+    nacre::mkfs(&path, &MkfsOptions::with_size(SIZE)).expect("mkfs");
+    let fs = FileSystem::open(&path, &OpenOptions::default()).expect("open");
+    let tree = populate(&fs).expect("the tree");
+    let crashed = fs::read(&path).expect("the image");
+    fs.close().expect("close");
+    (tree, fs::read(&path).expect("the image"), crashed)
+}
+
+/// What a line of the image belongs to, as far as can be told by the magic numbers around it.
+fn structure(image: &[u8], line: usize) -> Option<String> {
+    let offset = line * LINE;
+    let bytes = &image[offset..offset + LINE];
+    if bytes.iter().all(|byte| *byte == 0) || bytes.iter().filter(|byte| **byte == FILL).count() > LINE / 2 {
+        return None;
+    }
+    let magic = |at: usize| u32::from_le_bytes(image[at + 4..at + 8].try_into().expect("four bytes"));
+    let block = offset / BLOCK * BLOCK;
+    let inode = offset / 256 * 256;
+    Some(match (block, magic(block), magic(inode) & 0x00ff_ffff) {
+        (0, ..) => "superblock".into(),
+        (0x10000, ..) => "second superblock".into(),
+        (_, 0x6770_6c6e, _) if offset == block => "header of a log page".into(),
+        (_, 0x6770_6c6e, _) => format!("entry of kind {} in a log page", image[offset + 4]),
+        (_, 0x7063_6e6c, _) => "checkpoint".into(),
+        (_, _, 0x01_4e49) if offset == inode => "header of an inode".into(),
+        (_, _, 0x01_4e49) => format!("entry of kind {} in an inode", image[offset + 4]),
+        _ => "table or block of a value".into(),
+    })
+}
+
+/// Lines of each structure.
+fn structures(image: &[u8]) -> BTreeMap<String, Vec<usize>> {
+    let mut found: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for line in 0..image.len() / LINE {
+        if let Some(name) = structure(image, line) {
+            found.entry(name).or_default().push(line);
+        }
+    }
+    found
+}
+
+/// Does something that must end, in a thread that must not panic.
+fn bounded<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        // The receiver is gone when this took too long.
+        let _ = sender.send(work());
+    });
+    match receiver.recv_timeout(LIMIT) {
+        Ok(result) => result,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what}: still running after {LIMIT:?}"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            thread.join().expect_err("a thread that sent nothing panicked");
+            panic!("{what}: it panicked, see above")
+        }
+    }
+}
+
+/// Opens the image and reads everything in it. Names that could not be read with an error of damage are returned;
+/// wrong content is what the test looks for.
+fn read_all(image: &Path, tree: &Tree, exact: bool) -> Result<Vec<String>, nacre::Error> {
+    let fs = FileSystem::open(image, &OpenOptions::default())?;
+    let mut damaged = Vec::new();
+    let mut pending = vec![PathBuf::from("/")];
+    while let Some(dir) = pending.pop() {
+        match fs.read_dir(&dir).and_then(|entries| entries.collect::<nacre::Result<Vec<_>>>()) {
+            Ok(entries) => pending
+                .extend(entries.iter().filter(|e| e.kind() == nacre::FileKind::Directory).map(|e| e.path())),
+            Err(error) => damaged.push(format!("{}: {error}", dir.display())),
+        }
+    }
+    for (path, content) in tree {
+        match fs.read(path) {
+            Ok(found) => {
+                assert!(!exact || found == *content, "{}: wrong content, and no error", path.display());
+            }
+            Err(error) if error.kind() == Kind::NotFound => {
+                // After a crash the damaged end of a log is taken for an operation that was interrupted.
+                assert!(!exact, "{}: lost without a word", path.display());
+            }
+            Err(error) => damaged.push(format!("{}: {error}", path.display())),
+        }
+    }
+    // Only whether they panic or hang is of interest here.
+    let _ = (fs.read_link("/a/link"), fs.read_link("/a/long-link"));
+    let _ = (fs.get_xattr("/a/empty", "user.small"), fs.get_xattr("/a/empty", "user.large"));
+    // A damaged file system may refuse to be closed in order.
+    let _ = fs.close();
+    Ok(damaged)
+}
+
+fn fsck(flag: &str, image: &Path) -> (i32, String) {
+    let output = harness::run(nacre().args(["fsck", flag]).arg(image), LIMIT).expect("fsck ends");
+    let text = harness::text(&output);
+    let code = output.status.code().unwrap_or_else(|| panic!("fsck {flag}: {}\n{text}", output.status));
+    assert!(!text.contains("panicked"), "fsck {flag}:\n{text}");
+    (code, text)
+}
+
+/// Damages one bit and looks at what becomes of it. `clean`: the image was unmounted in order, so that nothing may be
+/// taken for an operation that a crash interrupted.
+fn damage_one(dir: &Path, image: &[u8], tree: &Tree, what: &str, bit: usize, clean: bool) {
+    let path = dir.join("damaged.img");
+    let mut bytes = image.to_vec();
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    let what = format!("{what}, bit {bit}, {}", if clean { "unmounted in order" } else { "crashed" });
+    let write = || fs::write(&path, &bytes).expect("the damaged image");
+    let open = |exact: bool| {
+        let (path, tree) = (path.clone(), tree.clone());
+        bounded(&what, move || read_all(&path, &tree, exact))
+    };
+
+    write();
+    let (found, text) = fsck("-n", &path);
+    assert!(matches!(found, 0 | 4), "{what}: fsck -n exits with {found}\n{text}");
+    let opened = open(clean);
+    if found == 0 {
+        let damaged = opened.unwrap_or_else(|error| panic!("{what}: fsck -n finds nothing, but: {error}"));
+        assert!(damaged.is_empty(), "{what}: fsck -n finds nothing, but: {damaged:?}");
+    }
+
+    write();
+    let (mended, text) = fsck("-y", &path);
+    assert!(matches!(mended, 0 | 1 | 4 | 5), "{what}: fsck -y exits with {mended}\n{text}");
+    if mended & 4 == 0 {
+        let (again, text) = fsck("-n", &path);
+        assert_eq!(again, 0, "{what}: fsck -y says it is sound, fsck -n says:\n{text}");
+        let damaged = open(clean).unwrap_or_else(|error| panic!("{what}: sound after fsck -y, but: {error}"));
+        assert!(damaged.is_empty(), "{what}: sound after fsck -y, but: {damaged:?}");
+    } else {
+        // Whether it opens or refuses is its choice; read_all looks for wrong content.
+        let _ = open(clean);
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_refused_or_repaired() {
+    let dir = harness::memory();
+    let (tree, clean, crashed) = images(dir.path());
+    let seed = harness::seed("a flipped bit");
+    let mut random = seed;
+    let mut next = move |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below
+    };
+    let bits = harness::number("NACRE_FLIPS", 6);
+    for (image, is_clean) in [(&clean, true), (&crashed, false)] {
+        let found = structures(image);
+        println!(
+            "structures: {:?}",
+            found.iter().map(|(name, lines)| (name, lines.len())).collect::<Vec<_>>()
+        );
+        for kind in ["superblock", "second superblock", "header of a log page", "header of an inode"] {
+            assert!(found.contains_key(kind), "the image has no {kind}; does this test know the format?");
+        }
+        for (name, lines) in &found {
+            for _ in 0..bits {
+                let bit = (lines[next(lines.len())] * LINE + next(LINE)) * 8 + next(8);
+                damage_one(dir.path(), image, &tree, name, bit, is_clean);
+            }
+        }
+    }
+}
+
+/// Images that are no file system at all, or only a part of one.
+#[test]
+fn what_is_no_file_system_is_refused() {
+    let dir = harness::memory();
+    let (_, clean, _) = images(dir.path());
+    let mut cases: Vec<(&str, Vec<u8>)> = vec![
+        ("zeros", vec![0; SIZE as usize]),
+        ("all bits set", vec![0xff; SIZE as usize]),
+        ("cut in half", clean[..clean.len() / 2].to_vec()),
+        ("cut after the first superblock", clean[..BLOCK].to_vec()),
+        ("empty", Vec::new()),
+    ];
+    let mut headless = clean.clone();
+    headless[..BLOCK].fill(0);
+    headless[0x10000..0x10000 + BLOCK].fill(0);
+    cases.push(("both superblocks gone", headless));
+    for (what, bytes) in cases {
+        let path = dir.path().join("none.img");
+        fs::write(&path, &bytes).expect("the image");
+        for arguments in [&["info"][..], &["fsck", "-n"], &["fsck", "-y"], &["df"]] {
+            let output = harness::run(nacre().args(arguments).arg(&path), LIMIT).expect("it ends");
+            let text = harness::text(&output);
+            let code =
+                output.status.code().unwrap_or_else(|| panic!("{what}: {arguments:?}: {}", output.status));
+            assert!(code != 0 && code < 100, "{what}: {arguments:?} exits with {code}\n{text}");
+            assert!(text.contains("none.img"), "{what}: {arguments:?} does not say which device:\n{text}");
+        }
+    }
+}
+
+/// One superblock of two is enough, and is used to mend the other.
+#[test]
+fn a_lost_superblock_is_mended_from_its_copy() {
+    let dir = harness::memory();
+    let (tree, clean, _) = images(dir.path());
+    for offset in [0, 0x10000] {
+        let path = dir.path().join("damaged.img");
+        let mut bytes = clean.clone();
+        bytes[offset..offset + BLOCK].fill(0);
+        fs::write(&path, &bytes).expect("the damaged image");
+        assert_eq!(fsck("-n", &path).0, 4);
+        assert_eq!(
+            fsck("-p", &path).0,
+            1,
+            "what was unmounted in order is checked when a superblock is gone"
+        );
+        assert_eq!(fsck("-n", &path).0, 0);
+        let damaged = read_all(&path, &tree, true).expect("it opens");
+        assert!(damaged.is_empty(), "{damaged:?}");
+    }
+}

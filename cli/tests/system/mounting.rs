@@ -1,0 +1,338 @@
+//! Mounting and unmounting as people, fstab and init systems do it: in the background, by signals, under the names of
+//! the helpers, and when something is in the way.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::harness::{
+    can_mount, has_program, is_mount_point, memory, nacre, run, scratch, succeed, text, wait,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A device with a file system, and a directory to mount it on.
+struct Place {
+    memory: TempDir,
+    scratch: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let place = Place { memory: memory(), scratch: scratch() };
+        succeed(nacre().args(["mkfs", "--size", "64M"]).arg(place.device()), LIMIT);
+        fs::create_dir(place.dir()).unwrap();
+        place
+    }
+
+    fn device(&self) -> PathBuf {
+        self.memory.path().join("pm.img")
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.scratch.path().join("mnt")
+    }
+
+    fn mount(&self, arguments: &[&str]) -> Output {
+        run(nacre().arg("mount").args(arguments).arg(self.device()).arg(self.dir()), LIMIT).unwrap()
+    }
+
+    fn umount(&self, arguments: &[&str]) -> Output {
+        run(nacre().arg("umount").args(arguments).arg(self.dir()), LIMIT).unwrap()
+    }
+
+    /// Unmounts what no test holds open. Another test may be starting a program just now, which has a copy of every
+    /// open file until it is loaded, so what is in use is tried again.
+    fn free(&self, mut umount: impl FnMut() -> Command) {
+        until("it is unmounted", || {
+            let output = run(&mut umount(), LIMIT).unwrap();
+            let busy = text(&output).contains("in use");
+            assert!(busy || output.status.success(), "{}", text(&output));
+            !busy
+        });
+        assert!(!is_mount_point(&self.dir()));
+    }
+
+    /// The command that unmounts.
+    fn umount_command(&self, target: &Path) -> Command {
+        let mut command = nacre();
+        command.arg("umount").arg(target);
+        command
+    }
+
+    /// Mounts in the foreground and waits until it can be used.
+    fn serve(&self) -> Child {
+        let mut command = nacre();
+        command.args(["mount", "-f"]).arg(self.device()).arg(self.dir());
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        until("it is mounted", || is_mount_point(&self.dir()));
+        child
+    }
+
+    /// The command under another name.
+    fn helper(&self, name: &str) -> Command {
+        let path = self.scratch.path().join(name);
+        if !path.exists() {
+            std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nacre"), &path).unwrap();
+        }
+        Command::new(path)
+    }
+
+    /// The line of the kernel's table that shows the mount.
+    fn entry(&self) -> String {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let dir = self.dir();
+        let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == dir.to_str());
+        line.expect("it is mounted").to_owned()
+    }
+
+    /// The process that serves the mount.
+    fn server(&self) -> Pid {
+        let info = succeed(nacre().args(["info", "--json"]).arg(self.dir()), LIMIT);
+        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+        Pid::from_raw(info["mount"]["pid"].as_i64().expect("a process") as i32).unwrap()
+    }
+
+    /// Whether the file system was closed in order.
+    fn is_clean(&self) -> bool {
+        succeed(nacre().args(["info"]).arg(self.device()), LIMIT).contains("in order")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Only what a failed test left; the servers end with their mounts.
+        while is_mount_point(&self.dir())
+            && rustix::mount::unmount(self.dir(), UnmountFlags::DETACH | UnmountFlags::FORCE).is_ok()
+        {
+        }
+    }
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < end, "{what}: not within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn a_mount_in_the_background_is_ready_and_umount_frees_the_device() {
+    if !can_mount("mounting in the background") {
+        return;
+    }
+    let place = Place::new();
+    for round in 0..5 {
+        let mounted = place.mount(&[]);
+        assert_eq!(mounted.status.code(), Some(0), "{}", text(&mounted));
+        assert_eq!(fs::read_dir(place.dir()).unwrap().count(), round);
+        fs::write(place.dir().join(round.to_string()), b"kept").unwrap();
+        // By directory and by device.
+        let by_device = round % 2 == 1;
+        let target = if by_device { place.device() } else { place.dir() };
+        place.free(|| place.umount_command(&target));
+        // Nobody has the device any more, and it was closed in order.
+        assert!(place.is_clean());
+    }
+}
+
+#[test]
+fn the_table_of_mounts_shows_what_was_asked_for() {
+    if !can_mount("the options of a mount") {
+        return;
+    }
+    let place = Place::new();
+    place.mount(&[]);
+    let entry = place.entry();
+    assert!(entry.contains(&format!("- fuse.nacre {}", place.device().display())), "{entry}");
+    assert!(
+        entry.contains("allow_other") && !entry.contains("nodev") && !entry.contains("nosuid"),
+        "{entry}"
+    );
+    place.free(|| place.umount_command(&place.dir()));
+    place.mount(&["-o", "ro,nodev,nosuid", "-o", "noexec,noatime,sync"]);
+    let entry = place.entry();
+    for option in ["ro,", "nodev", "nosuid", "noexec", "noatime"] {
+        assert!(entry.contains(option), "{option}: {entry}");
+    }
+    assert!(File::create(place.dir().join("file")).is_err());
+    place.free(|| place.umount_command(&place.dir()));
+}
+
+#[test]
+fn signals_end_a_mount_in_order() {
+    if !can_mount("ending a mount by a signal") {
+        return;
+    }
+    let place = Place::new();
+    for name in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let server = place.serve();
+        fs::write(place.dir().join("file"), b"kept").unwrap();
+        signal(&server, name);
+        // If another test's program held a file at this moment, the mount ends with that.
+        let status = wait(server, LIMIT).unwrap();
+        assert!(status.success(), "{name:?}: {status}");
+        assert!(!is_mount_point(&place.dir()) && place.is_clean(), "{name:?}");
+    }
+}
+
+#[test]
+fn a_mount_in_use_outlives_one_signal_and_not_two() {
+    if !can_mount("ending a mount in use") {
+        return;
+    }
+    let place = Place::new();
+    let mut server = place.serve();
+    let mut file = File::create(place.dir().join("file")).unwrap();
+    assert_eq!(place.umount(&[]).status.code(), Some(1), "a mount in use is not unmounted");
+    signal(&server, Signal::TERM);
+    until("it is detached", || !is_mount_point(&place.dir()));
+    file.write_all(b"still served").unwrap();
+    assert!(server.try_wait().unwrap().is_none());
+    signal(&server, Signal::TERM);
+    assert!(wait(server, LIMIT).unwrap().success());
+    assert!(file.write_all(b"lost").is_err());
+    drop(file);
+    assert!(place.is_clean());
+    place.mount(&[]);
+    assert_eq!(fs::read(place.dir().join("file")).unwrap(), b"still served");
+    // Lazily: gone from the tree, served until it is closed.
+    let held = File::open(place.dir().join("file")).unwrap();
+    assert_eq!(place.umount(&["--lazy"]).status.code(), Some(0));
+    assert!(!is_mount_point(&place.dir()));
+    drop(held);
+    // By force: gone at once.
+    until("the device is free", || place.mount(&[]).status.success());
+    let held = File::open(place.dir().join("file")).unwrap();
+    assert_eq!(place.umount(&["--force"]).status.code(), Some(0));
+    assert!(place.is_clean());
+    drop(held);
+}
+
+#[test]
+fn the_next_mount_replaces_a_dead_one() {
+    if !can_mount("replacing a dead mount") {
+        return;
+    }
+    let place = Place::new();
+    for round in 0..3 {
+        let mounted = place.mount(&[]);
+        assert_eq!(mounted.status.code(), Some(0), "{}", text(&mounted));
+        assert_eq!(fs::read_dir(place.dir()).unwrap().count(), round);
+        fs::write(place.dir().join(round.to_string()), b"acknowledged").unwrap();
+        kill_process(place.server(), Signal::KILL).unwrap();
+        until("it is dead", || rustix::fs::statfs(place.dir()).is_err());
+    }
+    let mounted = place.mount(&[]);
+    assert_eq!(mounted.status.code(), Some(0), "{}", text(&mounted));
+    let entries = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let layers = entries.lines().filter(|line| line.split(' ').nth(4) == place.dir().to_str()).count();
+    assert_eq!(layers, 1, "dead mounts are cleared away");
+    place.free(|| place.umount_command(&place.dir()));
+}
+
+#[test]
+fn failures_have_the_exit_codes_of_mount() {
+    if !can_mount("failures of mount") {
+        return;
+    }
+    let place = Place::new();
+    let code = |output: Output, word: &str| {
+        assert!(text(&output).contains(word), "{word}: {}", text(&output));
+        output.status.code()
+    };
+    assert_eq!(code(place.mount(&["-o", "unheard-of"]), "unheard-of"), Some(1));
+    assert_eq!(code(place.mount(&["-o", "writeback,direct_io"]), "exclude"), Some(1));
+    assert_eq!(code(place.mount(&["--require", "power"]), "pm.img"), Some(32));
+    place.mount(&[]);
+    assert_eq!(code(place.mount(&[]), "another process"), Some(32));
+    place.free(|| place.umount_command(&place.dir()));
+    assert_eq!(code(place.umount(&[]), "nothing is mounted"), Some(1));
+    assert_eq!(code(place.umount(&["-n"]), "nothing is mounted"), Some(1));
+    fs::write(place.device(), vec![0; 1 << 20]).unwrap();
+    assert_eq!(code(place.mount(&[]), "no nacre file system"), Some(32));
+    let missing = run(nacre().args(["mount", "/nowhere"]).arg(place.dir()), LIMIT).unwrap();
+    assert_eq!(code(missing, "/nowhere"), Some(32));
+    let missing = run(nacre().arg("mount").arg(place.device()).arg("/nowhere"), LIMIT).unwrap();
+    assert_eq!(code(missing, "/nowhere"), Some(32));
+    assert!(!is_mount_point(&place.dir()));
+}
+
+#[test]
+fn fstab_works_through_the_helpers() {
+    if !can_mount("the helpers of mount(8)") {
+        return;
+    }
+    let place = Place::new();
+    let mount = |arguments: &[&str]| {
+        let mut command = place.helper("mount.nacre");
+        run(command.arg(place.device()).arg(place.dir()).args(arguments), LIMIT).unwrap().status.code()
+    };
+    assert_eq!(mount(&["-f", "-o", "rw"]), Some(0), "-f is a trial");
+    assert!(!is_mount_point(&place.dir()));
+    let options = "defaults,auto,nofail,_netdev,x-systemd.automount,user,noatime,nodev";
+    assert_eq!(mount(&["-o", options, "-v", "-t", "nacre"]), Some(0));
+    assert!(place.entry().contains("nodev"));
+    let umount = |name: &str| {
+        let mut command = place.helper(name);
+        command.arg(place.dir()).arg("-n");
+        command
+    };
+    place.free(|| umount("umount.nacre"));
+    assert!(place.is_clean());
+    assert_eq!(mount(&["-o", "compress=zstd"]), Some(1));
+    assert_eq!(mount(&["-s", "-o", "compress=zstd"]), Some(0), "the sloppy pass over what is unknown");
+    place.free(|| umount("umount.fuse.nacre"));
+    let missing = |options: &str| {
+        let mut command = place.helper("mount.fuse.nacre");
+        run(command.arg("/nowhere").arg(place.dir()).args(["-o", options]), LIMIT).unwrap().status.code()
+    };
+    assert_eq!((missing("nofail"), missing("rw")), (Some(0), Some(32)));
+}
+
+#[test]
+fn a_user_mounts_or_is_told_why_not() {
+    const TEST: &str = "mounting as a user";
+    if !can_mount(TEST) || !has_program(TEST, "setpriv") {
+        return;
+    }
+    let place = Place::new();
+    let own = |path: &Path| std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).unwrap();
+    [place.memory.path(), &place.device(), &place.dir()].into_iter().for_each(own);
+    let as_nobody = |arguments: &[&str], places: &[PathBuf]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+        // The program itself may lie where the user cannot go.
+        let program = place.scratch.path().join("nacre");
+        if !program.exists() {
+            fs::copy(env!("CARGO_BIN_EXE_nacre"), &program).unwrap();
+        }
+        run(command.arg(program).args(arguments).args(places), LIMIT).unwrap()
+    };
+    let mounted = as_nobody(&["mount"], &[place.device(), place.dir()]);
+    if mounted.status.success() {
+        let entry = place.entry();
+        assert!(
+            entry.contains("nosuid") && entry.contains("nodev") && !entry.contains("allow_other"),
+            "{entry}"
+        );
+        let umounted = as_nobody(&["umount"], &[place.dir()]);
+        assert!(umounted.status.success(), "{}", text(&umounted));
+        assert!(place.is_clean());
+    } else {
+        assert_eq!(mounted.status.code(), Some(32));
+        let said = text(&mounted);
+        assert!(said.contains("mount as root") || said.contains("fusermount3"), "{said}");
+    }
+}
