@@ -1,6 +1,6 @@
 //! A FUSE server that does nothing, with the crate and the options of the real one: what a mount could cost at best.
 //!
-//! `empty_server DIR` serves until DIR is unmounted. Every name in the root that begins with `f` is a file of 256 MiB of
+//! `empty_server DIR [THREADS]` serves until DIR is unmounted. Every name in the root that begins with `f` is a file of 256 MiB of
 //! zeros, unless it was removed; any other is made by `create`. Writes go nowhere.
 
 use std::ffi::OsStr;
@@ -197,13 +197,13 @@ impl Filesystem for Empty {
 
 fn main() -> std::io::Result<()> {
     let Some(dir) = std::env::args().nth(1) else {
-        eprintln!("usage: empty_server DIR");
+        eprintln!("usage: empty_server DIR [THREADS]");
         std::process::exit(2);
     };
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("empty".to_string()), MountOption::DefaultPermissions];
     config.acl = SessionACL::All;
-    config.n_threads = Some(4);
+    config.n_threads = Some(std::env::args().nth(2).and_then(|count| count.parse().ok()).unwrap_or(4));
     config.clone_fd = true;
     fuser::mount(Empty { next: AtomicU64::new(2) }, Path::new(&dir), &config)
 }

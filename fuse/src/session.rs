@@ -28,7 +28,8 @@ const READ_AHEAD_KIB: u32 = 1024;
 pub struct ServeOptions {
     /// What the table of mounts shows as the source: the path of the device.
     pub source: String,
-    /// Threads that answer requests; by default twice the number of cores, 2 to 16.
+    /// Threads that answer requests; by default as many as cores, 2 to 16. No request waits for a disk, so more would
+    /// only take turns: the kernel wakes them one after the other, each with cold caches.
     pub threads: Option<usize>,
     /// Refuse changes.
     pub read_only: bool,
@@ -81,7 +82,7 @@ impl Default for ServeOptions {
 impl ServeOptions {
     fn threads(&self) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.unwrap_or_else(|| (2 * cores).clamp(2, 16)).max(1)
+        self.threads.unwrap_or(cores.clamp(2, 16)).max(1)
     }
 
     /// The flags of mount(2).
@@ -230,16 +231,18 @@ fn begin<L: Layout>(server: Server<L>, path: &Path, options: &ServeOptions) -> R
         })?;
         match mount_as_root(device.into(), path, options) {
             Ok(device) => {
-                return Session::from_fd(server, device, acl, config).map_err(|error| failed(path, error));
+                return Session::from_fd(server, device, acl, config).map_err(|error| {
+                    // What is mounted and cannot be served would be dead. The first error is the one that counts.
+                    let _ = mounts::unmount(path, UnmountFlags::DETACH);
+                    failed(path, error)
+                });
             }
             // Root of a container that may not mount.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
             Err(error) => return Err(failed(path, error)),
         }
-    } else if let Err(error) = device
-        && error.kind() == io::ErrorKind::PermissionDenied
-    {
-        return Err(Error::io("mount", FUSE_DEVICE, error).advice(
+    } else if device.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+        return Err(Error::new(Kind::AccessDenied).operation("mount").object(FUSE_DEVICE).advice(
             "this user may not use FUSE; mount as root, or have the device opened to users (mode 0666)",
         ));
     }

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use nacre_engine::Result;
+use nacre_engine::{Kind, Result};
 use nacre_fuse::{ServeOptions, Unmounter, serve};
 use nacre_lab::model::MemLayout;
 use nacre_vfs::{Vfs, VfsOptions};
@@ -63,9 +64,18 @@ impl Mounted {
         &self.vfs
     }
 
-    /// Unmounts it and gives what the server returned.
+    /// Unmounts it and gives what the server returned. Another test may be starting a program just now, which has a
+    /// copy of every open file until it is loaded, so what is busy is tried again for a while.
     pub(crate) fn end(mut self) -> Result<()> {
-        self.unmounter.unmount()?;
+        let mut unmounted = self.unmounter.unmount();
+        for _ in 0..100 {
+            if !unmounted.as_ref().is_err_and(|error| error.kind() == Kind::Busy) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            unmounted = self.unmounter.unmount();
+        }
+        unmounted?;
         self.server.take().unwrap().join().unwrap()
     }
 
