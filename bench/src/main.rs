@@ -1,3 +1,90 @@
-//! bench
+//! The figures that nacre is to reach, each measured beside its peer in one run.
+//!
+//! - [`measure`]: both sides in turns, in short batches; medians of ratios.
+//! - [`rows`]: all rows and their targets. [`report`]: what comes out.
+//! - [`library`]: the library beside tmpfs through the kernel.
+//!
+//! A slow figure never fails a run: the report says what was missed.
 
-fn main() {}
+mod context;
+mod library;
+mod machine;
+mod measure;
+mod place;
+mod report;
+mod rows;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use context::{Context, Outcome};
+use machine::Machine;
+use report::{Report, Verdict};
+
+/// Measures the figures that nacre is to reach, each beside its peer
+///
+/// A row that misses its target does not fail the run. Mounts (tmpfs with huge pages, FUSE) need root; what could not
+/// be measured is said.
+#[derive(Debug, Parser)]
+#[command(name = "nacre-bench", version, max_term_width = 100)]
+struct Args {
+    /// Small sizes, few rounds: shows that everything runs, measures nothing
+    #[arg(long)]
+    quick: bool,
+    /// Only rows whose name begins so (repeatable)
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Say which rows there are
+    #[arg(long)]
+    list: bool,
+    /// One JSON document instead of the table
+    #[arg(long)]
+    json: bool,
+    /// Keep directories and mounts for a look
+    #[arg(long)]
+    keep: bool,
+    /// Time for each row, beside its preparation
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    seconds: f64,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.list {
+        for row in rows::ROWS {
+            println!("{:<24} {}", row.name, row.what);
+        }
+        return ExitCode::SUCCESS;
+    }
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nacre-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> Outcome {
+    if let Some(unknown) =
+        args.only.iter().find(|only| !rows::ROWS.iter().any(|row| row.name.starts_with(only.as_str())))
+    {
+        return Err(format!("--only {unknown}: no such row; --list shows them").into());
+    }
+    let machine = Machine::detect();
+    if !args.json {
+        println!("{}", machine.line());
+    }
+    let context = Context::new(args.quick, args.seconds, args.only, !args.json, args.keep)?;
+    library::run(&context)?;
+    let (figures, left_out) = context.into_results();
+    if args.json {
+        let report = Report { schema: 1, machine, quick: args.quick, figures, left_out };
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        let count = |verdict| figures.iter().filter(|figure| figure.verdict == verdict).count();
+        println!("{} reached, {} missed", count(Verdict::Reached), count(Verdict::Missed));
+    }
+    Ok(())
+}

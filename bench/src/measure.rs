@@ -1,0 +1,120 @@
+//! Two sides measured beside each other, in short batches that take turns.
+//!
+//! A batch is long enough that reading the clock around it costs nothing, and short enough that whatever else the
+//! machine does hits both sides alike. The figure is the median of the ratios of neighbouring batches.
+
+use std::time::{Duration, Instant};
+
+/// How long a row may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    /// Time after which no new round starts.
+    pub(crate) time: Duration,
+    /// Rounds that are run in any case, and rounds after which it ends.
+    pub(crate) rounds: (usize, usize),
+    /// Rounds before those that count.
+    pub(crate) warm_up: usize,
+}
+
+/// One side of a comparison: it runs the batch of a round and says how long the operations took, without what it did
+/// to prepare them.
+pub(crate) type Side<'a> = &'a mut dyn FnMut(u64) -> Duration;
+
+/// The times of both sides, in nanoseconds an operation, one for each round.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pairs {
+    pub(crate) ours: Vec<f64>,
+    pub(crate) peer: Vec<f64>,
+}
+
+/// Runs both sides in turns; every other round the peer begins.
+pub(crate) fn interleave(budget: Budget, operations: u64, ours: Side<'_>, peer: Side<'_>) -> Pairs {
+    let mut pairs = Pairs::default();
+    for round in 0..budget.warm_up {
+        ours(round as u64);
+        peer(round as u64);
+    }
+    let begin = Instant::now();
+    for round in 0..budget.rounds.1 {
+        if round >= budget.rounds.0 && begin.elapsed() >= budget.time {
+            break;
+        }
+        let turn = (budget.warm_up + round) as u64;
+        let per_operation = |time: Duration| time.as_nanos() as f64 / operations as f64;
+        if round % 2 == 0 {
+            pairs.ours.push(per_operation(ours(turn)));
+            pairs.peer.push(per_operation(peer(turn)));
+        } else {
+            let theirs = per_operation(peer(turn));
+            pairs.ours.push(per_operation(ours(turn)));
+            pairs.peer.push(theirs);
+        }
+    }
+    pairs
+}
+
+/// Times one batch.
+#[inline]
+pub(crate) fn timed(batch: impl FnOnce()) -> Duration {
+    let begin = Instant::now();
+    batch();
+    begin.elapsed()
+}
+
+/// The value below which this share of all values lies.
+pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        len => sorted[((len - 1) as f64 * share).round() as usize],
+    }
+}
+
+impl Pairs {
+    /// The ratio of each round, ours over the peer's.
+    pub(crate) fn ratios(&self) -> Vec<f64> {
+        self.ours.iter().zip(&self.peer).map(|(ours, peer)| ours / peer).collect()
+    }
+
+    /// All time of ours over all time of the peer: what rare slow batches cost is in it.
+    pub(crate) fn total_ratio(&self) -> f64 {
+        self.ours.iter().sum::<f64>() / self.peer.iter().sum::<f64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Budget, interleave, quantile};
+
+    #[test]
+    fn quantiles_of_few_values() {
+        assert_eq!(quantile(&[3.0, 1.0, 2.0], 0.5), 2.0);
+        assert_eq!(quantile(&[3.0, 1.0, 2.0], 0.0), 1.0);
+        assert!(quantile(&[], 0.5).is_nan());
+    }
+
+    #[test]
+    fn both_sides_take_turns_and_are_counted_alike() {
+        let budget = Budget { time: Duration::ZERO, rounds: (5, 9), warm_up: 2 };
+        let (mut ours, mut peer) = (Vec::new(), Vec::new());
+        let pairs = interleave(
+            budget,
+            10,
+            &mut |round| {
+                ours.push(round);
+                Duration::from_nanos(100)
+            },
+            &mut |round| {
+                peer.push(round);
+                Duration::from_nanos(200)
+            },
+        );
+        assert_eq!(ours, [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(peer, ours);
+        assert_eq!(pairs.ratios(), [0.5; 5]);
+        assert_eq!(pairs.ours[0], 10.0);
+    }
+}

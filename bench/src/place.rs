@@ -1,0 +1,86 @@
+//! Where the measurements happen: a directory, and tmpfs mounts of our own where that is permitted.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+/// A directory of our own that is removed at the end.
+#[derive(Debug)]
+pub(crate) struct Workplace {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Workplace {
+    pub(crate) fn new(keep: bool) -> io::Result<Workplace> {
+        let path = std::env::temp_dir().join(format!("nacre-bench-{}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Workplace { path, keep })
+    }
+
+    /// A tmpfs. Without the right to mount, a plain one is a directory in /dev/shm; huge pages cannot be had then.
+    pub(crate) fn tmpfs(&self, name: &str, huge: bool) -> io::Result<Tmpfs> {
+        let path = self.path.join(name);
+        fs::create_dir(&path)?;
+        let size = crate::machine::memory("MemTotal").unwrap_or(1 << 30);
+        let options =
+            format!("size={size},nr_inodes=0,mode=700,huge={}", if huge { "always" } else { "never" });
+        let options = std::ffi::CString::new(options).expect("no NUL");
+        match rustix::mount::mount("nacre-bench", &path, "tmpfs", MountFlags::empty(), options.as_c_str()) {
+            Ok(()) => Ok(Tmpfs { path, mounted: true, keep: self.keep }),
+            Err(error) => {
+                fs::remove_dir(&path)?;
+                let path = PathBuf::from(format!("/dev/shm/nacre-bench-{}-{name}", std::process::id()));
+                if huge || fs::create_dir(&path).is_err() {
+                    return Err(error.into());
+                }
+                Ok(Tmpfs { path, mounted: false, keep: self.keep })
+            }
+        }
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        if self.keep {
+            eprintln!("kept: {}", self.path.display());
+        } else {
+            // Only what is empty is removed: a mount that could not be undone keeps its directory.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// A tmpfs that goes away with this value.
+#[derive(Debug)]
+pub(crate) struct Tmpfs {
+    path: PathBuf,
+    mounted: bool,
+    keep: bool,
+}
+
+impl Tmpfs {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        let removed = if self.mounted {
+            rustix::mount::unmount(&self.path, UnmountFlags::DETACH)
+                .map_err(io::Error::from)
+                .and_then(|()| fs::remove_dir(&self.path))
+        } else {
+            fs::remove_dir_all(&self.path)
+        };
+        if let Err(error) = removed {
+            eprintln!("{}: cannot be removed: {error}", self.path.display());
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! All rows, with what they are held against.
+
+use crate::report::Target;
+
+/// A row of the report.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) target: Target,
+}
+
+const fn row(name: &'static str, what: &'static str, target: Target) -> Row {
+    Row { name, what, target }
+}
+
+const fn at_most(limit: f64) -> Target {
+    Target::AtMost(limit)
+}
+
+const fn at_least(limit: f64) -> Target {
+    Target::AtLeast(limit)
+}
+
+/// In the order in which they are measured.
+pub(crate) const ROWS: &[Row] = &[
+    row("overwrite-4k", "4 KiB random overwrite of a 2 GiB file: library / tmpfs", at_most(0.50)),
+    row("append-4k", "4 KiB append: library / tmpfs", at_most(0.6)),
+    row("read-4k", "4 KiB random read of a 2 GiB file: library / tmpfs", at_most(0.6)),
+    row("overwrite-1m", "1 MiB random overwrite of a 2 GiB file: library / tmpfs", at_most(0.30)),
+    row(
+        "overwrite-4k.2threads",
+        "two threads on one file, disjoint overwrites: times one thread",
+        at_least(1.7),
+    ),
+    row("read-4k.2threads", "two threads on one file, disjoint reads: times one thread", at_least(1.7)),
+    row("small.overwrite-4k", "the same on a 64 MiB file", Target::None),
+    row("small.append-4k", "the same on a 64 MiB file", Target::None),
+    row("small.read-4k", "the same on a 64 MiB file", Target::None),
+    row("small.overwrite-1m", "the same on a 64 MiB file", Target::None),
+    row("create", "create and close a file: library / tmpfs", at_most(0.33)),
+    row("unlink", "unlink an empty file: library / tmpfs", at_most(0.33)),
+    row("rename", "rename within a directory: library / tmpfs", at_most(0.33)),
+    row("rename-across", "rename from directory to directory: library / tmpfs", at_most(0.5)),
+    row("stat", "stat of 1,000 files in turn: library / tmpfs", at_most(0.2)),
+    row("stat-million", "stat of random files in a directory of 1,000,000: library / tmpfs", at_most(0.35)),
+    row("create.2threads", "two threads create in one directory: times one thread", at_least(1.6)),
+    row("huge.overwrite-4k", "the same on tmpfs with huge=always, both sides", Target::None),
+    row("huge.append-4k", "the same on tmpfs with huge=always, both sides", Target::None),
+    row("huge.read-4k", "the same on tmpfs with huge=always, both sides", Target::None),
+    row("huge.overwrite-1m", "the same on tmpfs with huge=always, both sides", Target::None),
+];
+
+/// The row with this name.
+pub(crate) fn find(name: &str) -> Row {
+    *ROWS.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("{name} is no row"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::ROWS;
+
+    #[test]
+    fn names_are_unique() {
+        assert_eq!(ROWS.iter().map(|row| row.name).collect::<HashSet<_>>().len(), ROWS.len());
+    }
+}
