@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use nacre_engine::Result;
 use nacre_lab::crash::{
-    Ctime, Place, Report, Runner, Settings, Subject, Tree, Workload, explore, explore_one, fixed, random,
-    record,
+    Ctime, Place, Report, Runner, Settings, Subject, Tree, Workload, explore, explore_one, fixed, growing,
+    random, record,
 };
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
@@ -68,10 +68,13 @@ fn settings() -> Settings {
 
 /// Explores workloads and prints what was tried.
 fn run(workloads: &[Workload]) {
+    run_with(workloads, &settings());
+}
+
+fn run_with(workloads: &[Workload], settings: &Settings) {
     let mut all = Report::default();
     for workload in workloads {
-        let report =
-            explore(&Log, workload, &settings()).unwrap_or_else(|e| panic!("{}: {e}", workload.name));
+        let report = explore(&Log, workload, settings).unwrap_or_else(|e| panic!("{}: {e}", workload.name));
         println!("{}: {report}", workload.name);
         all.add(report);
     }
@@ -102,6 +105,20 @@ fn names_and_attributes_survive() {
 }
 
 #[test]
+fn growing_logs_survive() {
+    run_with(&growing(), &settings_for_growth());
+}
+
+/// Of many operations a few images each.
+fn settings_for_growth() -> Settings {
+    let mut settings = settings();
+    settings.sampling.exhaustive_up_to = 4;
+    settings.sampling.samples = 6;
+    settings.samples_per_line = 1;
+    settings
+}
+
+#[test]
 fn random_workloads_survive() {
     let first = variable("NACRE_CRASH_SEED", 1);
     let workloads: Vec<Workload> =
@@ -114,17 +131,19 @@ fn one_crash_again() {
     let Ok(text) = std::env::var("NACRE_CRASH_REPLAY") else { return };
     let parts: Vec<&str> = text.split(',').collect();
     let number = |index: usize| parts[index].parse::<u64>().expect("a number");
-    let workload = fixed().into_iter().find(|workload| workload.name == parts[0]).unwrap_or_else(|| {
-        let (seed, len) =
-            parts[0].strip_prefix("random-").and_then(|rest| rest.split_once('-')).expect("a workload");
-        random(seed.parse().expect("a seed"), len.parse().expect("a length"))
-    });
+    let workload = fixed()
+        .into_iter()
+        .chain(growing())
+        .find(|workload| workload.name == parts[0])
+        .unwrap_or_else(|| {
+            let (seed, len) =
+                parts[0].strip_prefix("random-").and_then(|rest| rest.split_once('-')).expect("a workload");
+            random(seed.parse().expect("a seed"), len.parse().expect("a length"))
+        });
     let recovery = (parts.len() > 3).then(|| (number(3) as usize, number(4)));
     let place = Place { point: number(1) as usize, image: number(2), recovery };
-    for op in &workload.ops {
-        println!("{op:?}");
-    }
-    let report = explore_one(&Log, &workload, &settings(), place).expect("a workload that runs");
+    let settings = if workload.name.starts_with("grow") { settings_for_growth() } else { settings() };
+    let report = explore_one(&Log, &workload, &settings, place).expect("a workload that runs");
     assert!(report.images + report.recovery_crashes > 0, "there is no such crash");
     assert!(report.violations.is_empty(), "{report}");
 }

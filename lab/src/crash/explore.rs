@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use nacre_engine::{Error, Result};
-use nacre_media::crash::{CrashImage, Replay, Sampling};
+use nacre_media::crash::{CrashImage, Images, Replay, Sampling};
 use nacre_media::sim::Defect;
 use nacre_media::{Image, SimPm};
 
@@ -21,6 +21,8 @@ pub struct Settings {
     pub len: u64,
     /// The images of each point.
     pub sampling: Sampling,
+    /// More samples for more pending lines: so many for each line, up to [`MAX_SAMPLES_BY_LINES`].
+    pub samples_per_line: u64,
     /// One image in so many is also checked, emptied and filled.
     pub empty_every: u64,
     /// In the recovery of one image in so many there is another crash.
@@ -33,11 +35,22 @@ pub struct Settings {
     pub defect: Option<Defect>,
 }
 
+/// See [`Settings::samples_per_line`].
+pub const MAX_SAMPLES_BY_LINES: u64 = 256;
+
+impl Settings {
+    fn images(&self, replay: &Replay<'_>) -> Images {
+        let by_lines = (replay.pending_lines() as u64 * self.samples_per_line).min(MAX_SAMPLES_BY_LINES);
+        replay.images(&Sampling { samples: self.sampling.samples.max(by_lines), ..self.sampling })
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
             len: 16 << 20,
             sampling: Sampling::default(),
+            samples_per_line: 0,
             empty_every: 16,
             recovery_every: 64,
             recovery_sampling: Sampling { exhaustive_up_to: 8, samples: 8, seed: 0 },
@@ -82,7 +95,7 @@ pub fn explore_one<S: Subject>(
             continue;
         };
         explorer.pm.load(replay.media());
-        let image = replay.images(&settings.sampling).image(place.image);
+        let image = settings.images(&replay).image(place.image);
         match place.recovery {
             None => explorer.judge(&replay, &image, place, progress, Depth::Empty),
             Some(_) => explorer.crash_recovery(&replay, &image, place, progress),
@@ -131,7 +144,7 @@ impl<'e, S: Subject> Explorer<'e, S> {
     }
 
     fn visit(&mut self, replay: &Replay<'_>, point: usize, progress: Progress) {
-        let images = replay.images(&self.settings.sampling);
+        let images = self.settings.images(replay);
         self.pm.load(replay.media());
         self.report.points += 1;
         self.report.exhaustive += usize::from(images.is_exhaustive());

@@ -15,10 +15,10 @@ mod tree;
 mod verify;
 mod workload;
 
-pub use explore::{Settings, explore, explore_one};
+pub use explore::{MAX_SAMPLES_BY_LINES, Settings, explore, explore_one};
 pub use op::{Op, Runner, payload};
 pub use record::{Recording, record};
 pub use report::{Place, Report, Violation};
 pub use subject::Subject;
 pub use tree::{Ctime, Tree};
-pub use workload::{Workload, fixed, random};
+pub use workload::{Workload, fixed, growing, random};

@@ -202,6 +202,48 @@ fn attributes() -> Vec<Workload> {
     ]
 }
 
+/// Logs that grow over many pages, so that pages are added and collected while there are crashes. These have many
+/// operations: explore them with few images each.
+pub fn growing() -> Vec<Workload> {
+    // Whatever the layout does at the end of a page happens within so many operations.
+    const CRASHED: usize = 420;
+    let split = |name: &str, first: &[Op], mut ops: Vec<Op>| {
+        let tail = ops.split_off(ops.len() - CRASHED);
+        workload(name, &[first, &ops].concat(), &tail)
+    };
+    let files = ["d/a", "d/b", "d/c", "d/d", "d/e", "d/f", "d/g", "d/h", "d/i", "d/j", "d/k", "d/l"];
+    let attributes = (0..700).map(|i| Op::SetAttr("f", 0o600 + i % 8)).collect();
+    // Some blocks are changed often, some once: live and dead entries lie side by side.
+    let overwrites = (0..1200u64).map(|i| {
+        let block = scatter(i, 1 + i % 64) * 4096;
+        match i % 16 {
+            0 => Op::Write("f", block, 100),
+            1..9 => Op::Fallocate("f", FallocateMode::AllocateKeepSize, block, 4096),
+            _ => Op::Fallocate("f", FallocateMode::PunchHole, block, 4096),
+        }
+    });
+    let churn = (0..1500u64).map(|i| {
+        let name = files[scatter(i, files.len() as u64) as usize];
+        match scatter(i + 5000, 5) {
+            0 | 1 => file(name),
+            2 => Op::Rename(name, files[scatter(i + 9000, files.len() as u64) as usize], RenameMode::Replace),
+            3 => Op::Link("f", name),
+            _ => Op::Unlink(name),
+        }
+    });
+    vec![
+        split("grow-attributes", &[file("f")], attributes),
+        split("grow-overwrites", &[file("f"), Op::Truncate("f", 300_000)], overwrites.collect()),
+        split("grow-directory", &[file("f"), dir("d")], churn.collect()),
+    ]
+}
+
+/// A number below `n` that looks random and depends on `i` only.
+fn scatter(i: u64, n: u64) -> u64 {
+    let z = i.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    ((z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 33) % n
+}
+
 /// A random workload: `len` operations on a handful of names, of which some fail.
 pub fn random(seed: u64, len: usize) -> Workload {
     let mut rng = SmallRng::seed_from_u64(seed);

@@ -313,7 +313,15 @@ impl<'a, P: Pm> Walk<'a, P> {
     pub(crate) fn repair(&self) -> Result<()> {
         // The last token stands for all stores of this thread: one fence covers them.
         let mut flushed = self.pm.zero(0, 0)?;
-        for &(address, len) in self.erase.lock().iter() {
+        // From the end of each log to its beginning, with a fence between pages: a crash in between leaves a batch
+        // that is torn in one page and has nothing behind it, as every other crash does.
+        let mut page = None;
+        for &(address, len) in self.erase.lock().iter().rev() {
+            if page.is_some_and(|page| page != address / BLOCK_SIZE) {
+                self.pm.fence(flushed);
+                flushed = self.pm.zero(0, 0)?;
+            }
+            page = Some(address / BLOCK_SIZE);
             flushed = flushed.and(self.pm.zero(address, len)?);
         }
         for (number, count, _) in self.wrong_links() {

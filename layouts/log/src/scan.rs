@@ -54,7 +54,7 @@ pub(crate) struct Scan {
     pub(crate) pages: Vec<ScannedPage>,
     /// One more than the greatest sequence number seen, torn entries included.
     pub(crate) next_sequence: u64,
-    /// Byte ranges that a torn batch left behind, to be erased.
+    /// Byte ranges that a torn batch left behind, to be erased; in the order of the log.
     pub(crate) torn: Vec<(u64, u64)>,
     /// The last batch, when it belongs to a transaction.
     pub(crate) last_transaction: Option<PendingTransaction>,
@@ -325,9 +325,9 @@ impl<P: Pm> Scanner<'_, P> {
             if self.ending == Ending::Clean {
                 return Err(self.damaged(self.batch[0].address, "an incomplete operation"));
             }
-            for held in std::mem::take(&mut self.batch) {
-                self.scan.torn.push((held.address, held.bytes.len() as u64));
-            }
+            // It is before what was torn behind it.
+            let batch = std::mem::take(&mut self.batch);
+            self.scan.torn.splice(0..0, batch.iter().map(|held| (held.address, held.bytes.len() as u64)));
         }
         if let Some(first) = self.last.first() {
             let entry =
