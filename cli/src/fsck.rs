@@ -39,8 +39,8 @@ pub(crate) struct FsckArgs {
     #[arg(short = 'T', hide = true)]
     no_title: bool,
     /// Show progress, as fsck(8) asks; a check takes seconds, so that there is none to show
-    #[arg(short = 'C', value_name = "FD", num_args = 0..=1, require_equals = true, hide = true)]
-    progress: Option<Option<i32>>,
+    #[arg(short = 'C', value_name = "FD", allow_negative_numbers = true, hide = true)]
+    progress: Option<i32>,
     /// A device that nobody has mounted
     #[arg(value_name = "DEVICE")]
     device: PathBuf,

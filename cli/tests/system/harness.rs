@@ -201,6 +201,11 @@ impl Ground {
         &self.image.as_ref().expect("only nacre has an image").1
     }
 
+    /// Options of the next mount.
+    pub(crate) fn set_options(&mut self, options: Option<&str>) {
+        self.options = options.map(str::to_owned);
+    }
+
     /// Mounts it, and waits until it is usable.
     pub(crate) fn mount(&mut self) {
         let Some((_, image)) = &self.image else { return };

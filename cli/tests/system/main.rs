@@ -6,9 +6,11 @@ mod harness;
 #[path = "../../src/load.rs"]
 mod load;
 
+mod command;
 mod corrupt;
 mod full;
 mod handles;
 mod kill;
 mod mounting;
+mod readonly;
 mod suites;

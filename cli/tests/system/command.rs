@@ -1,0 +1,205 @@
+//! The command as scripts and people call it: exit codes, JSON, dry runs, and the names that other programs call it by.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::{self, Ground, nacre};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn call(arguments: &[&str], path: &Path) -> Output {
+    harness::run(nacre().args(arguments).arg(path), LIMIT).expect("the command ends")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("{}", output.status))
+}
+
+fn json(output: &Output) -> Value {
+    assert_eq!(code(output), 0, "{}", harness::text(output));
+    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON on standard output");
+    assert_eq!(value["schema"], 1);
+    value
+}
+
+#[test]
+fn a_wrong_command_line_has_the_code_that_the_caller_expects() {
+    for (arguments, expected) in [
+        (&["--help"][..], 0),
+        (&["--version"], 0),
+        (&["mkfs", "--help"], 0),
+        (&[], 2),
+        (&["nonsense"], 2),
+        (&["mkfs"], 2),
+        (&["mkfs", "--size", "1X", "device"], 2),
+        (&["mkfs", "--preset", "hinfs", "device"], 2),
+        (&["fsck", "-n", "-y", "device"], 16),
+        (&["fsck", "--nonsense", "device"], 16),
+        (&["mount", "--nonsense"], 1),
+    ] {
+        let output = harness::run(nacre().args(arguments), LIMIT).expect("the command ends");
+        assert_eq!(code(&output), expected, "{arguments:?}: {}", harness::text(&output));
+        assert_eq!(
+            output.stderr.is_empty(),
+            expected == 0,
+            "{arguments:?}: errors go to standard error, help does not"
+        );
+    }
+}
+
+#[test]
+fn mkfs_makes_files_and_spares_what_is_there() {
+    let dir = harness::memory();
+    let path = dir.path().join("new.img");
+    let dry = call(&["mkfs", "-n", "--size", "32M"], &path);
+    assert!(code(&dry) == 0 && !path.exists(), "{}", harness::text(&dry));
+    assert_eq!(code(&call(&["mkfs"], &path)), 1, "no file and no size");
+    let uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+    let made = json(&call(&["mkfs", "--json", "--size", "32M", "--label", "scratch", "--uuid", uuid], &path));
+    assert_eq!(made["volume"]["size"], 32 << 20);
+    assert_eq!(fs::metadata(&path).expect("the file").len(), 32 << 20);
+    let info = json(&call(&["info", "--json"], &path));
+    assert_eq!((&info["volume"]["label"], &info["volume"]["uuid"]), (&"scratch".into(), &uuid.into()));
+    // It holds a file system now.
+    for arguments in [&["mkfs"][..], &["mkfs", "-n"]] {
+        let output = call(arguments, &path);
+        assert_eq!(code(&output), 1);
+        assert!(harness::text(&output).contains("nacre file system"), "{}", harness::text(&output));
+    }
+    assert_eq!(code(&call(&["mkfs", "-f", "--preset", "nova"], &path)), 0);
+    assert_eq!(json(&call(&["info", "--json"], &path))["volume"]["preset"], "nova");
+}
+
+#[test]
+fn mkfs_spares_what_others_made() {
+    const TEST: &str = "mkfs on another file system";
+    if !harness::has_program(TEST, "mkfs.ext4") {
+        return;
+    }
+    let dir = harness::memory();
+    let path = dir.path().join("other.img");
+    fs::File::create(&path).and_then(|file| file.set_len(32 << 20)).expect("a file");
+    harness::succeed(harness::program("mkfs.ext4").arg("-q").arg(&path), LIMIT);
+    let output = call(&["mkfs"], &path);
+    assert_eq!(code(&output), 1);
+    assert!(harness::text(&output).contains("ext"), "{}", harness::text(&output));
+    assert_eq!(code(&call(&["mkfs", "-f"], &path)), 0);
+    assert_eq!(code(&call(&["fsck", "-n"], &path)), 0);
+}
+
+#[test]
+fn the_names_that_mkfs_and_fsck_call() {
+    let dir = harness::memory();
+    let path = dir.path().join("pm.img");
+    let named = |name: &str| {
+        let link = dir.path().join(name);
+        symlink(env!("CARGO_BIN_EXE_nacre"), &link).expect("a link");
+        Command::new(link)
+    };
+    harness::succeed(named("mkfs.nacre").args(["--size", "16M"]).arg(&path), LIMIT);
+    // As fsck(8) calls it at boot.
+    let text = harness::succeed(named("fsck.nacre").args(["-a", "-T", "-C0"]).arg(&path), LIMIT);
+    assert!(text.contains("pm.img"), "{text}");
+    let report = json(&call(&["fsck", "-n", "--json"], &path));
+    assert_eq!(report["report"]["directories"], 1);
+    assert_eq!(report["report"]["problems"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn pages_and_completions_are_written() {
+    let dir = harness::scratch();
+    harness::succeed(nacre().arg("man").arg(dir.path().join("man8")), LIMIT);
+    let page = fs::read_to_string(dir.path().join("man8/nacre-mkfs.8")).expect("a page for each subcommand");
+    assert!(page.contains("Overwrite what the device holds") && dir.path().join("man8/nacre.8").exists());
+    for shell in ["bash", "zsh", "fish"] {
+        let script = harness::succeed(nacre().args(["completions", shell]), LIMIT);
+        assert!(script.contains("umount") && script.contains("mkfs"), "{shell}");
+    }
+}
+
+#[test]
+fn a_mount_tells_about_itself_and_its_files() {
+    if !harness::can_mount("info, df and stat of a mount") {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", Some("noatime,emulate=dram"));
+    // More extents than one answer of the mount holds: every second block.
+    let path = ground.dir().join("scattered");
+    let file = fs::File::create(&path).expect("a file");
+    for index in 0..700 {
+        file.write_all_at(&[7; 4096], index * 8192).expect("a block");
+    }
+    drop(file);
+    let by_dir = json(&call(&["info", "--json"], &ground.dir()));
+    let by_device = json(&call(&["info", "--json"], ground.image()));
+    assert_eq!(by_dir["volume"]["uuid"], by_device["volume"]["uuid"]);
+    assert!(by_dir["device"]["counters"]["lines_flushed"].as_u64() > Some(700 * 64), "{by_dir}");
+    assert!(
+        by_dir["mount"]["options"].as_str().is_some_and(|options| options.contains("noatime")),
+        "{by_dir}"
+    );
+
+    let stat = json(&call(&["stat", "--json"], &path));
+    assert_eq!(stat["extents"].as_array().map(Vec::len), Some(1399), "700 blocks and the holes between them");
+    assert_eq!(stat["bytes"]["pm"], 700 * 4096);
+    assert_eq!(code(&call(&["stat"], &ground.dir())), 1, "directories have no extents");
+    assert_eq!(code(&call(&["stat"], ground.beside())), 1, "it is not on a mount of ours");
+
+    let df = json(&call(&["df", "--json"], &ground.dir()));
+    let row = df["file_systems"][0].clone();
+    assert_eq!(row["mountpoint"], ground.dir().display().to_string());
+    assert!(row["used"].as_u64() >= Some(700 * 4096), "{row}");
+    ground.unmount();
+    let unmounted = json(&call(
+        &["stat", "--json", "--device", &ground.image().display().to_string()],
+        Path::new("scattered"),
+    ));
+    assert_eq!(unmounted["extents"], stat["extents"]);
+    let df = json(&call(&["df", "--json"], ground.image()));
+    assert_eq!(df["file_systems"][0]["total"], row["total"]);
+    assert_eq!(df["file_systems"][0]["mountpoint"], Value::Null);
+}
+
+/// mount(8), umount(8) and fstab with the names installed, in a mount namespace of its own so that nothing of it is left
+/// on the machine.
+#[test]
+fn mount_by_type_and_by_fstab() {
+    const TEST: &str = "mount -t nacre";
+    if !harness::can_mount(TEST) || !harness::has_program(TEST, "unshare") {
+        return;
+    }
+    let dir = harness::memory();
+    let image = dir.path().join("pm.img");
+    harness::succeed(nacre().args(["mkfs", "--size", "64M"]).arg(&image), LIMIT);
+    let script = r#"
+        set -e
+        mkdir "$DIR/upper" "$DIR/work" "$DIR/mnt"
+        mount -t overlay overlay -o "lowerdir=/sbin,upperdir=$DIR/upper,workdir=$DIR/work" /sbin || exit 77
+        for name in mkfs fsck mount mount.fuse umount umount.fuse; do ln -sf "$NACRE" "/sbin/$name.nacre"; done
+        for type in nacre fuse.nacre; do
+            mount -t $type -o noatime "$IMAGE" "$DIR/mnt"
+            echo kept >"$DIR/mnt/$type"
+            umount "$DIR/mnt"
+        done
+        echo "$IMAGE $DIR/mnt nacre defaults,nofail,x-systemd.automount 0 2" >"$DIR/fstab"
+        mount -T "$DIR/fstab" "$DIR/mnt"
+        test "$(cat "$DIR/mnt/nacre" "$DIR/mnt/fuse.nacre")" = "kept
+kept"
+        umount "$DIR/mnt"
+        fsck -t nacre -n "$IMAGE"
+    "#;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", script]);
+    command.env("DIR", dir.path()).env("IMAGE", &image).env("NACRE", env!("CARGO_BIN_EXE_nacre"));
+    let output = harness::run(&mut command, LIMIT).expect("the script ends");
+    if code(&output) == 77 {
+        harness::left_out(TEST, "there is no overlayfs to install the names in for a moment");
+        return;
+    }
+    assert_eq!(code(&output), 0, "{}", harness::text(&output));
+}

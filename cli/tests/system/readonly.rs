@@ -1,0 +1,54 @@
+//! A read-only mount refuses every change with EROFS, and needs no right to write to the device. Stands in for the tests of
+//! pjdfstest that remount, which cannot run anywhere.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use crate::harness::{self, Ground};
+
+#[test]
+fn a_read_only_mount_changes_nothing() {
+    if !harness::can_mount("read-only mounts") {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", None);
+    let dir = ground.dir();
+    fs::create_dir(dir.join("dir")).expect("a directory");
+    fs::write(dir.join("file"), "content").expect("a file");
+    ground.unmount();
+    let before = fs::read(ground.image()).expect("the image");
+
+    ground.set_options(Some("ro"));
+    ground.mount();
+    let (file, other) = (dir.join("file"), dir.join("other"));
+    let attempts: [(&str, io::Result<()>); 11] = [
+        ("create", File::create_new(&other).map(drop)),
+        ("open to write", OpenOptions::new().write(true).open(&file).map(drop)),
+        ("open to truncate", OpenOptions::new().write(true).truncate(true).open(&file).map(drop)),
+        ("mkdir", fs::create_dir(&other)),
+        ("symlink", symlink("x", &other)),
+        ("link", fs::hard_link(&file, &other)),
+        ("rename", fs::rename(&file, &other)),
+        ("unlink", fs::remove_file(&file)),
+        ("rmdir", fs::remove_dir(dir.join("dir"))),
+        ("chmod", fs::set_permissions(&file, Permissions::from_mode(0o600))),
+        ("chown", std::os::unix::fs::chown(&file, Some(1), Some(1))),
+    ];
+    for (name, result) in attempts {
+        let error = result.expect_err(name);
+        assert_eq!(error.raw_os_error(), Some(libc::EROFS), "{name}: {error}");
+    }
+    let times = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
+    let error = File::open(&file).expect("open to read").set_times(times).expect_err("utimensat");
+    assert_eq!(error.raw_os_error(), Some(libc::EROFS), "utimensat: {error}");
+    let error =
+        rustix::fs::setxattr(&file, "user.a", b"b", rustix::fs::XattrFlags::empty()).expect_err("setxattr");
+    assert_eq!(error, rustix::io::Errno::ROFS, "setxattr");
+    assert_eq!(fs::read_to_string(&file).expect("reading"), "content");
+    ground.unmount();
+    assert!(
+        before == fs::read(ground.image()).expect("the image"),
+        "a read-only mount has written to the device"
+    );
+}
