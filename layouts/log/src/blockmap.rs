@@ -2,8 +2,8 @@
 //!
 //! A file is cut into leaves of 512 blocks (2 MiB). A leaf is a sorted list of extents while it has few, and an array
 //! of slots when it has many; leaves hang in a radix tree of fan-out 512, and the first leaf is in the file itself so
-//! that a small file needs nothing else. Costs: 16 bytes for an extent, 12 bytes for a block of a fragmented leaf
-//! (0.3 % of the data).
+//! that a small file needs nothing else. Costs: 16 bytes for an extent, 16 bytes for a block of a fragmented leaf
+//! (0.4 % of the data).
 //!
 //! **Concurrency.** Readers take no lock on a fragmented leaf: they read a slot, copy the data, and look whether the
 //! leaf's version is still the same. A writer changes a leaf under its lock between two increments of the version
@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use nacre_engine::{BLOCK_SIZE, Result};
 use parking_lot::RwLock;
 
+use crate::commit::Owner;
 use crate::format::MAX_FILE_SIZE;
 
 /// Blocks in a leaf.
@@ -38,20 +39,25 @@ pub(crate) struct Piece {
     /// The place of the first block, as media has it (tier, bits, block); the others follow.
     pub(crate) place: u64,
     /// The part of the log whose entry says so.
-    pub(crate) owner: u32,
+    pub(crate) owner: Owner,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Extent {
     start: u16,
     len: u16,
-    owner: u32,
+    owner: Owner,
     place: u64,
 }
 
+/// Place and owner of a block, side by side: one cache miss for both.
+struct SlotOfBlock {
+    place: AtomicU64,
+    owner: AtomicU32,
+}
+
 struct Dense {
-    place: [AtomicU64; LEAF as usize],
-    owner: [AtomicU32; LEAF as usize],
+    slots: [SlotOfBlock; LEAF as usize],
 }
 
 #[derive(Default)]
@@ -126,7 +132,7 @@ impl BlockMap {
         start: u64,
         len: u64,
         place: Option<u64>,
-        owner: u32,
+        owner: Owner,
         mut removed: impl FnMut(Piece),
     ) {
         let end = start + len;
@@ -150,7 +156,7 @@ impl BlockMap {
 
     /// Moves the ownership of blocks that still are at `place` from one part of the log to another; reports each run
     /// of blocks that moved. Only under the commit lock.
-    pub(crate) fn change_owner(&self, piece: Piece, new_owner: u32) {
+    pub(crate) fn change_owner(&self, piece: Piece, new_owner: Owner) {
         let mut at = piece.start;
         while at < piece.start + piece.len {
             let step = (LEAF - at % LEAF).min(piece.start + piece.len - at);
@@ -299,7 +305,7 @@ impl Leaf {
         (None, hole.min(limit))
     }
 
-    fn replace(&self, at: u64, len: u64, place: Option<u64>, owner: u32, removed: &mut impl FnMut(Piece)) {
+    fn replace(&self, at: u64, len: u64, place: Option<u64>, owner: Owner, removed: &mut impl FnMut(Piece)) {
         let within = at % LEAF;
         let base = at - within;
         let mut extents = self.extents.write();
@@ -349,7 +355,7 @@ fn replace_extents(
     within: u64,
     len: u64,
     place: Option<u64>,
-    owner: u32,
+    owner: Owner,
     removed: &mut impl FnMut(Piece),
 ) {
     let end = within + len;
@@ -403,17 +409,23 @@ fn merge_neighbours(extents: &mut Vec<Extent>, from: usize, to: usize) {
     }
 }
 
+impl SlotOfBlock {
+    fn set(&self, place: u64, owner: Owner) {
+        self.place.store(place, Ordering::Relaxed);
+        self.owner.store(owner, Ordering::Relaxed);
+    }
+}
+
 impl Dense {
     fn from_extents(extents: &[Extent]) -> Box<Dense> {
         let dense = Box::new(Dense {
-            place: [const { AtomicU64::new(NOWHERE) }; LEAF as usize],
-            owner: [const { AtomicU32::new(0) }; LEAF as usize],
+            slots: [const { SlotOfBlock { place: AtomicU64::new(NOWHERE), owner: AtomicU32::new(0) } };
+                LEAF as usize],
         });
         for extent in extents {
             for i in 0..extent.len {
                 let slot = usize::from(extent.start + i);
-                dense.place[slot].store(extent.place + u64::from(i), Ordering::Relaxed);
-                dense.owner[slot].store(extent.owner, Ordering::Relaxed);
+                dense.slots[slot].set(extent.place + u64::from(i), extent.owner);
             }
         }
         dense
@@ -421,9 +433,9 @@ impl Dense {
 
     #[inline]
     fn find(&self, within: usize, limit: usize) -> (Option<u64>, u64) {
-        let place = self.place[within].load(Ordering::Relaxed);
+        let place = self.slots[within].place.load(Ordering::Relaxed);
         let mut len = 1;
-        let next = |len: usize| self.place[within + len].load(Ordering::Relaxed);
+        let next = |len: usize| self.slots[within + len].place.load(Ordering::Relaxed);
         if place == NOWHERE {
             while len < limit && next(len) == NOWHERE {
                 len += 1;
@@ -442,22 +454,21 @@ impl Dense {
         within: u64,
         len: u64,
         place: Option<u64>,
-        owner: u32,
+        owner: Owner,
         removed: &mut impl FnMut(Piece),
     ) {
         self.for_each(base, within, within + len, removed);
         for i in 0..len {
             let slot = (within + i) as usize;
-            self.place[slot].store(place.map_or(NOWHERE, |place| place + i), Ordering::Relaxed);
-            self.owner[slot].store(owner, Ordering::Relaxed);
+            self.slots[slot].set(place.map_or(NOWHERE, |place| place + i), owner);
         }
     }
 
     fn for_each(&self, base: u64, first: u64, last: u64, visit: &mut impl FnMut(Piece)) {
         let mut run: Option<Piece> = None;
         for slot in first..last {
-            let place = self.place[slot as usize].load(Ordering::Relaxed);
-            let owner = self.owner[slot as usize].load(Ordering::Relaxed);
+            let place = self.slots[slot as usize].place.load(Ordering::Relaxed);
+            let owner = self.slots[slot as usize].owner.load(Ordering::Relaxed);
             if let Some(piece) = &mut run {
                 if place != NOWHERE && place == piece.place + piece.len && owner == piece.owner {
                     piece.len += 1;

@@ -58,6 +58,8 @@ pub(crate) struct Inode {
     pub(crate) size: AtomicU64,
     /// Blocks of data.
     pub(crate) blocks: AtomicU64,
+    /// The flags of `attr`, for checks without its lock.
+    pub(crate) flags: AtomicU32,
     /// It never had a name and may still be given one.
     pub(crate) unnamed: AtomicBool,
     /// The next sequence number of the log: it grows with every commit.
@@ -202,7 +204,11 @@ impl Inode {
 
     /// The inode must not be changed in the way that `what` forbids.
     pub(crate) fn check_flags(&self, forbidden: u32) -> Result<()> {
-        if self.attr.read().flags & forbidden != 0 { Err(Error::new(Kind::NotPermitted)) } else { Ok(()) }
+        if self.flags.load(Ordering::Acquire) & forbidden != 0 {
+            Err(Error::new(Kind::NotPermitted))
+        } else {
+            Ok(())
+        }
     }
 
     /// Sets mtime and ctime after a commit.

@@ -310,6 +310,7 @@ impl Builder<'_> {
             atime_due: AtomicBool::new(due),
             lazy: AtomicBool::new(false),
             unnamed: AtomicBool::new(false),
+            flags: AtomicU32::new(self.attributes.flags),
             cached_changed: AtomicBool::new(false),
             trimming: AtomicBool::new(false),
             atime_secs: AtomicI64::new(self.attributes.atime.secs),

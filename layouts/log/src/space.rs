@@ -108,6 +108,7 @@ impl<P: Pm> Shared<P> {
         let mut attr = inode.attr.write();
         // A read may have moved atime meanwhile; the change wins only where it says something about it.
         *attr = attributes;
+        inode.flags.store(attributes.flags, Ordering::Release);
         let due = attr.atime <= attr.mtime || attr.atime <= attr.ctime;
         inode.atime_secs.store(attr.atime.secs, Ordering::Relaxed);
         inode.atime_due.store(due, Ordering::Relaxed);
