@@ -54,8 +54,11 @@ struct LaneMap {
     words: Vec<u64>,
     /// One bit for each word, and one for each word of these.
     summary: [Vec<u64>; 2],
-    /// Where the next search starts, in words.
+    /// Where the next search for several blocks starts, in words.
     cursor: usize,
+    /// No word before this one has a free block. Single blocks are taken from here on: the holes that overwriting
+    /// leaves are filled first, and long runs stay whole.
+    low: usize,
 }
 
 /// All free blocks of a device.
@@ -115,12 +118,35 @@ impl Allocator {
 
     /// Allocates `want` blocks in as few runs as it can find, all or nothing.
     pub(crate) fn allocate(&self, want: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
+        self.allocate_near(None, want, purpose, runs)
+    }
+
+    /// Allocates `want` blocks, from `goal` on as far as these are free.
+    pub(crate) fn allocate_near(
+        &self,
+        goal: Option<Block>,
+        want: u64,
+        purpose: Purpose,
+        runs: &mut Runs,
+    ) -> Result<()> {
         let first = lane_of_thread() % self.lanes.len();
         if !self.fits(first, want, purpose) {
             return Err(Error::new(Kind::NoSpace));
         }
         let kept = runs.len();
         let mut missing = want;
+        if let Some(goal) = goal.filter(|goal| goal.0 < self.blocks) {
+            let lane = &self.lanes[(goal.0 / self.lane_blocks) as usize];
+            let len = lane.map.lock().take_at(goal.0 % self.lane_blocks, want);
+            if len > 0 {
+                lane.free.fetch_sub(len, Ordering::Relaxed);
+                missing -= len;
+                runs.push(Run { start: goal, len });
+            }
+        }
+        if missing == 0 {
+            return Ok(());
+        }
         for turn in 0..self.lanes.len() {
             let index = (first + turn) % self.lanes.len();
             let lane = &self.lanes[index];
@@ -221,26 +247,38 @@ impl LaneMap {
     fn new(words: usize) -> LaneMap {
         let first = words.div_ceil(64);
         let summary = [vec![0; first], vec![0; first.div_ceil(64)]];
-        LaneMap { words: vec![0; words], summary, cursor: 0 }
+        LaneMap { words: vec![0; words], summary, cursor: 0, low: words }
     }
 
     /// Takes a run of at most `want` blocks, a long one where that is wanted and there is one nearby.
     fn take(&mut self, want: u64) -> Option<(u64, u64)> {
+        if want == 1 {
+            let start = self.next_set(self.low as u64 * 64)?;
+            self.low = (start / 64) as usize;
+            self.clear(start, 1);
+            return Some((start, 1));
+        }
         let from = self.cursor as u64 * 64;
         let goal = want.min(GROUP);
         let long =
             || self.find_long(from, goal).or_else(|| if from > 0 { self.find_long(0, goal) } else { None });
-        let start = if goal > 1 { long() } else { None };
-        let start = start.or_else(|| self.next_set(from)).or_else(|| self.next_set(0))?;
+        let start = long().or_else(|| self.next_set(from)).or_else(|| self.next_set(0))?;
         let len = self.run_length(start, want);
         self.clear(start, len);
         self.cursor = ((start + len) / 64) as usize;
         Some((start, len))
     }
 
+    /// Takes the free blocks from `start` on, at most `want`; gives their number.
+    fn take_at(&mut self, start: u64, want: u64) -> u64 {
+        let len = self.run_length(start, want);
+        self.clear(start, len);
+        len
+    }
+
     /// Takes exactly `want` contiguous blocks.
     fn take_exactly(&mut self, want: u64) -> Option<u64> {
-        let mut at = 0;
+        let mut at = self.low as u64 * 64;
         loop {
             let start = self.next_set(at)?;
             let len = self.run_length(start, want);
@@ -328,6 +366,7 @@ impl LaneMap {
     }
 
     fn set(&mut self, start: u64, len: u64) {
+        self.low = self.low.min((start / 64) as usize);
         for_each_mask(start, len, |index, mask| {
             assert_eq!(
                 self.words[index] & mask,

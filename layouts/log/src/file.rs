@@ -261,9 +261,10 @@ impl<P: Pm> Shared<P> {
         now: Timestamp,
         extends: bool,
     ) -> Result<Option<u64>> {
+        let goal = if extends { self.end_of_data(inode.file()?, range.first_block()) } else { None };
         for turn in 0.. {
             let (prepared, log) = if turn < OPTIMISTIC_WRITES {
-                let runs = self.allocate(range.blocks(), Purpose::Data)?;
+                let runs = self.allocate(goal, range.blocks(), Purpose::Data)?;
                 let prepared = self.prepare(inode, range, runs, data)?;
                 (prepared, inode.log.lock())
             } else {
@@ -287,6 +288,12 @@ impl<P: Pm> Shared<P> {
             }
         }
         Ok(None)
+    }
+
+    /// The block behind the one before `block`: a file that grows should go on there.
+    fn end_of_data(&self, map: &BlockMap, block: u64) -> Option<Block> {
+        let raw = map.find(block.checked_sub(1)?, 1).0?;
+        Some(Block((raw & place::BLOCK_MASK) + 1))
     }
 
     /// Copies the data to new blocks, with what is kept of the old ones.

@@ -38,6 +38,11 @@ pub(crate) const MAX_XATTR_SIZE: usize = 64 << 10;
 pub(crate) const CHUNK_INODES: u64 = 256;
 /// Blocks in one chunk: 64 KiB.
 pub(crate) const CHUNK_BLOCKS: u64 = CHUNK_INODES * INODE_SIZE / nacre_engine::BLOCK_SIZE;
+/// In a word of the chunk table: the block is a list of the chunk's blocks, one checked word each. A chunk is made so
+/// when free space is too fragmented for a whole one.
+pub(crate) const CHUNK_SCATTERED: u64 = 1 << 47;
+/// Inodes in a block.
+pub(crate) const BLOCK_INODES: u64 = nacre_engine::BLOCK_SIZE / INODE_SIZE;
 /// Bytes of an inode.
 pub(crate) const INODE_SIZE: u64 = 256;
 /// Bytes of an entry's unit.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nacre_engine::{Error, InodeId, Kind, Result};
+use nacre_engine::{Block, Error, InodeId, Kind, Result};
 use nacre_media::{Flushed, Pm};
 use parking_lot::{Mutex, RwLock};
 use zerocopy::IntoBytes;
@@ -110,13 +110,13 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Allocates blocks; when there are none, first frees what waits to be freed.
-    pub(crate) fn allocate(&self, blocks: u64, purpose: Purpose) -> Result<Runs> {
+    pub(crate) fn allocate(&self, goal: Option<Block>, blocks: u64, purpose: Purpose) -> Result<Runs> {
         let mut runs = Runs::new();
-        if self.alloc.allocate(blocks, purpose, &mut runs).is_ok() {
+        if self.alloc.allocate_near(goal, blocks, purpose, &mut runs).is_ok() {
             return Ok(runs);
         }
         self.free_everything_waiting();
-        self.alloc.allocate(blocks, purpose, &mut runs)?;
+        self.alloc.allocate_near(goal, blocks, purpose, &mut runs)?;
         Ok(runs)
     }
 
@@ -128,7 +128,7 @@ impl<P: Pm> Shared<P> {
 
     /// Frees the blocks of pieces that left a block map.
     pub(crate) fn free_piece(&self, piece: Piece) {
-        self.alloc.free(Run { start: nacre_engine::Block(piece.place & place::BLOCK_MASK), len: piece.len });
+        self.alloc.free(Run { start: Block(piece.place & place::BLOCK_MASK), len: piece.len });
     }
 
     /// Writes the cached fields of an inode. The caller fences.

@@ -283,14 +283,15 @@ impl<P: Pm> Shared<P> {
         now: Timestamp,
     ) -> Result<()> {
         check_name(name)?;
+        let mut locked = Locked::new(dir)?;
+        // A name that exists comes before what forbids the link, as in the kernel.
+        if locked.directory.find(&*self.pm, name, self.hash(name))?.is_some() {
+            return Err(Error::new(Kind::Exists));
+        }
         if inode.is_directory() {
             return Err(Error::new(Kind::NotPermitted));
         }
         inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
-        let mut locked = Locked::new(dir)?;
-        if locked.directory.find(&*self.pm, name, self.hash(name))?.is_some() {
-            return Err(Error::new(Kind::Exists));
-        }
         dir.check_flags(Attr::IMMUTABLE)?;
         self.take_link(inode)?;
         if let Err(error) = self.add_name(&mut locked, name, inode, now) {

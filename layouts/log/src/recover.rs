@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 use crate::alloc::{Allocator, Run, for_each_mask};
 use crate::format::{
-    CHUNK_BLOCKS, CHUNK_INODES, ROOT_INODE, RawInode, TransactionEntry, inode_seed, kind, open_word, place,
+    CHUNK_INODES, ROOT_INODE, RawInode, TransactionEntry, inode_seed, kind, open_word, place,
 };
 use crate::fs::write_cached_fields;
 use crate::inode::{Body, Graveyard};
@@ -82,12 +82,12 @@ impl<'a, P: Pm> Walk<'a, P> {
         pm: &'a P,
         seeds: (u32, u64),
         inodes: &'a InodeTable,
-        chunks: &[Block],
+        chunks: &(u64, Vec<Run>),
         settled: u64,
         ending: Ending,
     ) -> Walk<'a, P> {
         let blocks = pm.len() / BLOCK_SIZE;
-        let count = chunks.len() * CHUNK_INODES as usize;
+        let count = (chunks.0 * CHUNK_INODES) as usize;
         let walk = Walk {
             pm,
             volume_seed: seeds.0,
@@ -109,8 +109,8 @@ impl<'a, P: Pm> Walk<'a, P> {
             damage_count: AtomicU64::new(0),
             graveyard: Arc::default(),
         };
-        for &chunk in chunks {
-            walk.mark(Run { start: chunk, len: CHUNK_BLOCKS }, "a chunk of inodes");
+        for &run in &chunks.1 {
+            walk.mark(run, "a chunk of inodes");
         }
         walk
     }

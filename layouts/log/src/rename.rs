@@ -238,6 +238,12 @@ impl<P: Pm> Shared<P> {
         target: Option<&Node>,
         mode: RenameMode,
     ) -> Result<()> {
+        // What the mode says of the target comes before the cycle, as in the kernel.
+        match (mode, target) {
+            (RenameMode::Exchange, None) => return Err(Error::new(Kind::NotFound)),
+            (RenameMode::NoReplace, Some(_)) => return Err(Error::new(Kind::Exists)),
+            _ => {}
+        }
         if source.inode.is_directory() && self.is_within(to_dir, source.inode.number)? {
             return Err(Error::new(Kind::InvalidInput));
         }
@@ -247,7 +253,6 @@ impl<P: Pm> Shared<P> {
         {
             // Its name is on the way to the source, so it is not empty.
             let kind = if mode == RenameMode::Exchange { Kind::InvalidInput } else { Kind::NotEmpty };
-            let kind = if mode == RenameMode::NoReplace { Kind::Exists } else { kind };
             return Err(Error::new(kind));
         }
         Ok(())

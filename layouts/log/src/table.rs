@@ -10,9 +10,12 @@ use std::sync::{Arc, OnceLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
 use nacre_media::Pm;
 use parking_lot::{Mutex, RwLock};
+use zerocopy::IntoBytes;
 
-use crate::alloc::{Allocator, Purpose, lane_of_thread};
-use crate::format::{CHUNK_BLOCKS, CHUNK_INODES, INODE_SIZE, Region, open_word, seal_word};
+use crate::alloc::{Allocator, Purpose, Run, Runs, lane_of_thread};
+use crate::format::{
+    BLOCK_INODES, CHUNK_BLOCKS, CHUNK_INODES, CHUNK_SCATTERED, INODE_SIZE, Region, open_word, seal_word,
+};
 use crate::inode::Inode;
 
 /// Chunks in one segment of the table in DRAM.
@@ -26,7 +29,7 @@ pub(crate) fn chunk_seed(volume_seed: u32, chunk: u64) -> u32 {
 type Slot = RwLock<Option<Arc<Inode>>>;
 
 struct Chunk {
-    block: Block,
+    blocks: [Block; CHUNK_BLOCKS as usize],
     used: [AtomicU64; 4],
     slots: Box<[Slot]>,
 }
@@ -63,21 +66,33 @@ impl InodeTable {
         }
     }
 
-    /// Reads the chunk table. Afterwards no inode is in use. Returns the chunks' first blocks.
-    pub(crate) fn load_chunks(&self, pm: &impl Pm) -> Result<Vec<Block>> {
+    /// Reads the chunk table. Afterwards no inode is in use. Returns the number of chunks and the blocks that they take.
+    pub(crate) fn load_chunks(&self, pm: &impl Pm) -> Result<(u64, Vec<Run>)> {
         let mut found = Vec::new();
+        let mut count = 0;
         for index in 0..self.max_chunks() {
             let seed = chunk_seed(self.volume_seed, index);
             let word = pm.load_u64(self.word_offset(index))?;
             let Some(block) = open_word(word, seed, &|| format!("chunk table: word {index}"))? else { break };
-            if block + CHUNK_BLOCKS > pm.len() / BLOCK_SIZE {
+            let scattered = block & CHUNK_SCATTERED != 0;
+            let first = block & !CHUNK_SCATTERED;
+            let len = if scattered { 1 } else { CHUNK_BLOCKS };
+            if first + len > pm.len() / BLOCK_SIZE {
                 return Err(Error::corrupt(format!("chunk table: word {index} is beyond the device")));
             }
-            self.insert_chunk(index, Block(block));
-            found.push(Block(block));
+            found.push(Run { start: Block(first), len });
+            let blocks = if scattered {
+                let blocks = read_list(pm, Block(first), seed, index)?;
+                found.extend(blocks.iter().map(|&start| Run { start, len: 1 }));
+                blocks
+            } else {
+                std::array::from_fn(|i| Block(first + i as u64))
+            };
+            self.insert_chunk(index, blocks);
+            count += 1;
         }
-        self.spare.lock().next_chunk = found.len() as u64;
-        Ok(found)
+        self.spare.lock().next_chunk = count;
+        Ok((count, found))
     }
 
     /// Number of chunks that there could be.
@@ -175,7 +190,8 @@ impl InodeTable {
     /// Where the inode's bytes are.
     pub(crate) fn address(&self, number: u64) -> Result<u64> {
         let chunk = self.chunk(number / CHUNK_INODES).ok_or(Error::new(Kind::Stale))?;
-        Ok(chunk.block.offset() + number % CHUNK_INODES * INODE_SIZE)
+        let block = chunk.blocks[(number % CHUNK_INODES / BLOCK_INODES) as usize];
+        Ok(block.offset() + number % BLOCK_INODES * INODE_SIZE)
     }
 
     /// The inode's slot in DRAM.
@@ -240,31 +256,53 @@ impl InodeTable {
         if index >= self.max_chunks() {
             return Err(Error::new(Kind::NoSpace));
         }
-        let run = blocks.allocate_contiguous(CHUNK_BLOCKS, Purpose::Data)?;
-        let publish = || {
-            let zeroed = pm.zero(run.start.offset(), CHUNK_BLOCKS * BLOCK_SIZE)?;
-            let after = pm.fence(zeroed);
-            let word = seal_word(run.start.0, chunk_seed(self.volume_seed, index));
-            let stored = pm.publish_u64(self.word_offset(index), word, after)?;
-            let flushed = pm.flush(stored);
-            pm.fence(flushed);
-            Ok(())
-        };
-        if let Err(error) = publish() {
-            blocks.free(run);
-            return Err(error);
+        let mut runs = Runs::new();
+        match blocks.allocate_contiguous(CHUNK_BLOCKS, Purpose::Data) {
+            Ok(run) => runs.push(run),
+            Err(_) => blocks.allocate(CHUNK_BLOCKS + 1, Purpose::Data, &mut runs)?,
         }
-        self.insert_chunk(index, run.start);
-        spare.next_chunk += 1;
-        Ok(index)
+        match self.publish_chunk(pm, index, &runs) {
+            Ok(list) => {
+                self.insert_chunk(index, list);
+                spare.next_chunk += 1;
+                Ok(index)
+            }
+            Err(error) => {
+                runs.into_iter().for_each(|run| blocks.free(run));
+                Err(error)
+            }
+        }
     }
 
-    fn insert_chunk(&self, index: u64, block: Block) {
+    /// Writes a chunk that consists of one run, or of single blocks the last of which lists the others.
+    fn publish_chunk(&self, pm: &impl Pm, index: u64, runs: &Runs) -> Result<[Block; CHUNK_BLOCKS as usize]> {
+        let seed = chunk_seed(self.volume_seed, index);
+        let all: Vec<Block> = runs.iter().flat_map(|run| (0..run.len).map(|i| run.start.plus(i))).collect();
+        let list: [Block; CHUNK_BLOCKS as usize] = std::array::from_fn(|i| all[i]);
+        let mut flushed = pm.zero(0, 0)?;
+        for run in runs {
+            flushed = flushed.and(pm.zero(run.start.offset(), run.len * BLOCK_SIZE)?);
+        }
+        let mut word = list[0].0;
+        if let Some(list_block) = all.get(CHUNK_BLOCKS as usize) {
+            let words = list.map(|block| seal_word(block.0, seed));
+            let after = pm.fence(flushed);
+            flushed = pm.publish_entry(list_block.offset(), words.as_bytes(), after)?;
+            word = list_block.0 | CHUNK_SCATTERED;
+        }
+        let after = pm.fence(flushed);
+        let stored = pm.publish_u64(self.word_offset(index), seal_word(word, seed), after)?;
+        let flushed = pm.flush(stored);
+        pm.fence(flushed);
+        Ok(list)
+    }
+
+    fn insert_chunk(&self, index: u64, blocks: [Block; CHUNK_BLOCKS as usize]) {
         let segment = self.segments[index as usize / SEGMENT]
             .get_or_init(|| (0..SEGMENT).map(|_| OnceLock::new()).collect());
         segment[index as usize % SEGMENT].get_or_init(|| {
             Box::new(Chunk {
-                block,
+                blocks,
                 used: [const { AtomicU64::new(0) }; 4],
                 slots: (0..CHUNK_INODES).map(|_| RwLock::new(None)).collect(),
             })
@@ -280,6 +318,19 @@ impl InodeTable {
     fn word_offset(&self, index: u64) -> u64 {
         Block(self.region.start).offset() + index * 8
     }
+}
+
+/// The blocks of a scattered chunk.
+fn read_list(pm: &impl Pm, list: Block, seed: u32, index: u64) -> Result<[Block; CHUNK_BLOCKS as usize]> {
+    let mut words = [0u64; CHUNK_BLOCKS as usize];
+    pm.read(list.offset(), words.as_mut_bytes())?;
+    let mut blocks = [Block(0); CHUNK_BLOCKS as usize];
+    for (block, word) in blocks.iter_mut().zip(words) {
+        let damaged = || format!("the list of blocks of inode chunk {index}");
+        let value = open_word(word, seed, &damaged)?.filter(|&value| value < pm.len() / BLOCK_SIZE);
+        *block = Block(value.ok_or_else(|| Error::corrupt(damaged()))?);
+    }
+    Ok(blocks)
 }
 
 fn bit_of(number: u64) -> (usize, u64) {

@@ -144,3 +144,38 @@ fn everything_survives_unmount_and_crash() {
     verify(&fs);
     fs.unmount().unwrap();
 }
+
+/// With half of the device free but no two blocks in a row, files can still be made: their inodes are scattered.
+#[test]
+fn inodes_fit_between_scattered_blocks() {
+    let pm = Arc::new(SimPm::new(16 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).unwrap();
+    let fs = mount(&pm);
+    let root = fs.root();
+    let big = fs.create(&root, b"big", &new(FileKind::Regular)).unwrap();
+    let mut blocks = 0u64;
+    let block = [7u8; 4096];
+    let write =
+        |offset| fs.write(&big, WriteAt::Offset(offset), &[IoSlice::new(&block)], Durability::Now, now(1));
+    while write(blocks * 4096).is_ok() {
+        blocks += 1;
+    }
+    for hole in (0..blocks).step_by(2) {
+        fs.fallocate(&big, nacre_engine::FallocateMode::PunchHole, hole * 4096, 4096, now(2)).unwrap();
+    }
+    for i in 0..1500 {
+        fs.create(&root, format!("{i}").as_bytes(), &new(FileKind::Regular)).unwrap();
+    }
+    fs.abandon();
+    assert_eq!(check(&*pm, false).unwrap().problems, []);
+    let fs = mount(&pm);
+    assert_eq!(names(&fs, &fs.root()).len(), 1501);
+    let big = fs.lookup(&fs.root(), b"big").unwrap();
+    let mut byte = [0];
+    for at in [1, 2, blocks - 1] {
+        fs.read(&big, at * 4096, &mut byte, None).unwrap();
+        assert_eq!(byte[0], if at % 2 == 0 { 0 } else { 7 });
+    }
+    fs.unmount().unwrap();
+    assert_eq!(check(&*pm, false).unwrap().problems, []);
+}
