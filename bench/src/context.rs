@@ -29,14 +29,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    pub(crate) const FULL: Sizes = Sizes {
-        file: 2 << 30,
-        small_file: 64 << 20,
-        slack: 1 << 30,
-        batch: 1000,
-        few: 1000,
-        many: 1_000_000,
-    };
+    pub(crate) const FULL: Sizes =
+        Sizes { file: 2 << 30, small_file: 64 << 20, slack: 1 << 30, batch: 500, few: 1000, many: 1_000_000 };
 
     pub(crate) const QUICK: Sizes =
         Sizes { file: 16 << 20, small_file: 4 << 20, slack: 48 << 20, batch: 100, few: 100, many: 2000 };

@@ -1,7 +1,9 @@
 //! Two sides measured beside each other, in short batches that take turns.
 //!
 //! A batch is long enough that reading the clock around it costs nothing, and short enough that whatever else the
-//! machine does hits both sides alike. The figure is the median of the ratios of neighbouring batches.
+//! machine does hits both sides alike. The figure is the median of the ratios of neighbouring batches. A round in which
+//! the scheduler took the core away for another process measured that process; it does not count, unless there is no
+//! other.
 
 use std::time::{Duration, Instant};
 
@@ -25,6 +27,8 @@ pub(crate) type Side<'a> = &'a mut dyn FnMut(u64) -> Duration;
 pub(crate) struct Pairs {
     pub(crate) ours: Vec<f64>,
     pub(crate) peer: Vec<f64>,
+    /// Rounds that do not count.
+    pub(crate) disturbed: usize,
 }
 
 /// Runs both sides in turns; every other round the peer begins.
@@ -34,6 +38,7 @@ pub(crate) fn interleave(budget: Budget, operations: u64, ours: Side<'_>, peer: 
         ours(round as u64);
         peer(round as u64);
     }
+    let mut disturbed = Pairs::default();
     let begin = Instant::now();
     for round in 0..budget.rounds.1 {
         if round >= budget.rounds.0 && begin.elapsed() >= budget.time {
@@ -41,16 +46,34 @@ pub(crate) fn interleave(budget: Budget, operations: u64, ours: Side<'_>, peer: 
         }
         let turn = (budget.warm_up + round) as u64;
         let per_operation = |time: Duration| time.as_nanos() as f64 / operations as f64;
-        if round % 2 == 0 {
-            pairs.ours.push(per_operation(ours(turn)));
-            pairs.peer.push(per_operation(peer(turn)));
+        let taken_away = times_taken_away();
+        let (first, second) = if round % 2 == 0 {
+            (ours(turn), peer(turn))
         } else {
-            let theirs = per_operation(peer(turn));
-            pairs.ours.push(per_operation(ours(turn)));
-            pairs.peer.push(theirs);
-        }
+            let first = peer(turn);
+            (ours(turn), first)
+        };
+        let kept = if times_taken_away() == taken_away { &mut pairs } else { &mut disturbed };
+        kept.ours.push(per_operation(first));
+        kept.peer.push(per_operation(second));
     }
+    if pairs.ours.len() < budget.rounds.0 {
+        pairs.ours.append(&mut disturbed.ours);
+        pairs.peer.append(&mut disturbed.peer);
+    }
+    pairs.disturbed = disturbed.ours.len();
     pairs
+}
+
+/// How often the scheduler took the core away from this thread.
+fn times_taken_away() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call fills a struct of that type, and all zeros are one, too.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nivcsw
 }
 
 /// Times one batch.

@@ -63,7 +63,9 @@ pub(crate) struct Figure {
     pub(crate) spread: Option<(f64, f64)>,
     /// All time of ours over all time of the peer, rare slow batches included.
     pub(crate) total: Option<f64>,
+    /// Rounds that count, and rounds in which the scheduler ran somebody else.
     pub(crate) rounds: usize,
+    pub(crate) disturbed: usize,
     pub(crate) target: Target,
     pub(crate) verdict: Verdict,
     pub(crate) note: String,
@@ -84,6 +86,7 @@ impl Figure {
             spread: Some((quantile(&ratios, 0.1), quantile(&ratios, 0.9))),
             total: Some(pairs.total_ratio()),
             rounds: ratios.len(),
+            disturbed: pairs.disturbed,
             target,
             verdict: target.verdict(value),
             note: String::new(),
@@ -102,6 +105,7 @@ impl Figure {
             spread: None,
             total: None,
             rounds: 1,
+            disturbed: 0,
             target,
             verdict: target.verdict(value),
             note: String::new(),
@@ -141,8 +145,8 @@ pub(crate) struct Report {
 pub(crate) fn print_head(out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
-        "{:<24} {:>11} {:>11} {:>7} {:>13} {:>7} {:>8}  {:<7} note",
-        "row", "nacre", "peer", "value", "p10-p90", "total", "target", "verdict"
+        "{:<24} {:>11} {:>11} {:>7} {:>13} {:>7} {:>9} {:>8}  {:<7} note",
+        "row", "nacre", "peer", "value", "p10-p90", "total", "rounds", "target", "verdict"
     )
 }
 
@@ -156,13 +160,14 @@ pub(crate) fn print_figure(out: &mut impl Write, figure: &Figure) -> io::Result<
     };
     writeln!(
         out,
-        "{:<24} {:>11} {:>11} {:>7} {:>13} {:>7} {:>8}  {:<7} {}",
+        "{:<24} {:>11} {:>11} {:>7} {:>13} {:>7} {:>9} {:>8}  {:<7} {}",
         figure.name,
         with_unit(figure.ours, figure.unit),
         figure.peer.map_or(String::new(), |peer| with_unit(peer, figure.unit)),
         short(figure.value),
         spread,
         figure.total.map_or(String::new(), short),
+        format!("{}/{}", figure.rounds, figure.rounds + figure.disturbed),
         figure.target.text(),
         verdict,
         figure.note
@@ -189,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_figure_is_judged_by_the_median_of_the_ratios() {
-        let pairs = Pairs { ours: vec![10.0, 10.0, 90.0], peer: vec![20.0, 40.0, 30.0] };
+        let pairs = Pairs { ours: vec![10.0, 10.0, 90.0], peer: vec![20.0, 40.0, 30.0], disturbed: 0 };
         let figure = Figure::compared("x", "", Target::AtMost(0.5), &pairs);
         assert_eq!((figure.value, figure.verdict), (0.5, Verdict::Reached));
         assert_eq!(Figure::single("y", "", "s", Target::AtLeast(2.0), 1.9).verdict, Verdict::Missed);

@@ -24,10 +24,11 @@ const fn at_least(limit: f64) -> Target {
 
 /// In the order in which they are measured.
 pub(crate) const ROWS: &[Row] = &[
+    row("overwrite-1m", "1 MiB random overwrite of a 2 GiB file: library / tmpfs", at_most(0.30)),
     row("overwrite-4k", "4 KiB random overwrite of a 2 GiB file: library / tmpfs", at_most(0.50)),
     row("append-4k", "4 KiB append: library / tmpfs", at_most(0.6)),
     row("read-4k", "4 KiB random read of a 2 GiB file: library / tmpfs", at_most(0.6)),
-    row("overwrite-1m", "1 MiB random overwrite of a 2 GiB file: library / tmpfs", at_most(0.30)),
+    row("aged.overwrite-1m", "the same after each block was overwritten alone", Target::None),
     row(
         "overwrite-4k.2threads",
         "two threads on one file, disjoint overwrites: times one thread",

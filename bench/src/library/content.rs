@@ -54,7 +54,8 @@ pub(super) fn run(context: &Context, variant: Variant) -> Outcome {
     let threads = ["overwrite-4k.2threads", "read-4k.2threads"];
     let rows = ["overwrite-4k", "append-4k", "read-4k", "overwrite-1m"];
     let threaded = variant == Variant::Plain && context.wants_any(threads);
-    if !threaded && !rows.iter().any(|row| context.wants(&name(row))) {
+    let aged = variant == Variant::Plain && context.wants("aged.overwrite-1m");
+    if !threaded && !aged && !rows.iter().any(|row| context.wants(&name(row))) {
         return Ok(());
     }
     let huge = variant == Variant::Huge;
@@ -73,6 +74,10 @@ pub(super) fn run(context: &Context, variant: Variant) -> Outcome {
         size,
     };
     both.fill()?;
+    if context.wants(&name("overwrite-1m")) {
+        both.overwrite(context, &name("overwrite-1m"), MEBIBYTE)?;
+    }
+    both.age()?;
     if context.wants(&name("overwrite-4k")) {
         both.overwrite(context, &name("overwrite-4k"), BLOCK)?;
     }
@@ -82,8 +87,8 @@ pub(super) fn run(context: &Context, variant: Variant) -> Outcome {
     if context.wants(&name("read-4k")) {
         both.read(context, &name("read-4k"))?;
     }
-    if context.wants(&name("overwrite-1m")) {
-        both.overwrite(context, &name("overwrite-1m"), MEBIBYTE)?;
+    if aged {
+        both.overwrite(context, "aged.overwrite-1m", MEBIBYTE)?;
     }
     if threaded {
         threads::content(context, &both)?;
@@ -115,19 +120,25 @@ fn batch(context: &Context, unit: usize) -> u64 {
 }
 
 impl Both {
-    /// Writes the file in large pieces, then every block once at random: from then on it is as any old file.
+    /// Writes the file in large pieces.
     fn fill(&self) -> Outcome {
         let data = buffer(MEBIBYTE);
         for offset in (0..self.size).step_by(MEBIBYTE) {
             self.ours.write_at(&data, offset)?;
             pwrite(&self.peer, &data, offset)?;
         }
+        Ok(())
+    }
+
+    /// Overwrites every block once at random: from then on the file is shattered as any old file.
+    fn age(&self) -> Outcome {
+        let data = buffer(BLOCK);
         let mut blocks: Vec<u64> = (0..self.size / BLOCK as u64).collect();
         blocks.shuffle(&mut SmallRng::seed_from_u64(1));
         for block in blocks {
             let offset = block * BLOCK as u64;
-            self.ours.write_at(&data[..BLOCK], offset)?;
-            pwrite(&self.peer, &data[..BLOCK], offset)?;
+            self.ours.write_at(&data, offset)?;
+            pwrite(&self.peer, &data, offset)?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use rand::{Rng, SeedableRng};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::context::{Context, Outcome};
+use crate::library::content::BLOCK;
 use crate::library::{file_system, open_directory, threads};
 use crate::measure::{Side, interleave, timed};
 use crate::report::Figure;
@@ -115,7 +116,7 @@ impl Roots {
     /// Renames there in one round and back in the next.
     fn rename(&self, context: &Context, row: &str, one: &Names, other: &Names) -> Outcome {
         let root = self.peer.as_fd();
-        names_exist(self, one);
+        self.create_all(one);
         fn turn<'a>(round: u64, one: &'a Names, other: &'a Names) -> (&'a Names, &'a Names) {
             if round % 2 == 0 { (one, other) } else { (other, one) }
         }
@@ -176,17 +177,15 @@ impl Roots {
     }
 }
 
-fn names_exist(roots: &Roots, names: &Names) {
-    roots.create_all(names);
-}
-
 pub(super) fn run(context: &Context) -> Outcome {
     let rows = ["create", "unlink", "rename", "rename-across", "stat", "stat-million", "create.2threads"];
     if !context.wants_any(rows) {
         return Ok(());
     }
     let (device, beside) = (context.place.tmpfs("pm", false)?, context.place.tmpfs("peer", false)?);
-    let fs = file_system(&device.path().join("device"), context.sizes.slack)?;
+    // The format holds an inode for each block.
+    let size = context.sizes.slack + context.sizes.many * BLOCK as u64;
+    let fs = file_system(&device.path().join("device"), size)?;
     let roots = Roots { fs, peer: open_directory(beside.path())? };
     roots.make_dir("dir")?;
     roots.make_dir("other")?;
