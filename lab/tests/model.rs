@@ -184,12 +184,13 @@ impl Subject for Log {
     }
 
     fn tolerance(&self) -> Tolerance {
-        Tolerance::NONE
+        // An inode without links is reclaimed by the next change of a name, or in the background.
+        Tolerance { exact_stale: false, ..Tolerance::NONE }
     }
 
     fn tolerance_after_crash(&self) -> Tolerance {
         // atime, and ctime as a changed link count sets it, are kept in DRAM and written down lazily.
-        Tolerance { exact_atime: false, exact_ctime: false, ..Tolerance::NONE }
+        Tolerance { exact_atime: false, exact_ctime: false, ..self.tolerance() }
     }
 }
 

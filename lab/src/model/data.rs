@@ -185,18 +185,17 @@ impl State {
         let inode = self.get(number);
         let blocks = inode.blocks()?;
         let size = inode.attr.size;
-        let offset = match at {
-            WriteAt::Offset(offset) => offset,
-            WriteAt::End => size,
+        let (offset, appends) = match at {
+            WriteAt::Offset(offset) => (offset, false),
+            WriteAt::End => (size, true),
         };
-        let into_the_past = inode.has_flag(Attr::APPEND_ONLY) && offset < size;
-        if inode.has_flag(Attr::IMMUTABLE) || into_the_past {
+        if inode.has_flag(Attr::IMMUTABLE) || (inode.has_flag(Attr::APPEND_ONLY) && !appends) {
             return Err(Kind::NotPermitted.into());
         }
+        let end = end_of(offset, bytes.len() as u64)?;
         if bytes.is_empty() {
             return Ok(offset);
         }
-        let end = end_of(offset, bytes.len() as u64)?;
         let new =
             pieces(offset, bytes.len() as u64).filter(|(block, ..)| !blocks.contains_key(block)).count();
         self.check_space(new as u64)?;

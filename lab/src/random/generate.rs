@@ -8,6 +8,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::op::{NAMES, Op, Path, SLOTS, Who};
+use super::tree::Guess;
 
 /// What a sequence is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,12 @@ pub enum Profile {
 
 /// A sequence of so many operations; the same for the same seed. Mounts come in only when `mounts` says so.
 pub fn sequence(seed: u64, profile: Profile, length: usize, mounts: bool) -> Vec<Op> {
-    let mut generator = Generator { rng: SmallRng::seed_from_u64(seed), profile };
+    let mut generator = Generator {
+        rng: SmallRng::seed_from_u64(seed),
+        profile,
+        guess: Guess::default(),
+        flags_to_clear: None,
+    };
     let mut ops = Vec::with_capacity(length);
     if profile == Profile::OneFile {
         ops.push(Op::Create {
@@ -37,7 +43,16 @@ pub fn sequence(seed: u64, profile: Profile, length: usize, mounts: bool) -> Vec
         if mounts && generator.rng.random_ratio(1, 150) {
             ops.push(if generator.rng.random() { Op::Remount } else { Op::Crash });
         }
-        ops.push(generator.op());
+        let op = match generator.flags_to_clear.take() {
+            Some((node, 0)) => Op::SetAttr { node, change: SetAttr { flags: Some(0), ..SetAttr::default() } },
+            Some((node, steps)) => {
+                generator.flags_to_clear = Some((node, steps - 1));
+                generator.op()
+            }
+            None => generator.op(),
+        };
+        generator.guess.note(&op);
+        ops.push(op);
     }
     ops
 }
@@ -45,6 +60,9 @@ pub fn sequence(seed: u64, profile: Profile, length: usize, mounts: bool) -> Vec
 struct Generator {
     rng: SmallRng,
     profile: Profile,
+    guess: Guess,
+    /// Where flags were set that soon have to go, or nothing could be changed any more; and after how many steps.
+    flags_to_clear: Option<(Who, u32)>,
 }
 
 impl Generator {
@@ -65,7 +83,28 @@ impl Generator {
         *choices.choose(&mut self.rng).expect("a choice")
     }
 
+    /// Mostly a path at which something should be.
     fn path(&mut self) -> Path {
+        match (self.rng.random_range(0..10), self.guess.any(&mut self.rng)) {
+            (0..8, Some(path)) => path,
+            (8, _) => self.new_path(),
+            _ => self.any_path(),
+        }
+    }
+
+    /// Mostly a path in a directory that should be there.
+    fn new_path(&mut self) -> Path {
+        if self.rng.random_ratio(1, 10) {
+            return self.any_path();
+        }
+        let mut path =
+            if self.rng.random_ratio(1, 3) { Path(Vec::new()) } else { self.guess.directory(&mut self.rng) };
+        path.0.truncate(5);
+        path.0.push(self.name());
+        path
+    }
+
+    fn any_path(&mut self) -> Path {
         let depth = self.pick(&[1, 1, 1, 2, 2, 3]);
         Path((0..depth).map(|_| self.name()).collect())
     }
@@ -96,9 +135,12 @@ impl Generator {
             4 => Op::HoldById { slot: self.slot() },
             5..13 => self.create(),
             13 => Op::CreateUnnamed { slot: self.slot() },
-            14..17 => Op::Link { node: self.who(), path: self.path() },
-            17..20 => Op::Unlink { path: self.path() },
-            20..22 => Op::Rmdir { path: self.path() },
+            14..17 => Op::Link { node: self.who(), path: self.new_path() },
+            17..20 => Op::Unlink { path: self.file_path() },
+            20..22 => {
+                let directory = self.guess.directory(&mut self.rng);
+                Op::Rmdir { path: if self.rng.random_ratio(2, 3) { directory } else { self.path() } }
+            }
             22..29 => self.rename(),
             29..32 => Op::ReadDir { dir: self.who(), piece: self.pick(&[1, 2, 3, 100]) },
             32 => Op::ReadLink { node: self.who() },
@@ -108,6 +150,8 @@ impl Generator {
 
     fn create(&mut self) -> Op {
         let kind = self.pick(&[
+            FileKind::Regular,
+            FileKind::Regular,
             FileKind::Regular,
             FileKind::Regular,
             FileKind::Regular,
@@ -137,7 +181,8 @@ impl Generator {
             RenameMode::Exchange,
             RenameMode::Exchange,
         ]);
-        Op::Rename { from: self.path(), to: self.path(), mode }
+        let to = if self.rng.random() { self.new_path() } else { self.path() };
+        Op::Rename { from: self.path(), to, mode }
     }
 
     /// Offsets near the edges of blocks more often than others, and sometimes very far.
@@ -167,8 +212,25 @@ impl Generator {
         }
     }
 
+    /// Mostly the path of something that should exist and be no directory.
+    fn file_path(&mut self) -> Path {
+        match self.guess.file(&mut self.rng) {
+            Some(path) if self.rng.random_ratio(2, 3) => path,
+            _ => self.path(),
+        }
+    }
+
+    /// Mostly something that should have content.
+    fn file(&mut self) -> Who {
+        if self.profile == Profile::Tree && self.rng.random_ratio(2, 3) {
+            Who::Path(self.file_path())
+        } else {
+            self.who()
+        }
+    }
+
     fn content_op(&mut self) -> Op {
-        let node = self.who();
+        let node = self.file();
         match self.rng.random_range(0..32) {
             0..11 => Op::Write {
                 node,
@@ -253,8 +315,11 @@ impl Generator {
                 7 => change.atime = Some(time(self).min(Timestamp::new(900_000, 0))),
                 8 => change.mtime = Some(time(self)),
                 9 => change.size = Some(self.size()),
-                // Flags come off sooner than they come on, or soon nothing can be changed any more.
-                _ => change.flags = Some(self.pick(&[0, 0, 0, 0, Attr::IMMUTABLE, Attr::APPEND_ONLY])),
+                _ if self.flags_to_clear.is_none() => {
+                    change.flags = Some(self.pick(&[Attr::IMMUTABLE, Attr::APPEND_ONLY]));
+                    self.flags_to_clear = Some((node.clone(), self.rng.random_range(0..12)));
+                }
+                _ => change.flags = Some(0),
             }
         }
         Op::SetAttr { node, change }

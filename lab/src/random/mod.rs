@@ -9,6 +9,7 @@ mod generate;
 mod op;
 mod run;
 mod shrink;
+mod tree;
 mod world;
 
 pub use generate::{Profile, sequence};

@@ -8,15 +8,15 @@ use nacre_engine::{FallocateMode, FileKind, RenameMode, SeekTo, SetAttr, XattrMo
 pub(super) const SLOTS: u8 = 6;
 
 /// How many names there are.
-pub(super) const NAMES: u8 = 9;
+pub(super) const NAMES: u8 = 14;
 
 /// The name with this index; the last one is longer than a name may be.
 pub(super) fn name(index: u8) -> Vec<u8> {
     match index {
-        0..=4 => vec![b'a' + index],
-        5 => b"a name of forty bytes, which is not short".to_vec(),
-        6 => vec![b'l'; 255],
-        7 => b"\xff any \n\x01 byte".to_vec(),
+        0..=9 => vec![b'a' + index],
+        10 => b"a name of forty bytes, which is not short".to_vec(),
+        11 => vec![b'l'; 255],
+        12 => b"\xff any \n\x01 byte".to_vec(),
         _ => vec![b't'; 256],
     }
 }
@@ -29,10 +29,10 @@ impl fmt::Debug for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for index in &self.0 {
             match index {
-                5 => write!(f, "/<40 bytes>")?,
-                6 => write!(f, "/<255 bytes>")?,
-                7 => write!(f, "/<any bytes>")?,
-                8 => write!(f, "/<256 bytes>")?,
+                10 => write!(f, "/<40 bytes>")?,
+                11 => write!(f, "/<255 bytes>")?,
+                12 => write!(f, "/<any bytes>")?,
+                13 => write!(f, "/<256 bytes>")?,
                 index => write!(f, "/{}", char::from(b'a' + index))?,
             }
         }

@@ -57,12 +57,19 @@ pub struct Tolerance {
     pub exact_allocation: bool,
     /// Data and holes are where the model has them.
     pub exact_holes: bool,
+    /// What is gone cannot be held by its number any more (false where it can until it is reclaimed, a moment later).
+    pub exact_stale: bool,
 }
 
 impl Tolerance {
     /// As exact as can be.
-    pub const NONE: Tolerance =
-        Tolerance { exact_atime: true, exact_ctime: true, exact_allocation: true, exact_holes: true };
+    pub const NONE: Tolerance = Tolerance {
+        exact_atime: true,
+        exact_ctime: true,
+        exact_allocation: true,
+        exact_holes: true,
+        exact_stale: true,
+    };
 }
 
 /// The attributes that must agree: all but number, change counter, and the size of a directory.
@@ -258,8 +265,10 @@ impl<'a, L: Data + Extents> World<'a, L> {
             }
             Op::ReadDir { piece, .. } => self.read_dir(&node, *piece),
             Op::ReadLink { .. } => self.fs.read_link(&node).map(Answer::Bytes),
-            // What is above the directory of this world is not the model's business.
-            Op::Parent { .. } if self.fs.id(&node) == self.fs.id(&self.root) => Ok(Answer::Done),
+            // What is above the directory of this world is not the model's business, nor what was above a removed one.
+            Op::Parent { .. } if self.fs.id(&node) == self.fs.id(&self.root) || self.is_removed(&node)? => {
+                Ok(Answer::Done)
+            }
             Op::Parent { .. } => self.fs.parent(&node).and_then(|parent| self.shown(&parent)),
             Op::GetAttr { .. } => self.shown(&node),
             Op::SetAttr { change, .. } => self.set_attr(&node, change, now),
@@ -310,6 +319,10 @@ impl<'a, L: Data + Extents> World<'a, L> {
             Op::Sync { .. } => self.fs.sync(node).map(|()| Answer::Done),
             _ => unreachable!("every other operation has been handled"),
         }
+    }
+
+    fn is_removed(&self, node: &L::Node) -> Result<bool, Error> {
+        Ok(self.fs.getattr(node)?.links == 0)
     }
 
     fn shown(&self, node: &L::Node) -> Result<Answer, Error> {
