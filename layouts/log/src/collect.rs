@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
 use crate::blockmap::Piece;
-use crate::commit::{Log, NO_PAGE, Owner, Page, dentry_name, is_negative, write_page};
+use crate::commit::{Log, NO_PAGE, NOT_LISTED, Owner, Page, dentry_name, is_negative, write_page};
 use crate::format::{
     EntryHeader, LINE, PAGE_LINES, TransactionEntry, WriteEntry, entry_checksum, flag, kind, place, seal_word,
 };
@@ -71,8 +71,11 @@ impl Log {
     }
 
     fn drop_dead_pages<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
-        for page in std::mem::take(&mut self.dead) {
+        let mut next = std::mem::replace(&mut self.dead, NO_PAGE);
+        while next != NO_PAGE {
+            let page = next;
             let entry = self.pages[page as usize];
+            next = std::mem::replace(&mut self.pages[page as usize].next_dead, NOT_LISTED);
             let in_log = entry.block.0 != 0 && page != self.tail && entry.live == 0;
             if in_log && (entry.negatives == 0 || page == self.head) {
                 self.replace_pages(fs, inode, page, page, &[])?;
@@ -243,7 +246,8 @@ impl Log {
                 previous: at,
                 ..EMPTY_PAGE
             };
-            let index = self.take_page_slot(page);
+            let index = self.take_slot(page);
+            self.page_count += 1;
             self.set_next(at, index);
             new.push(index);
             at = index;
@@ -281,7 +285,8 @@ impl Log {
             let next = self.pages[page as usize].next;
             fs.alloc.free(Run { start: self.pages[page as usize].block, len: 1 });
             self.pages[page as usize].block = Block(0);
-            self.free_pages.push(page);
+            self.pages[page as usize].next = self.free_slot;
+            self.free_slot = page;
             self.page_count -= 1;
             if self.collect_from == Some(page) {
                 self.collect_from = Some(behind);
@@ -290,22 +295,6 @@ impl Log {
                 return;
             }
             page = next;
-        }
-    }
-
-    /// A slot for a page that is not in the list yet. Slots of pages that are being replaced are not reused here: what
-    /// refers to them still has to be moved.
-    fn take_page_slot(&mut self, page: Page) -> u32 {
-        self.page_count += 1;
-        match self.free_pages.pop() {
-            Some(index) => {
-                self.pages[index as usize] = page;
-                index
-            }
-            None => {
-                self.pages.push(page);
-                self.pages.len() as u32 - 1
-            }
         }
     }
 
@@ -502,4 +491,5 @@ const EMPTY_PAGE: Page = Page {
     negatives: 0,
     previous: NO_PAGE,
     next: NO_PAGE,
+    next_dead: NOT_LISTED,
 };

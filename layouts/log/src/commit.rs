@@ -37,6 +37,9 @@ pub(crate) const INLINE: Owner = u32::MAX - 8;
 /// No page.
 pub(crate) const NO_PAGE: u32 = u32::MAX;
 
+/// Not in the list of dead pages.
+pub(crate) const NOT_LISTED: u32 = u32::MAX - 1;
+
 /// One page of a log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Page {
@@ -50,7 +53,10 @@ pub(crate) struct Page {
     /// what they take away.
     pub(crate) negatives: u16,
     pub(crate) previous: u32,
+    /// The page behind it, or, of a slot that is not in use, the next such slot.
     pub(crate) next: u32,
+    /// The next page of the list of dead pages, [`NOT_LISTED`] when it is not in that list.
+    pub(crate) next_dead: u32,
 }
 
 /// The use of one of the inode's lines.
@@ -73,9 +79,9 @@ pub(crate) struct Log {
     /// The first page, [`NO_PAGE`] while the entries are in the inode.
     pub(crate) head: u32,
     pub(crate) tail: u32,
-    /// Pages by owner; those that were given back are in `free_pages`.
+    /// Pages by owner; slots that are not in use are chained from `free_slot`.
     pub(crate) pages: Vec<Page>,
-    pub(crate) free_pages: Vec<u32>,
+    pub(crate) free_slot: u32,
     pub(crate) inline: [InlineLine; INLINE_LINES],
     /// Where the last attribute entry is, and its sequence number.
     pub(crate) last_attr: Option<(Owner, u64)>,
@@ -84,8 +90,8 @@ pub(crate) struct Log {
     pub(crate) last_touch: Option<(Owner, u64)>,
     /// The greatest transaction in this log.
     pub(crate) last_transaction: u64,
-    /// Pages without a live entry that collection has not looked at.
-    pub(crate) dead: Vec<u32>,
+    /// First of the pages without a live entry that collection has not looked at.
+    pub(crate) dead: u32,
     /// Collection of half-dead pages starts when the log has this many pages.
     pub(crate) collect_at: u32,
     /// Number of pages.
@@ -108,12 +114,12 @@ impl Default for Log {
             head: NO_PAGE,
             tail: NO_PAGE,
             pages: Vec::new(),
-            free_pages: Vec::new(),
+            free_slot: NO_PAGE,
             inline: [InlineLine::default(); INLINE_LINES],
             last_attr: None,
             last_touch: None,
             last_transaction: 0,
-            dead: Vec::new(),
+            dead: NO_PAGE,
             collect_at: MIN_COLLECTED_PAGES,
             page_count: 0,
             collect_from: None,
@@ -401,8 +407,29 @@ impl Log {
         debug_assert!(u64::from(*live) >= count, "owner {owner:#x} has {live} references, {count} go");
         *live = live.saturating_sub(count as u32);
         if *live == 0 && owner < INLINE && owner != self.tail {
-            self.dead.push(owner);
+            self.note_dead(owner);
         }
+    }
+
+    /// Takes a page into the list of dead ones.
+    pub(crate) fn note_dead(&mut self, page: u32) {
+        let entry = &mut self.pages[page as usize];
+        if entry.next_dead == NOT_LISTED {
+            entry.next_dead = self.dead;
+            self.dead = page;
+        }
+    }
+
+    /// Puts a page into a slot.
+    pub(crate) fn take_slot(&mut self, page: Page) -> u32 {
+        if self.free_slot == NO_PAGE {
+            self.pages.push(page);
+            return self.pages.len() as u32 - 1;
+        }
+        let index = self.free_slot;
+        self.free_slot = self.pages[index as usize].next;
+        self.pages[index as usize] = page;
+        index
     }
 
     /// Neighbouring lines of the inode that can be written, `count` of them.
@@ -504,6 +531,7 @@ impl Log {
             negatives: 0,
             previous: self.tail,
             next: NO_PAGE,
+            next_dead: NOT_LISTED,
         };
         let linked = write_page(fs, inode, &page, 0, lines)
             .and_then(|after| self.link(fs, inode, self.tail, Some(run.start), after));
@@ -520,23 +548,14 @@ impl Log {
 
     /// Takes a page into the list, at the end.
     pub(crate) fn insert_page(&mut self, page: Page) -> u32 {
-        let index = match self.free_pages.pop() {
-            Some(index) => {
-                self.pages[index as usize] = page;
-                index
-            }
-            None => {
-                self.pages.push(page);
-                self.pages.len() as u32 - 1
-            }
-        };
+        let index = self.take_slot(page);
         self.page_count += 1;
         if self.tail == NO_PAGE {
             self.head = index;
         } else {
             self.pages[self.tail as usize].next = index;
             if self.pages[self.tail as usize].live == 0 {
-                self.dead.push(self.tail);
+                self.note_dead(self.tail);
             }
         }
         self.tail = index;
@@ -571,9 +590,7 @@ impl Log {
 
     /// Bytes of DRAM beside its own struct.
     pub(crate) fn heap_bytes(&self) -> u64 {
-        (self.pages.capacity() * size_of::<Page>()
-            + self.free_pages.capacity() * 4
-            + self.dead.capacity() * 4) as u64
+        (self.pages.capacity() * size_of::<Page>()) as u64
     }
 
     /// All blocks of the log, for giving them back.

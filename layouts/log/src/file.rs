@@ -22,7 +22,7 @@ use crate::blockmap::{BlockMap, Piece};
 use crate::commit::{Batch, INLINE, Log, NO_PAGE, commit};
 use crate::format::{MAX_FILE_SIZE, WriteEntry, kind, place};
 use crate::fs::Shared;
-use crate::inode::{Inode, Trim};
+use crate::inode::{Inode, NO_TRIM};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 /// Times that a write prepares without the log's lock before it prepares under it.
@@ -220,8 +220,8 @@ impl<P: Pm> Shared<P> {
                 }
             }
         }
-        let mut trim = inode.extend.lock();
-        self.finish_trim(inode, &mut trim);
+        let extend = inode.extend.lock();
+        self.finish_trim(inode, &extend);
         let size = inode.size();
         let offset = match at {
             WriteAt::Offset(offset) => offset,
@@ -502,8 +502,11 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Frees the blocks that a truncation left behind.
-    pub(crate) fn finish_trim(&self, inode: &Inode, trim: &mut Trim) {
-        let Some(first) = trim.0.take() else { return };
+    pub(crate) fn finish_trim(&self, inode: &Inode, _extend: &MutexGuard<'_, ()>) {
+        let first = inode.trim.load(Ordering::Acquire);
+        if first == NO_TRIM {
+            return;
+        }
         let Ok(map) = inode.file() else { return };
         let mut freed = Vec::new();
         {
@@ -515,7 +518,7 @@ impl<P: Pm> Shared<P> {
                 log.release(piece.owner, piece.len);
                 freed.push(piece);
             });
-            inode.trimming.store(false, Ordering::Release);
+            inode.trim.store(NO_TRIM, Ordering::Release);
         }
         for piece in freed {
             inode.blocks.fetch_sub(piece.len, Ordering::Relaxed);

@@ -221,8 +221,8 @@ impl<P: Pm> Shared<P> {
         let waiting = std::mem::take(&mut *self.trims.lock());
         for inode in waiting {
             // Whoever holds the lock changes the size, and trims first.
-            if let Some(mut trim) = inode.extend.try_lock() {
-                self.finish_trim(&inode, &mut trim);
+            if let Some(extend) = inode.extend.try_lock() {
+                self.finish_trim(&inode, &extend);
             }
         }
     }

@@ -14,7 +14,9 @@ use parking_lot::{Mutex, RwLock};
 use crate::blockmap::BlockMap;
 use crate::commit::Log;
 use crate::directory::Directory;
-use crate::xattr::XattrIndex;
+use crate::format::RawInode;
+use crate::scan::LogSource;
+use crate::xattr::XattrSlot;
 
 /// The attributes that an attribute entry carries, without the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,6 +29,22 @@ pub(crate) struct Attributes {
     pub(crate) atime: Timestamp,
     pub(crate) mtime: Timestamp,
     pub(crate) ctime: Timestamp,
+}
+
+impl Attributes {
+    /// The attributes that an inode is made with.
+    pub(crate) fn first(raw: &RawInode, btime: Timestamp) -> Attributes {
+        Attributes {
+            mode: raw.mode,
+            policy: raw.policy,
+            uid: raw.uid,
+            gid: raw.gid,
+            flags: raw.flags,
+            atime: btime,
+            mtime: btime,
+            ctime: btime,
+        }
+    }
 }
 
 /// What an inode contains.
@@ -72,20 +90,20 @@ pub(crate) struct Inode {
     pub(crate) cached_changed: AtomicBool,
     /// Seconds of atime, for the once-a-day rule of relatime.
     pub(crate) atime_secs: AtomicI64,
-    /// `extend` holds a trim.
-    pub(crate) trimming: AtomicBool,
+    /// Blocks from this one on are beyond the size and still to be freed by a truncation; [`NO_TRIM`] when there are
+    /// none. Changed by who holds `extend`.
+    pub(crate) trim: AtomicU64,
     /// No change of size is under way while this is held; see `file`.
-    pub(crate) extend: Mutex<Trim>,
+    pub(crate) extend: Mutex<()>,
     pub(crate) log: Mutex<Log>,
     pub(crate) attr: RwLock<Attributes>,
-    pub(crate) xattrs: Mutex<Option<Box<XattrIndex>>>,
+    pub(crate) xattrs: XattrSlot,
     pub(crate) body: Body,
     pub(crate) graveyard: Arc<Graveyard>,
 }
 
-/// Blocks beyond the size that a truncation has still to free, from this block on.
-#[derive(Debug, Default)]
-pub(crate) struct Trim(pub(crate) Option<u64>);
+/// No truncation has blocks to free.
+pub(crate) const NO_TRIM: u64 = u64::MAX;
 
 /// Inodes without links whose last holder went away and that nobody has reclaimed yet. Bounded by the number of
 /// inodes.
@@ -136,7 +154,73 @@ impl Graveyard {
     }
 }
 
+/// What a log says about an inode, beside its attributes.
+pub(crate) struct Contents {
+    pub(crate) body: Body,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) log: Log,
+    pub(crate) xattrs: XattrSlot,
+}
+
 impl Inode {
+    /// An inode in DRAM, held by nobody.
+    pub(crate) fn new(
+        source: LogSource,
+        raw: &RawInode,
+        kind: FileKind,
+        btime: Timestamp,
+        attributes: Attributes,
+        contents: Contents,
+        graveyard: &Arc<Graveyard>,
+    ) -> Inode {
+        let due = attributes.atime <= attributes.mtime || attributes.atime <= attributes.ctime;
+        Inode {
+            number: source.number,
+            generation: source.generation,
+            kind,
+            seed: source.seed,
+            rdev: raw.rdev,
+            btime,
+            address: source.address,
+            holds: AtomicU32::new(0),
+            links: AtomicU32::new(if kind == FileKind::Directory { 1 } else { raw.links }),
+            size: AtomicU64::new(contents.size),
+            blocks: AtomicU64::new(contents.blocks),
+            flags: AtomicU32::new(attributes.flags),
+            unnamed: AtomicBool::new(false),
+            change: AtomicU64::new(contents.log.next_sequence),
+            atime_due: AtomicBool::new(due),
+            lazy: AtomicBool::new(false),
+            trim: AtomicU64::new(NO_TRIM),
+            cached_changed: AtomicBool::new(false),
+            atime_secs: AtomicI64::new(attributes.atime.secs),
+            extend: Mutex::new(()),
+            log: Mutex::new(contents.log),
+            attr: RwLock::new(attributes),
+            xattrs: contents.xattrs,
+            body: contents.body,
+            graveyard: Arc::clone(graveyard),
+        }
+    }
+
+    /// An inode that was just made, whose log is empty.
+    pub(crate) fn new_empty(
+        source: LogSource,
+        raw: &RawInode,
+        kind: FileKind,
+        btime: Timestamp,
+        graveyard: &Arc<Graveyard>,
+    ) -> Inode {
+        let body = match kind {
+            FileKind::Directory => Body::Directory(Box::new(Directory::new(raw.parent))),
+            FileKind::Regular | FileKind::Symlink => Body::File(BlockMap::default()),
+            _ => Body::Special,
+        };
+        let contents = Contents { body, size: 0, blocks: 0, log: Log::default(), xattrs: Mutex::new(None) };
+        Inode::new(source, raw, kind, btime, Attributes::first(raw, btime), contents, graveyard)
+    }
+
     pub(crate) fn id(&self) -> InodeId {
         InodeId { number: self.number, generation: self.generation, volume: 0 }
     }
@@ -165,9 +249,9 @@ impl Inode {
         self.size.load(Ordering::Acquire)
     }
 
-    /// A truncation has not yet freed what it took away, or a change of size is under way.
+    /// A truncation has not yet freed what it took away.
     pub(crate) fn trim_is_pending(&self) -> bool {
-        self.trimming.load(Ordering::Acquire)
+        self.trim.load(Ordering::Acquire) != NO_TRIM
     }
 
     pub(crate) fn links(&self) -> u32 {

@@ -1,21 +1,20 @@
 //! Builds an inode in DRAM from its log.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
 use nacre_engine::{BLOCK_SIZE, Error, FileKind, Result, Timestamp};
 use nacre_media::Pm;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::blockmap::BlockMap;
 use crate::collect::GROWTH;
-use crate::commit::{INLINE, Log, NO_PAGE, Owner, Page};
+use crate::commit::{INLINE, Log, NO_PAGE, NOT_LISTED, Owner, Page};
 use crate::directory::{Directory, NameHash, Slot};
 use crate::format::{
     AttrEntry, DENTRY_NAME_OFFSET, DentryEntry, HoleEntry, MAX_FILE_SIZE, RawInode, RemoveEntry,
     SYMLINK_TARGET_OFFSET, SymlinkEntry, WriteEntry, XattrEntry, flag, kind, place,
 };
-use crate::inode::{Attributes, Body, Graveyard, Inode, Trim};
+use crate::inode::{Attributes, Body, Contents, Graveyard, Inode};
 use crate::scan::{Ending, Entry, LogSource, Scan, Spot, scan_log};
 use crate::xattr;
 
@@ -86,16 +85,7 @@ pub(crate) fn load_inode(
         number,
         hash_seed: context.hash_seed,
         kind,
-        attributes: Attributes {
-            mode: raw.mode,
-            policy: raw.policy,
-            uid: raw.uid,
-            gid: raw.gid,
-            flags: raw.flags,
-            atime: btime,
-            mtime: btime,
-            ctime: btime,
-        },
+        attributes: Attributes::first(raw, btime),
         size: 0,
         blocks: 0,
         map: BlockMap::default(),
@@ -291,36 +281,9 @@ impl Builder<'_> {
             FileKind::Regular => Body::File(self.map),
             _ => Body::Special,
         };
-        let links = if self.kind == FileKind::Directory { 1 } else { raw.links };
-        let due =
-            self.attributes.atime <= self.attributes.mtime || self.attributes.atime <= self.attributes.ctime;
-        let inode = Inode {
-            number: self.number,
-            generation: raw.generation,
-            kind: self.kind,
-            seed: self.source.seed,
-            rdev: raw.rdev,
-            btime,
-            address: self.source.address,
-            holds: AtomicU32::new(0),
-            links: AtomicU32::new(links),
-            size: AtomicU64::new(self.size),
-            blocks: AtomicU64::new(self.blocks),
-            change: AtomicU64::new(self.log.next_sequence),
-            atime_due: AtomicBool::new(due),
-            lazy: AtomicBool::new(false),
-            unnamed: AtomicBool::new(false),
-            flags: AtomicU32::new(self.attributes.flags),
-            cached_changed: AtomicBool::new(false),
-            trimming: AtomicBool::new(false),
-            atime_secs: AtomicI64::new(self.attributes.atime.secs),
-            extend: Mutex::new(Trim::default()),
-            log: Mutex::new(self.log),
-            attr: RwLock::new(self.attributes),
-            xattrs: self.xattrs,
-            body,
-            graveyard: Arc::clone(graveyard),
-        };
+        let contents =
+            Contents { body, size: self.size, blocks: self.blocks, log: self.log, xattrs: self.xattrs };
+        let inode = Inode::new(*self.source, raw, self.kind, btime, self.attributes, contents, graveyard);
         Loaded { inode, scan, children }
     }
 
@@ -342,9 +305,14 @@ impl Builder<'_> {
             log.head = 0;
             log.page_count = scan.pages.len() as u32;
             log.tail = scan.pages.len() as u32 - 1;
-            log.dead.clear();
             let tail = log.tail;
-            log.dead.extend((0..tail).filter(|&page| log.pages[page as usize].live == 0));
+            log.dead = NO_PAGE;
+            for page in 0..tail {
+                log.pages[page as usize].next_dead = NOT_LISTED;
+                if log.pages[page as usize].live == 0 {
+                    log.note_dead(page);
+                }
+            }
             log.collect_at = log.collect_at.max(log.page_count * GROWTH);
         }
     }
@@ -359,6 +327,7 @@ fn empty_page() -> Page {
         negatives: 0,
         previous: NO_PAGE,
         next: NO_PAGE,
+        next_dead: NOT_LISTED,
     }
 }
 

@@ -209,7 +209,11 @@ impl<P: Pm> Shared<P> {
             ending: Ending::Clean,
             drop_last: false,
         };
-        let inode = load_inode(&*self.pm, source, &raw, &context)?.inode;
+        let inode = if lines.is_empty() {
+            Inode::new_empty(source, &raw, new.kind, new.now.clamped(), &self.graveyard)
+        } else {
+            load_inode(&*self.pm, source, &raw, &context)?.inode
+        };
         for &(name, value) in new.xattrs {
             if let Err(error) =
                 self.set_xattr(&inode, name, value, nacre_engine::XattrMode::Set, None, new.now)

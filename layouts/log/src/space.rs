@@ -8,6 +8,7 @@ use nacre_engine::{
     SeekTo, SetAttr, Timestamp,
 };
 use nacre_media::{Durable, Flushed, Pm};
+use parking_lot::MutexGuard;
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::{BlockMap, Piece};
@@ -15,7 +16,7 @@ use crate::commit::{Batch, Log, commit};
 use crate::file::{Change, Changes, is_written};
 use crate::format::{AttrEntry, MAX_FILE_SIZE, flag, kind, place};
 use crate::fs::Shared;
-use crate::inode::{Attributes, Body, Inode, Trim};
+use crate::inode::{Attributes, Body, Inode};
 
 /// A truncation that frees more blocks leaves that to the background.
 const TRIM_AT_ONCE: u64 = 512;
@@ -46,8 +47,8 @@ impl<P: Pm> Shared<P> {
         if size > MAX_FILE_SIZE {
             return Err(Error::new(Kind::FileTooBig));
         }
-        let mut trim = inode.extend.lock();
-        self.finish_trim(inode, &mut trim);
+        let extend = inode.extend.lock();
+        self.finish_trim(inode, &extend);
         let mut log = inode.log.lock();
         let old = inode.size();
         let attributes = changed_attributes(inode, change, now, true);
@@ -57,20 +58,19 @@ impl<P: Pm> Shared<P> {
         self.commit_attributes(inode, &mut log, attributes, size, truncates, after)?;
         drop(log);
         if size < old {
-            self.trim_from(inode, &mut trim, size.div_ceil(BLOCK_SIZE));
+            self.trim_from(inode, &extend, size.div_ceil(BLOCK_SIZE));
         }
         Ok(())
     }
 
     /// Frees the blocks from `first` on, at once when they are few.
-    fn trim_from(&self, inode: &Arc<Inode>, trim: &mut Trim, first: u64) {
-        trim.0 = Some(first);
-        inode.trimming.store(true, Ordering::Release);
+    fn trim_from(&self, inode: &Arc<Inode>, extend: &MutexGuard<'_, ()>, first: u64) {
+        inode.trim.store(first, Ordering::Release);
         if self.background && inode.blocks.load(Ordering::Relaxed) > TRIM_AT_ONCE {
             self.trims.lock().push(Arc::clone(inode));
             self.graveyard.nudge();
         } else {
-            self.finish_trim(inode, trim);
+            self.finish_trim(inode, extend);
         }
     }
 
@@ -145,8 +145,8 @@ impl<P: Pm> Shared<P> {
         if matches!(mode, FallocateMode::PunchHole) {
             inode.check_flags(Attr::APPEND_ONLY)?;
         }
-        let mut trim = inode.extend.lock();
-        self.finish_trim(inode, &mut trim);
+        let extend = inode.extend.lock();
+        self.finish_trim(inode, &extend);
         let mut log = inode.log.lock();
         let size = inode.size();
         let new_size = match mode {
