@@ -5,6 +5,8 @@ DESTDIR ?=
 # mount(8) and fsck(8) look for their helpers here, whatever the prefix is.
 SBINDIR ?= /sbin
 KILLS ?= 500
+# What mkfs(8), fsck(8), mount(8) and umount(8) call the command by.
+NAMES = mkfs.nacre fsck.nacre mount.nacre mount.fuse.nacre umount.nacre umount.fuse.nacre
 
 .PHONY: all test nightly demo lint bench soak install uninstall help
 
@@ -46,7 +48,7 @@ install:
 	cargo build --release -p nacre-cli
 	install -D -m 755 target/release/nacre $(DESTDIR)$(PREFIX)/bin/nacre
 	install -d $(DESTDIR)$(SBINDIR)
-	for name in mkfs.nacre fsck.nacre mount.nacre mount.fuse.nacre; do \
+	for name in $(NAMES); do \
 		ln -sfn $(PREFIX)/bin/nacre $(DESTDIR)$(SBINDIR)/$$name || exit 1; done
 	install -d $(DESTDIR)$(PREFIX)/share/man/man8
 	target/release/nacre man $(DESTDIR)$(PREFIX)/share/man/man8
@@ -62,4 +64,4 @@ uninstall:
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nacre \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nacre \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish
-	for name in mkfs.nacre fsck.nacre mount.nacre mount.fuse.nacre; do rm -f $(DESTDIR)$(SBINDIR)/$$name; done
+	for name in $(NAMES); do rm -f $(DESTDIR)$(SBINDIR)/$$name; done

@@ -7,7 +7,17 @@ cd "$(dirname "$0")/.." || exit 1
 
 started=$SECONDS
 log=$(mktemp "${TMPDIR:-/tmp}/nacre-test.XXXXXX")
-trap 'rm -f "$log"' EXIT
+export NACRE_TEST_TAG=$$-
+
+# Tests clean up after themselves; this is for a run that is interrupted.
+cleanup() {
+    local dir
+    awk -v tag="/nacre-test-$NACRE_TEST_TAG" 'index($5, tag) { print $5 }' /proc/self/mountinfo | sort -r |
+        while read -r dir; do umount -l "$dir"; done
+    rm -rf "$log" "${TMPDIR:-/tmp}/nacre-test-$NACRE_TEST_TAG"* "/dev/shm/nacre-test-$NACRE_TEST_TAG"*
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
 passed=0
 failed=0
 

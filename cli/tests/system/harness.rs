@@ -110,9 +110,15 @@ pub(crate) fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
+/// What the names of all test directories begin with. scripts/test.sh sets the tag, and clears away by it what a run that
+/// was interrupted has left.
+fn prefix() -> String {
+    format!("nacre-test-{}", std::env::var("NACRE_TEST_TAG").unwrap_or_default())
+}
+
 /// A directory of its own for a test, on disk; others may pass through it (tests switch users).
 pub(crate) fn scratch() -> TempDir {
-    let dir = tempfile::Builder::new().prefix("nacre-test-").tempdir().expect("a temporary directory");
+    let dir = tempfile::Builder::new().prefix(&prefix()).tempdir().expect("a temporary directory");
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("its permissions");
     dir
 }
@@ -121,7 +127,7 @@ pub(crate) fn scratch() -> TempDir {
 pub(crate) fn memory() -> TempDir {
     let place = Path::new("/dev/shm");
     let place = if place.is_dir() { place.to_owned() } else { std::env::temp_dir() };
-    tempfile::Builder::new().prefix("nacre-test-").tempdir_in(place).expect("a directory in memory")
+    tempfile::Builder::new().prefix(&prefix()).tempdir_in(place).expect("a directory in memory")
 }
 
 /// A seed for a random test: from NACRE_SEED, else from the clock; printed, so that a failure can be repeated.
