@@ -80,9 +80,9 @@ cargo_tool() {
     fi
     echo "installing $name $version into $NACRE_TOOLS"
     mkdir -p "$NACRE_TOOLS"
-    # Outside the repository's tree, so that its toolchain file, lints and target directory have no say.
-    if (cd "$NACRE_TOOLS" && env -u CARGO_TARGET_DIR -u RUSTFLAGS cargo install --quiet --locked --force \
-        --root "$NACRE_TOOLS" --version "=$version" "$name"); then
+    # With the toolchain of this repository, and built outside its target directory.
+    if env -u CARGO_TARGET_DIR -u RUSTFLAGS cargo install --quiet --locked --force \
+        --root "$NACRE_TOOLS" --version "=$version" "$name"; then
         touch "$stamp"
     else
         echo "left out: $name $version (cargo could not install it)"
