@@ -30,9 +30,12 @@ fn seeds() -> impl Iterator<Item = u64> {
     })
 }
 
-const TREE: Settings = Settings { profile: Profile::Tree, operations: 700, compare_every: 50 };
-const NAMES: Settings = Settings { profile: Profile::Names, operations: 700, compare_every: 50 };
-const ONE_FILE: Settings = Settings { profile: Profile::OneFile, operations: 500, compare_every: 25 };
+const TREE: Settings = Settings { profile: Profile::Tree, operations: 700, compare_every: 50, scarce: false };
+const NAMES: Settings = Settings { profile: Profile::Names, ..TREE };
+const ONE_FILE: Settings =
+    Settings { profile: Profile::OneFile, operations: 500, compare_every: 25, scarce: false };
+const SCARCE: Settings =
+    Settings { profile: Profile::Tree, operations: 2500, compare_every: 250, scarce: true };
 
 fn run<S: Subject>(mut subject: S, settings: Settings) {
     let (mut total, mut runs) = (Stats::default(), 0);
@@ -40,6 +43,7 @@ fn run<S: Subject>(mut subject: S, settings: Settings) {
         let stats = check(&mut subject, seed, settings).unwrap_or_else(|failure| panic!("{failure}"));
         total.operations += stats.operations;
         total.succeeded += stats.succeeded;
+        total.refused += stats.refused;
         total.mounts += stats.mounts;
         runs += 1;
     }
@@ -135,14 +139,13 @@ fn every_flaw_is_found_and_shown_in_few_operations() {
 /// The log layout on simulated memory.
 struct Log {
     pm: Arc<SimPm>,
+    size: u64,
     background: bool,
 }
 
 impl Log {
-    const SIZE: u64 = 48 << 20;
-
-    fn new(background: bool) -> Log {
-        Log { pm: Arc::new(SimPm::new(Log::SIZE)), background }
+    fn new(size: u64, background: bool) -> Log {
+        Log { pm: Arc::new(SimPm::new(size)), size, background }
     }
 
     fn mount(&self) -> LogFs<SimPm> {
@@ -165,7 +168,7 @@ impl Subject for Log {
     }
 
     fn make(&mut self) -> LogFs<SimPm> {
-        self.pm = Arc::new(SimPm::new(Log::SIZE));
+        self.pm = Arc::new(SimPm::new(self.size));
         mkfs(&*self.pm, &MkfsOptions::default()).expect("mkfs");
         self.mount()
     }
@@ -196,20 +199,26 @@ impl Subject for Log {
 
 #[test]
 fn the_log_layout_is_the_model() {
-    run(Log::new(true), TREE);
+    run(Log::new(48 << 20, true), TREE);
 }
 
 #[test]
 fn the_log_layout_is_the_model_in_names() {
-    run(Log::new(false), NAMES);
+    run(Log::new(48 << 20, false), NAMES);
 }
 
 #[test]
 fn the_log_layout_is_the_model_in_one_file() {
-    run(Log::new(true), ONE_FILE);
+    run(Log::new(48 << 20, true), ONE_FILE);
 }
 
 #[test]
 fn the_log_layout_is_the_model_for_each_of_four_threads() {
-    run_threads(Log::new(true), TREE);
+    run_threads(Log::new(48 << 20, true), TREE);
+}
+
+#[test]
+fn the_log_layout_is_the_model_when_space_is_scarce() {
+    run(Log::new(16 << 20, true), SCARCE);
+    run(Log::new(16 << 20, false), SCARCE);
 }

@@ -3,11 +3,14 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
+use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::thread;
 
-use nacre_engine::{Data, Extents, FileKind, Kind, Names, SetAttr, Timestamp};
+use nacre_engine::{
+    BLOCK_SIZE, Data, Durability, Extents, FileKind, Kind, Names, NewInode, SetAttr, Timestamp, WriteAt,
+};
 
 use super::compare::compare;
 use super::generate::{Profile, sequence};
@@ -23,6 +26,9 @@ const MODEL_INODES: u64 = 4096;
 
 /// Blocks that may be gone when everything is removed: what the format keeps for directories that were once larger.
 const LOST_BLOCKS: u64 = 64;
+
+/// Blocks that are left to a sequence for which space is scarce.
+const SCARCE_BLOCKS: u64 = 24;
 
 /// What is compared with the model.
 pub trait Subject {
@@ -59,6 +65,15 @@ pub struct Settings {
     pub operations: usize,
     /// Whole trees are compared after so many operations, and at the end.
     pub compare_every: usize,
+    /// The device is expected to be full at times. What it has no room for must have changed nothing, and removing a
+    /// name always succeeds. Otherwise the model is small, and what it has no room for is not asked of the layout.
+    pub scarce: bool,
+}
+
+impl Settings {
+    fn model(&self, parts: u64) -> MemLayout {
+        if self.scarce { MemLayout::default() } else { MemLayout::new(MODEL_BLOCKS / parts, MODEL_INODES) }
+    }
 }
 
 /// What a sequence did.
@@ -68,6 +83,8 @@ pub struct Stats {
     pub operations: usize,
     /// Those among them that succeeded.
     pub succeeded: usize,
+    /// Those for which there was no space.
+    pub refused: usize,
     /// Mounts in the middle.
     pub mounts: usize,
 }
@@ -109,22 +126,17 @@ pub(super) struct Broken {
 /// Runs the sequence of this seed; a failure comes with the shortest sequence that could be found for it.
 pub fn check<S: Subject>(subject: &mut S, seed: u64, settings: Settings) -> Result<Stats, Failure> {
     let ops = sequence(seed, settings.profile, settings.operations, true);
-    let broken = match run(subject, &ops, settings.compare_every) {
+    let broken = match run(subject, &ops, settings) {
         Ok(stats) => return Ok(stats),
         Err(broken) => broken,
     };
     println!("seed {seed}, step {}: {}; looking for a shorter sequence", broken.step, broken.message);
     let (sequence, broken) = shrink(ops, broken, |ops| {
         let compare_every = if ops.len() <= 100 { 1 } else { settings.compare_every };
-        run(subject, ops, compare_every).err()
+        run(subject, ops, Settings { compare_every, ..settings }).err()
     });
     let message = format!("step {}: {}", broken.step, broken.message);
     Err(Failure { subject: subject.describe(), seed, message, sequence })
-}
-
-/// Runs a given sequence; the error says what differed.
-pub fn replay<S: Subject>(subject: &mut S, ops: &[Op]) -> Result<Stats, String> {
-    run(subject, ops, 1).map_err(|broken| format!("step {}: {}", broken.step, broken.message))
 }
 
 /// Runs one sequence for each thread at once, each in a directory of its own with a model of its own.
@@ -135,8 +147,7 @@ where
     let tolerance = subject.tolerance();
     let layout = subject.make();
     let dir = |thread: u64| format!("w{thread}");
-    let models: Vec<MemLayout> =
-        (0..threads).map(|_| MemLayout::new(MODEL_BLOCKS / threads, MODEL_INODES)).collect();
+    let models: Vec<MemLayout> = (0..threads).map(|_| settings.model(threads)).collect();
     let verdicts: Vec<Result<Stats, String>> = thread::scope(|scope| {
         let layout = &layout;
         let run = |(thread, model)| {
@@ -146,7 +157,7 @@ where
                 let mut right = World::open(model, &dir(thread), no_ids(), tolerance);
                 let step = Cell::new(0);
                 let mut progress = Progress::new(&step);
-                segment(&mut left, &mut right, &ops, &mut progress, settings.compare_every, tolerance)
+                segment(&mut left, &mut right, &ops, &mut progress, settings, tolerance)
                     .map_err(|message| format!("thread {thread}, step {}: {message}", step.get()))
             })
         };
@@ -195,9 +206,9 @@ fn time_of(step: usize) -> Timestamp {
 }
 
 /// Runs a sequence; panics of the subject are failures like others.
-fn run<S: Subject>(subject: &mut S, ops: &[Op], compare_every: usize) -> Result<Stats, Broken> {
+fn run<S: Subject>(subject: &mut S, ops: &[Op], settings: Settings) -> Result<Stats, Broken> {
     let step = Cell::new(0);
-    match quietly(|| run_unguarded(subject, ops, compare_every, &step)) {
+    match quietly(|| run_unguarded(subject, ops, settings, &step)) {
         Ok(Ok(stats)) => Ok(stats),
         Ok(Err(message)) => Err(Broken { step: step.get(), message }),
         Err(panic) => Err(Broken { step: step.get(), message: format!("panic: {}", message_of(&*panic)) }),
@@ -207,19 +218,22 @@ fn run<S: Subject>(subject: &mut S, ops: &[Op], compare_every: usize) -> Result<
 fn run_unguarded<S: Subject>(
     subject: &mut S,
     ops: &[Op],
-    compare_every: usize,
+    settings: Settings,
     step: &Cell<usize>,
 ) -> Result<Stats, String> {
     let tolerance = subject.tolerance();
     let mut layout = subject.make();
-    let mut model = MemLayout::new(MODEL_BLOCKS, MODEL_INODES);
+    let mut model = settings.model(1);
     let free = layout.stat().free;
+    if settings.scarce {
+        ballast(&layout).map_err(|error| format!("while the device was filled: {error}"))?;
+    }
     let (mut left_ids, mut right_ids) = (no_ids(), no_ids());
     let mut progress = Progress::new(step);
     for part in ops.split_inclusive(|op| matches!(op, Op::Remount | Op::Crash)) {
         let mut left = World::open(&layout, "w", left_ids, tolerance);
         let mut right = World::open(&model, "w", right_ids, tolerance);
-        segment(&mut left, &mut right, part, &mut progress, compare_every, tolerance)?;
+        segment(&mut left, &mut right, part, &mut progress, settings, tolerance)?;
         let crashed = match part.last() {
             Some(Op::Crash) => subject.crash(&layout),
             _ => None,
@@ -255,7 +269,7 @@ fn segment<A: Data + Extents, B: Data + Extents>(
     right: &mut World<'_, B>,
     ops: &[Op],
     progress: &mut Progress<'_>,
-    compare_every: usize,
+    settings: Settings,
     tolerance: Tolerance,
 ) -> Result<Stats, String> {
     for op in ops {
@@ -265,12 +279,24 @@ fn segment<A: Data + Extents, B: Data + Extents>(
             break;
         }
         let now = time_of(step);
-        // The model is asked first: what it has no room for is not asked of the other.
-        let Some(expected) = right.apply(op, now) else { continue };
-        if expected == Answer::Failed(Kind::NoSpace) {
-            continue;
-        }
-        let found = left.apply(op, now);
+        let (found, expected) = if settings.scarce {
+            let found = left.apply(op, now);
+            if found == Some(Answer::Failed(Kind::NoSpace)) {
+                if matches!(op, Op::Unlink { .. } | Op::Rmdir { .. }) {
+                    return Err(format!("{op:?}: no space to remove something"));
+                }
+                progress.stats.refused += 1;
+                continue;
+            }
+            (found, right.apply(op, now))
+        } else {
+            let expected = right.apply(op, now);
+            if expected == Some(Answer::Failed(Kind::NoSpace)) {
+                continue;
+            }
+            (left.apply(op, now), expected)
+        };
+        let Some(expected) = expected else { continue };
         if let (Op::HoldById { slot }, Answer::Failed(Kind::Stale), Some(Answer::Done)) =
             (op, &expected, &found)
             && !tolerance.exact_stale
@@ -283,7 +309,7 @@ fn segment<A: Data + Extents, B: Data + Extents>(
         }
         progress.stats.operations += 1;
         progress.stats.succeeded += usize::from(!matches!(expected, Answer::Failed(_)));
-        if step.is_multiple_of(compare_every) {
+        if step.is_multiple_of(settings.compare_every) {
             compare(left, right, tolerance).map_err(|why| format!("after {op:?}: {why}"))?;
         }
     }
@@ -311,6 +337,26 @@ fn agree(op: &Op, found: &Answer, expected: &Answer) -> bool {
         (Answer::Entries(entries), Answer::Failed(Kind::NotFound)) => entries.is_empty(),
         _ => false,
     }
+}
+
+/// Writes a file beside what is compared, until little space is left.
+fn ballast<L: Data + Extents>(fs: &L) -> Result<(), nacre_engine::Error> {
+    let new = NewInode {
+        kind: FileKind::Regular,
+        mode: 0o600,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        target: &[],
+        xattrs: &[],
+        now: Timestamp::default(),
+    };
+    let node = fs.create(&fs.root(), b"ballast", &new)?;
+    let bytes = vec![1; BLOCK_SIZE as usize * 16];
+    while fs.stat().available > SCARCE_BLOCKS + 16 {
+        fs.write(&node, WriteAt::End, &[IoSlice::new(&bytes)], Durability::Lazy, Timestamp::default())?;
+    }
+    Ok(())
 }
 
 /// Removes everything.
