@@ -15,7 +15,7 @@ use fuser::{
 };
 
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-const ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 struct Empty {
     next: AtomicU64,

@@ -280,6 +280,66 @@ fn an_unlinked_file_lives_until_it_is_closed() {
     panic!("the space of an unlinked file that was closed is still in use: {:?}", mount.vfs().stat());
 }
 
+/// Lookups are counted with every reply that names an inode, and taken back with FORGET. If a single one were counted
+/// too often, an inode without a name would stay for ever; if too seldom, one in use would vanish.
+#[test]
+fn the_kernel_and_the_server_count_alike() {
+    const THREADS: u64 = 3;
+    let Some(mount) = Mounted::plain() else { return };
+    let before = mount.vfs().stat();
+    let all: Vec<_> = (0..THREADS).map(|seed| (seed, mount.dir().to_path_buf())).collect();
+    std::thread::scope(|scope| {
+        for (seed, dir) in &all {
+            scope.spawn(move || change_at_random(dir, seed + 1, 2_000));
+        }
+        scope.spawn(|| {
+            for _ in 0..20 {
+                drop_caches();
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        });
+    });
+    for entry in fs::read_dir(mount.dir()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while mount.vfs().stat().inodes_free != before.inodes_free || mount.vfs().stat().free != before.free {
+        assert!(std::time::Instant::now() < end, "{before:?} became {:?}", mount.vfs().stat());
+        drop_caches();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    mount.end().unwrap();
+}
+
+/// Makes, links, moves, reads, lists and removes a few names that other threads work on, too. Any of it may fail as the
+/// others come first, but a file that is open works.
+fn change_at_random(dir: &Path, seed: u64, operations: usize) {
+    let bytes = random_bytes(operations * 3, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    for choice in bytes.chunks_exact(3) {
+        let name = |number: u8| dir.join(format!("{}", number % 12));
+        let (one, other) = (name(choice[1]), name(choice[2]));
+        match choice[0] % 8 {
+            0 | 1 => {
+                if let Ok(mut file) =
+                    File::options().read(true).write(true).create(true).truncate(false).open(&one)
+                {
+                    file.write_all(&[choice[1]; 5000]).unwrap();
+                    let _ = fs::remove_file(&one);
+                    file.write_all(&[choice[1]; 5000]).unwrap();
+                    assert!(file.metadata().unwrap().len() >= 10_000);
+                }
+            }
+            2 => drop(fs::hard_link(&one, &other)),
+            3 => drop(fs::rename(&one, &other)),
+            4 => drop(fs::create_dir(&one)),
+            5 => drop(fs::read_dir(dir).unwrap().filter_map(|entry| entry.ok()?.metadata().ok()).count()),
+            6 => drop(fs::remove_dir(&one).or_else(|_| fs::remove_file(&one))),
+            _ => drop(File::create_new(&one)),
+        }
+    }
+}
+
 #[test]
 fn a_directory_can_be_read_while_it_changes() {
     const FILES: usize = 10_000;
