@@ -237,7 +237,8 @@ impl Log {
         fs: &Shared<P>,
         inode: &Inode,
         batch: &Batch,
-    ) -> Result<Placed> {
+        placed: &mut Placed,
+    ) -> Result<()> {
         if self.broken {
             return Err(Error::new(Kind::Media).object(format!("log of inode {}", inode.number)));
         }
@@ -249,12 +250,12 @@ impl Log {
                 && let Some(line) = self.free_inline_lines(batch.entries[0].1 as usize)
             {
                 let address = inode.address + (1 + line as u64) * LINE as u64;
-                return Ok(SmallVec::from_slice(&[(INLINE + line as u32, address)]));
+                placed.push((INLINE + line as u32, address));
+                return Ok(());
             }
             self.spill(fs, inode, batch.purpose())?;
         }
         let mut collected = false;
-        let mut placed = Placed::new();
         let (mut page, mut line) = (self.tail, u32::from(self.pages[self.tail as usize].lines));
         for &(_, count) in &batch.entries {
             if line + count > PAGE_LINES as u32 {
@@ -268,7 +269,7 @@ impl Log {
             placed.push((page, address));
             line += count;
         }
-        Ok(placed)
+        Ok(())
     }
 
     /// Writes a batch where room was made for it. The caller fences before it lets go of the log.
@@ -639,16 +640,17 @@ pub(crate) fn write_page<P: Pm>(
     Ok(fs.pm.fence(copied))
 }
 
-/// Appends a batch to one log and makes it durable: room, write, fence.
+/// Appends a batch to one log and makes it durable: room, write, fence. `placed` says where its entries went.
 pub(crate) fn commit<P: Pm>(
     fs: &Shared<P>,
     inode: &Inode,
     log: &mut Log,
     batch: &mut Batch,
     after: Durable,
-) -> Result<Placed> {
-    let placed = log.make_room(fs, inode, batch)?;
-    let flushed = log.write(fs, inode, batch, &placed, after)?;
+    placed: &mut Placed,
+) -> Result<()> {
+    log.make_room(fs, inode, batch, placed)?;
+    let flushed = log.write(fs, inode, batch, placed, after)?;
     fs.pm.fence(flushed);
-    Ok(placed)
+    Ok(())
 }

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::{BlockMap, Piece};
-use crate::commit::{Batch, INLINE, Log, NO_PAGE, commit};
+use crate::commit::{Batch, INLINE, Log, NO_PAGE, Placed, commit};
 use crate::format::{MAX_FILE_SIZE, WriteEntry, kind, place};
 use crate::fs::Shared;
 use crate::inode::{Inode, NO_TRIM};
@@ -98,7 +98,7 @@ struct Prepared {
 }
 
 enum Attempt {
-    Done(u64),
+    Done,
     /// An old block changed meanwhile.
     Again,
     /// The file became shorter: this is no overwrite any more.
@@ -262,27 +262,42 @@ impl<P: Pm> Shared<P> {
         extends: bool,
     ) -> Result<Option<u64>> {
         let goal = if extends { self.end_of_data(inode.file()?, range.first_block()) } else { None };
+        let mut freed = Freed::new();
         for turn in 0.. {
-            let (prepared, log) = if turn < OPTIMISTIC_WRITES {
-                let runs = self.allocate(goal, range.blocks(), Purpose::Data)?;
-                let prepared = self.prepare(inode, range, runs, data)?;
-                (prepared, inode.log.lock())
+            let mut prepared =
+                Prepared { runs: Runs::new(), edges: SmallVec::new(), size: inode.size(), flushed: None };
+            let locked = (turn >= OPTIMISTIC_WRITES).then(|| inode.log.lock());
+            if locked.is_some() {
+                self.alloc.allocate(range.blocks(), Purpose::Data, &mut prepared.runs)?;
             } else {
-                let log = inode.log.lock();
-                let mut runs = Runs::new();
-                self.alloc.allocate(range.blocks(), Purpose::Data, &mut runs)?;
-                (self.prepare(inode, range, runs, data)?, log)
+                self.allocate(goal, range.blocks(), Purpose::Data, &mut prepared.runs)?;
+            }
+            let attempt = match self.copy_data(inode, range, &mut prepared, data) {
+                Err(error) => Err(error),
+                Ok(()) => {
+                    // Loads that the commit will need go out while the copies are on their way to media.
+                    std::hint::black_box(inode.file()?.find(range.first_block(), 1));
+                    let log = locked.unwrap_or_else(|| inode.log.lock());
+                    self.commit_write(inode, log, range, &mut prepared, data, now, extends, &mut freed)
+                }
             };
-            let runs = prepared.runs.clone();
-            match self.commit_write(inode, log, range, prepared, data, now, extends) {
-                Ok(Attempt::Done(offset)) => return Ok(Some(offset)),
-                Ok(Attempt::Again) => self.free_runs(&runs),
+            match attempt {
+                Ok(Attempt::Done) => {
+                    for piece in freed {
+                        self.free_piece(piece);
+                    }
+                    return Ok(Some(range.offset));
+                }
+                Ok(Attempt::Again) => self.free_runs(&prepared.runs),
                 Ok(Attempt::Extends) => {
-                    self.free_runs(&runs);
+                    self.free_runs(&prepared.runs);
                     return Ok(None);
                 }
+                // After a media error nobody knows whether the entry is there: then the blocks stay taken.
                 Err(error) => {
-                    self.free_runs(&runs);
+                    if error.kind() != Kind::Media {
+                        self.free_runs(&prepared.runs);
+                    }
                     return Err(error);
                 }
             }
@@ -297,16 +312,6 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Copies the data to new blocks, with what is kept of the old ones.
-    fn prepare(&self, inode: &Inode, range: Range, runs: Runs, data: &[IoSlice<'_>]) -> Result<Prepared> {
-        let mut prepared = Prepared { runs, edges: SmallVec::new(), size: inode.size(), flushed: None };
-        let result = self.copy_data(inode, range, &mut prepared, data);
-        if let Err(error) = result {
-            self.free_runs(&prepared.runs);
-            return Err(error);
-        }
-        Ok(prepared)
-    }
-
     fn copy_data(
         &self,
         inode: &Inode,
@@ -319,13 +324,7 @@ impl<P: Pm> Shared<P> {
         let mut source = Source::new(data);
         skip(&mut source, range.in_place);
         let mut at = range.offset + range.in_place;
-        let mut flushed: Option<Flushed> = None;
-        let mut join = |next: Flushed| {
-            flushed = Some(match flushed.take() {
-                Some(earlier) => earlier.and(next),
-                None => next,
-            });
-        };
+        let flushed = &mut prepared.flushed;
         for run in &prepared.runs {
             let mut media = run.start.offset();
             let media_end = media + run.len * BLOCK_SIZE;
@@ -340,7 +339,7 @@ impl<P: Pm> Shared<P> {
                     let edge = self.read_edge(map, at / BLOCK_SIZE, size, &mut block)?;
                     prepared.edges.push(edge);
                     source.fill(&mut block[within..within + count]);
-                    join(self.pm.copy(media, &block)?);
+                    join(flushed, Some(self.pm.copy(media, &block)?));
                     at += count as u64;
                     media += BLOCK_SIZE;
                     continue;
@@ -351,18 +350,17 @@ impl<P: Pm> Shared<P> {
                     count -= count % BLOCK;
                 }
                 let part = source.next(count);
-                join(self.pm.copy(media, part)?);
+                join(flushed, Some(self.pm.copy(media, part)?));
                 let mut copied = part.len();
                 while copied < count {
                     let part = source.next(count - copied);
-                    join(self.pm.copy(media + copied as u64, part)?);
+                    join(flushed, Some(self.pm.copy(media + copied as u64, part)?));
                     copied += part.len();
                 }
                 at += count as u64;
                 media += (count as u64).next_multiple_of(BLOCK_SIZE);
             }
         }
-        prepared.flushed = flushed;
         Ok(())
     }
 
@@ -387,10 +385,11 @@ impl<P: Pm> Shared<P> {
         inode: &Arc<Inode>,
         mut log: MutexGuard<'_, Log>,
         range: Range,
-        prepared: Prepared,
+        prepared: &mut Prepared,
         data: &[IoSlice<'_>],
         now: Timestamp,
         extends: bool,
+        freed: &mut Freed,
     ) -> Result<Attempt> {
         let map = inode.file()?;
         let size = inode.size();
@@ -407,7 +406,7 @@ impl<P: Pm> Shared<P> {
                 return Ok(Attempt::Again);
             }
         }
-        let mut flushed = prepared.flushed;
+        let mut flushed = prepared.flushed.take();
         let mut changes = Changes::new();
         if extends {
             let gap_end = if range.in_place > 0 { range.offset } else { range.offset.max(size) };
@@ -438,12 +437,8 @@ impl<P: Pm> Shared<P> {
             restate(map, &mut changes);
         }
         let after = flushed.map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
-        let freed = self.commit_changes(inode, &mut log, &changes, size.max(range.end), now, after)?;
-        drop(log);
-        for piece in freed {
-            self.free_piece(piece);
-        }
-        Ok(Attempt::Done(range.offset))
+        self.commit_changes(inode, &mut log, &changes, size.max(range.end), now, after, freed)?;
+        Ok(Attempt::Done)
     }
 
     /// Zeroes the part of the last block that lies behind the size, before the size grows to `until` or beyond.
@@ -460,7 +455,9 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Commits new places of parts of a file, and its size and times, as one operation; gives back what they replaced.
+    /// Commits new places of parts of a file, and its size and times, as one operation; what they replaced goes to
+    /// `freed`.
+    #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
     pub(crate) fn commit_changes(
         &self,
         inode: &Inode,
@@ -469,7 +466,8 @@ impl<P: Pm> Shared<P> {
         size: u64,
         now: Timestamp,
         after: Durable,
-    ) -> Result<Freed> {
+        freed: &mut Freed,
+    ) -> Result<()> {
         let mut batch = Batch::default();
         for change in changes {
             match change.place {
@@ -477,9 +475,9 @@ impl<P: Pm> Shared<P> {
                 None => batch.push_line(&hole_entry(change, size, now)),
             }
         }
-        let placed = commit(self, inode, log, &mut batch, after)?;
+        let mut placed = Placed::new();
+        commit(self, inode, log, &mut batch, after, &mut placed)?;
         let map = inode.file()?;
-        let mut freed = Freed::new();
         let mut entry = 0;
         for change in changes {
             let mut at = change.start;
@@ -492,13 +490,13 @@ impl<P: Pm> Shared<P> {
                 entry += 1;
                 let raw = change.place.map(|raw| raw + (at - change.start));
                 let part = Change { start: at, len, place: raw, kept };
-                apply_change(inode, map, log, &part, owner, &mut freed);
+                apply_change(inode, map, log, &part, owner, freed);
                 at += len;
             }
         }
         inode.size.store(size, Ordering::Release);
         inode.touch(now);
-        Ok(freed)
+        Ok(())
     }
 
     /// Frees the blocks that a truncation left behind.

@@ -110,14 +110,18 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Allocates blocks; when there are none, first frees what waits to be freed.
-    pub(crate) fn allocate(&self, goal: Option<Block>, blocks: u64, purpose: Purpose) -> Result<Runs> {
-        let mut runs = Runs::new();
-        if self.alloc.allocate_near(goal, blocks, purpose, &mut runs).is_ok() {
-            return Ok(runs);
+    pub(crate) fn allocate(
+        &self,
+        goal: Option<Block>,
+        blocks: u64,
+        purpose: Purpose,
+        runs: &mut Runs,
+    ) -> Result<()> {
+        if self.alloc.allocate_near(goal, blocks, purpose, runs).is_ok() {
+            return Ok(());
         }
         self.free_everything_waiting();
-        self.alloc.allocate_near(goal, blocks, purpose, &mut runs)?;
-        Ok(runs)
+        self.alloc.allocate_near(goal, blocks, purpose, runs)
     }
 
     pub(crate) fn free_runs(&self, runs: &[Run]) {

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
-use crate::commit::{Batch, Log, commit, seal_inline};
+use crate::commit::{Batch, Log, Placed, commit, seal_inline};
 use crate::directory::{Dentry, Directory, MAX_NAME, NameHash, Slot};
 use crate::format::{
     DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_MAGIC, INODE_VERSION, LINE, RawInode, RemoveEntry,
@@ -109,7 +109,8 @@ impl<P: Pm> Shared<P> {
     fn add_name(&self, locked: &mut Locked<'_>, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
         let mut batch = Batch::default();
         push_dentry(&mut batch, name, inode, now);
-        let placed = commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before())?;
+        let mut placed = Placed::new();
+        commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
         let cookie = locked.log.next_sequence - 1;
         self.name_added(locked, name, inode, placed[0], cookie);
         locked.inode.touch(now);
@@ -347,7 +348,14 @@ impl<P: Pm> Shared<P> {
     fn remove_name(&self, locked: &mut Locked<'_>, named: &Named, now: Timestamp) -> Result<()> {
         let mut batch = Batch::default();
         push_remove(&mut batch, named, now);
-        commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before())?;
+        commit(
+            self,
+            locked.inode,
+            &mut locked.log,
+            &mut batch,
+            Durable::nothing_before(),
+            &mut Placed::new(),
+        )?;
         self.name_removed(locked, named);
         locked.inode.touch(now);
         Ok(())

@@ -137,7 +137,8 @@ impl<P: Pm> Shared<P> {
             push_dentry(&mut batch, from_name, &to.node.inode, now);
         }
         let first = locked.log.next_sequence;
-        let placed = commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before())?;
+        let mut placed = Placed::new();
+        commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
         let mut next = 1;
         self.name_removed(locked, &found.from);
         if let Some(to) = &found.to {
@@ -178,8 +179,9 @@ impl<P: Pm> Shared<P> {
         push_dentry(&mut target_batch, to.name, &found.from.node.inode, now);
 
         // Everything that can fail for want of space comes before the first entry.
-        let source_places = source.log.make_room(self, source.inode, &source_batch)?;
-        let target_places = target.log.make_room(self, target.inode, &target_batch)?;
+        let (mut source_places, mut target_places) = (Placed::new(), Placed::new());
+        source.log.make_room(self, source.inode, &source_batch, &mut source_places)?;
+        target.log.make_room(self, target.inode, &target_batch, &mut target_places)?;
         let (source_first, target_first) = (source.log.next_sequence, target.log.next_sequence);
         self.write_both(
             source,

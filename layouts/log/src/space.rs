@@ -12,8 +12,8 @@ use parking_lot::MutexGuard;
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::{BlockMap, Piece};
-use crate::commit::{Batch, Log, commit};
-use crate::file::{Change, Changes, is_written};
+use crate::commit::{Batch, Log, Placed, commit};
+use crate::file::{Change, Changes, Freed, is_written};
 use crate::format::{AttrEntry, MAX_FILE_SIZE, flag, kind, place};
 use crate::fs::Shared;
 use crate::inode::{Attributes, Body, Inode};
@@ -100,7 +100,7 @@ impl<P: Pm> Shared<P> {
         entry.header.flags = flags;
         let mut batch = Batch::default();
         batch.push_line(&entry);
-        commit(self, inode, log, &mut batch, after)?;
+        commit(self, inode, log, &mut batch, after, &mut Placed::new())?;
         if inode.kind == FileKind::Regular {
             inode.size.store(size, Ordering::Release);
         }
@@ -153,6 +153,7 @@ impl<P: Pm> Shared<P> {
             FallocateMode::Allocate | FallocateMode::ZeroRange => size.max(end),
             _ => size,
         };
+        let mut freed = Freed::new();
         let mut plan = Plan { changes: Changes::new(), allocated: Runs::new(), flushed: None };
         let result = self.plan_fallocate(map, mode, offset, end, size, new_size, &mut plan).and_then(|()| {
             let after = match plan.flushed.take() {
@@ -160,20 +161,20 @@ impl<P: Pm> Shared<P> {
                 None => Durable::nothing_before(),
             };
             if plan.changes.is_empty() && new_size == size {
-                return Ok(None);
+                return Ok(());
             }
             if plan.changes.is_empty() {
                 let change = SetAttr { size: Some(new_size), ..SetAttr::default() };
                 let attributes = changed_attributes(inode, &change, now, true);
                 self.commit_attributes(inode, &mut log, attributes, new_size, 0, after)?;
-                return Ok(None);
+                return Ok(());
             }
-            self.commit_changes(inode, &mut log, &plan.changes, new_size, now, after).map(Some)
+            self.commit_changes(inode, &mut log, &plan.changes, new_size, now, after, &mut freed)
         });
         drop(log);
         match result {
-            Ok(freed) => {
-                for piece in freed.into_iter().flatten() {
+            Ok(()) => {
+                for piece in freed {
                     self.free_piece(piece);
                 }
                 Ok(())

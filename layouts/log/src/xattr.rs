@@ -7,7 +7,7 @@ use nacre_media::{Durable, Flushed, Pm};
 use parking_lot::Mutex;
 
 use crate::alloc::{Purpose, Run, Runs};
-use crate::commit::{Batch, Log, Owner, commit};
+use crate::commit::{Batch, Log, Owner, Placed, commit};
 use crate::format::{LINE, MAX_ENTRY_LINES, MAX_XATTR_SIZE, XATTR_BYTES_OFFSET, XattrEntry, kind, place};
 use crate::fs::Shared;
 use crate::inode::Inode;
@@ -247,11 +247,13 @@ impl<P: Pm> Shared<P> {
         run: Option<Run>,
         after: Durable,
     ) -> Result<(Owner, u64)> {
-        let result = commit(self, inode, log, batch, after);
+        let mut placed = Placed::new();
+        let result = commit(self, inode, log, batch, after, &mut placed);
         if let (Err(_), Some(run)) = (&result, run) {
             self.alloc.free(run);
         }
-        Ok(result?[0])
+        result?;
+        Ok(placed[0])
     }
 
     pub(crate) fn remove_xattr(&self, inode: &Inode, name: &[u8], now: Timestamp) -> Result<()> {
@@ -270,7 +272,7 @@ impl<P: Pm> Shared<P> {
         entry.header.kind = kind::XATTR_REMOVE;
         let mut batch = Batch::default();
         batch.push(&entry, XATTR_BYTES_OFFSET, &[name]);
-        commit(self, inode, &mut log, &mut batch, Durable::nothing_before())?;
+        commit(self, inode, &mut log, &mut batch, Durable::nothing_before(), &mut Placed::new())?;
         let old = remove(&inode.xattrs, name);
         self.forget_xattr(&mut log, old);
         inode.attr.write().ctime = now;
