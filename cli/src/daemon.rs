@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 
@@ -181,6 +182,33 @@ impl Log {
     }
 }
 
+/// Messages in a row that are all written down.
+const ALARMS_IN_A_ROW: u32 = 20;
+/// After this long without writing, the next one is written again.
+const ALARM_PAUSE: Duration = Duration::from_secs(10);
+
+/// Lets through a few messages of many: a device that fails makes one for each request.
+pub(crate) struct Throttle {
+    state: Mutex<(Instant, u32)>,
+}
+
+impl Throttle {
+    /// One that lets through the first messages.
+    pub(crate) fn new() -> Throttle {
+        Throttle { state: Mutex::new((Instant::now(), 0)) }
+    }
+
+    /// Whether to write the next message, and whether it is the last for a while.
+    pub(crate) fn next(&self) -> Option<bool> {
+        let Ok(mut state) = self.state.lock() else { return None };
+        if state.0.elapsed() >= ALARM_PAUSE {
+            *state = (Instant::now(), 0);
+        }
+        state.1 = state.1.saturating_add(1);
+        (state.1 <= ALARMS_IN_A_ROW).then_some(state.1 == ALARMS_IN_A_ROW)
+    }
+}
+
 /// Seconds since 1970, as `date -d @N` reads them.
 fn timestamp() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -263,7 +291,7 @@ impl OtherProcess {
 
 #[cfg(test)]
 mod tests {
-    use super::{Log, OtherProcess};
+    use super::{ALARMS_IN_A_ROW, Log, OtherProcess, Throttle};
 
     #[test]
     fn a_log_file_grows_by_lines() {
@@ -275,6 +303,15 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(text.lines().count(), 2);
         assert!(text.ends_with(": two\n"), "{text}");
+    }
+
+    #[test]
+    fn a_flood_of_messages_is_cut() {
+        let throttle = Throttle::new();
+        let told: Vec<_> = (0..1000).map_while(|_| throttle.next()).collect();
+        assert_eq!(told.len(), ALARMS_IN_A_ROW as usize);
+        assert_eq!(told.iter().filter(|last| **last).count(), 1);
+        assert_eq!(throttle.next(), None);
     }
 
     #[test]

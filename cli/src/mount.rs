@@ -10,7 +10,7 @@ use nacre::{Emulation, FileSystem, Kind, OpenOptions, Promise};
 use nacre_fuse::{ServeOptions, Unmounter, mounts};
 use serde_json::json;
 
-use crate::daemon::{self, Log, Readiness, Role, Signals};
+use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle};
 use crate::failure::Failure;
 use crate::mount_options::{self, MountSettings};
 
@@ -286,6 +286,7 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
     let settings = &plan.settings;
     let root = rustix::process::geteuid().is_root();
     let (log, dir) = (log.clone(), plan.dir.display().to_string());
+    let throttle = Throttle::new();
     ServeOptions {
         source: plan.device.to_string_lossy().into_owned(),
         threads: settings.threads,
@@ -299,7 +300,11 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
         dirsync: settings.dirsync,
         writeback: settings.writeback,
         direct_io: settings.direct_io,
-        alarm: Arc::new(move |error| log.say(&format!("{dir}: {error}"))),
+        alarm: Arc::new(move |error| match throttle.next() {
+            Some(false) => log.say(&format!("{dir}: {error}")),
+            Some(true) => log.say(&format!("{dir}: {error}; more of this is not written for a while")),
+            None => {}
+        }),
         describe: Some(describe(file_system.clone(), settings)),
     }
 }

@@ -64,7 +64,7 @@ impl Place {
         let path = dir.join("fdata");
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
         let megabyte = vec![1; 1 << 20];
-        (0..BLOCKS * BLOCK as u64 >> 20).try_for_each(|at| file.write_all_at(&megabyte, at << 20))?;
+        (0..(BLOCKS * BLOCK as u64) >> 20).try_for_each(|at| file.write_all_at(&megabyte, at << 20))?;
         let mut block = [0; BLOCK];
         (0..BLOCKS).try_for_each(|at| file.read_exact_at(&mut block, at * BLOCK as u64))?;
         Ok(Place {
