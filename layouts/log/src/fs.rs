@@ -11,14 +11,11 @@ use zerocopy::IntoBytes;
 use crate::alloc::{Allocator, Purpose, Run, Runs};
 use crate::blockmap::Piece;
 use crate::format::{INODE_CACHED_OFFSET, MAX_FILE_SIZE, RawInode, inode_seed, place};
-use crate::inode::{Body, Graveyard, Inode, Node};
+use crate::inode::{Body, FREE_AT_ONCE, Graveyard, Inode, Node};
 use crate::load::{LoadContext, load_inode};
 use crate::scan::{Ending, LogSource, read_inode};
 use crate::superblock::Superblock;
 use crate::table::InodeTable;
-
-/// A file with more blocks is freed in the background.
-const FREE_AT_ONCE: u64 = 512;
 
 /// Numbers of transactions: operations that span two logs.
 pub(crate) struct Transactions {

@@ -102,8 +102,14 @@ pub(crate) struct Inode {
     pub(crate) graveyard: Arc<Graveyard>,
 }
 
+/// A file with more blocks is freed in the background.
+pub(crate) const FREE_AT_ONCE: u64 = 512;
+
 /// No truncation has blocks to free.
 pub(crate) const NO_TRIM: u64 = u64::MAX;
+
+/// So many small inodes wake the background thread after all.
+const MANY_BURIED: usize = 256;
 
 /// Inodes without links whose last holder went away and that nobody has reclaimed yet. Bounded by the number of
 /// inodes.
@@ -123,10 +129,15 @@ struct Waiting {
 }
 
 impl Graveyard {
-    pub(crate) fn bury(&self, number: u64) {
-        self.waiting.lock().numbers.push(number);
+    /// Notes an inode. Small ones are left to the next operation that changes names, as waking a thread would cost
+    /// more than freeing them does.
+    pub(crate) fn bury(&self, number: u64, is_large: bool) {
+        let mut waiting = self.waiting.lock();
+        waiting.numbers.push(number);
         self.filled.store(true, Ordering::Release);
-        self.waker.notify_one();
+        if is_large || waiting.numbers.len() >= MANY_BURIED {
+            self.waker.notify_one();
+        }
     }
 
     pub(crate) fn take(&self) -> Vec<u64> {
@@ -342,7 +353,8 @@ impl Clone for Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if !self.gone && self.inode.holds.fetch_sub(1, Ordering::AcqRel) == 1 && self.inode.links() == 0 {
-            self.inode.graveyard.bury(self.inode.number);
+            let is_large = self.inode.blocks.load(Ordering::Relaxed) > FREE_AT_ONCE;
+            self.inode.graveyard.bury(self.inode.number, is_large);
         }
     }
 }

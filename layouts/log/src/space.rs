@@ -16,10 +16,7 @@ use crate::commit::{Batch, Log, Placed, commit};
 use crate::file::{Change, Changes, Freed, is_written};
 use crate::format::{AttrEntry, MAX_FILE_SIZE, flag, kind, place};
 use crate::fs::Shared;
-use crate::inode::{Attributes, Body, Inode};
-
-/// A truncation that frees more blocks leaves that to the background.
-const TRIM_AT_ONCE: u64 = 512;
+use crate::inode::{Attributes, Body, FREE_AT_ONCE, Inode};
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Arc<Inode>, change: &SetAttr, now: Timestamp) -> Result<Attr> {
@@ -66,7 +63,7 @@ impl<P: Pm> Shared<P> {
     /// Frees the blocks from `first` on, at once when they are few.
     fn trim_from(&self, inode: &Arc<Inode>, extend: &MutexGuard<'_, ()>, first: u64) {
         inode.trim.store(first, Ordering::Release);
-        if self.background && inode.blocks.load(Ordering::Relaxed) > TRIM_AT_ONCE {
+        if self.background && inode.blocks.load(Ordering::Relaxed) > FREE_AT_ONCE {
             self.trims.lock().push(Arc::clone(inode));
             self.graveyard.nudge();
         } else {
