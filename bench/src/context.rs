@@ -36,6 +36,11 @@ impl Sizes {
         Sizes { file: 16 << 20, small_file: 4 << 20, slack: 48 << 20, batch: 100, few: 100, many: 2000 };
 }
 
+/// Whether a row is meant by a name, or by the beginning of names with a star behind it.
+pub(crate) fn matches(pattern: &str, row: &str) -> bool {
+    pattern.strip_suffix('*').map_or(pattern == row, |beginning| row.starts_with(beginning))
+}
+
 /// The state of a run.
 pub(crate) struct Context {
     pub(crate) sizes: Sizes,
@@ -73,9 +78,9 @@ impl Context {
         })
     }
 
-    /// Whether a row is wanted: all are, or those whose name begins with a given one.
+    /// Whether a row is wanted: all are, or those that were named.
     pub(crate) fn wants(&self, row: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| row.starts_with(only.as_str()))
+        self.only.is_empty() || self.only.iter().any(|only| matches(only, row))
     }
 
     /// Whether any of these rows is wanted.

@@ -32,7 +32,7 @@ struct Args {
     /// Small sizes, few rounds: shows that everything runs, measures nothing
     #[arg(long)]
     quick: bool,
-    /// Only rows whose name begins so (repeatable)
+    /// Only this row, or with a star at the end all whose name begins so (repeatable)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Say which rows there are
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
 
 fn run(args: Args) -> Outcome {
     if let Some(unknown) =
-        args.only.iter().find(|only| !rows::ROWS.iter().any(|row| row.name.starts_with(only.as_str())))
+        args.only.iter().find(|only| !rows::ROWS.iter().any(|row| context::matches(only, row.name)))
     {
         return Err(format!("--only {unknown}: no such row; --list shows them").into());
     }

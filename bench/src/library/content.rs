@@ -1,5 +1,6 @@
 //! Reading and writing.
 
+use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -103,9 +104,32 @@ fn create(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::from_bits_truncate(0o644))
 }
 
-/// A buffer whose pages are present.
-pub(crate) fn buffer(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at % 251) as u8).collect()
+/// A buffer that starts at a page, as `rep movsb` in library and kernel likes it, and whose pages are present.
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+/// A buffer of this length.
+pub(crate) fn buffer(len: usize) -> Buffer {
+    let bytes: Vec<u8> = (0..len + BLOCK).map(|at| (at % 251) as u8).collect();
+    let start = bytes.as_ptr().align_offset(BLOCK);
+    Buffer { bytes, start }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.bytes.len() - BLOCK]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let len = self.bytes.len() - BLOCK;
+        &mut self.bytes[self.start..self.start + len]
+    }
 }
 
 /// Multiples of `unit` below `size`, at random.

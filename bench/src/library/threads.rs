@@ -207,13 +207,13 @@ pub(super) fn content(context: &Context, both: &Both) -> Outcome {
     }
     if context.wants("read-4k.2threads") {
         let ours = |thread, round| {
-            let mut data = [0; BLOCK];
+            let mut data = buffer(BLOCK);
             for at in at(thread, round) {
                 both.ours.read_at(&mut data, at).expect("a read of ours");
             }
         };
         let peer = |thread, round| {
-            let mut data = [0; BLOCK];
+            let mut data = buffer(BLOCK);
             for at in at(thread, round) {
                 pread(&both.peer, &mut data[..], at).expect("a read of tmpfs");
             }
