@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 use nacre_engine::{Block, Result};
 use nacre_media::{Durable, Pm};
+use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
@@ -33,16 +34,19 @@ const PORTION: usize = 4;
 
 /// A live entry, sealed for its new place, and what refers to it.
 struct Survivor {
-    bytes: Vec<u8>,
+    bytes: SmallVec<[u8; LINE]>,
     sequence: u64,
     old_owner: Owner,
     old_address: u64,
     references: References,
 }
 
+/// Runs of blocks; of an entry for one block, one.
+type Pieces = SmallVec<[Piece; 1]>;
+
 enum References {
     /// Blocks of the map.
-    Pieces(Vec<Piece>),
+    Pieces(Pieces),
     /// A name of the directory.
     Name,
     /// An extended attribute.
@@ -94,7 +98,7 @@ impl Log {
             return Ok(NO_PAGE); // it was dropped meanwhile: the next collection starts anew
         }
         let at_head = from == self.head;
-        let mut survivors = Vec::new();
+        let mut survivors = Vec::with_capacity(PORTION * PAGE_LINES);
         let mut last = from;
         let mut count = 0;
         let mut page = from;
@@ -194,7 +198,7 @@ impl Log {
             kind::ATTR | kind::HOLE | kind::REMOVE | kind::XATTR_REMOVE => return Ok(()),
             _ => References::Nothing, // a symbolic link's target, or what a newer program wrote
         };
-        let mut bytes = entry.to_vec();
+        let mut bytes = SmallVec::from_slice(entry);
         reseal(&mut bytes, inode.seed);
         survivors.push(Survivor {
             bytes,
@@ -380,22 +384,22 @@ fn gather_write(
             place: piece.place,
             ..raw
         };
-        let mut bytes = copy.as_bytes().to_vec();
+        let mut bytes = SmallVec::from_slice(copy.as_bytes());
         reseal(&mut bytes, inode.seed);
         survivors.push(Survivor {
             bytes,
             sequence: raw.header.sequence,
             old_owner: page,
             old_address: address,
-            references: References::Pieces(vec![piece]),
+            references: References::Pieces(SmallVec::from_slice(&[piece])),
         });
     }
     Ok(())
 }
 
 /// The blocks of a write entry that are still where it says, by its word.
-fn live_pieces(inode: &Inode, page: u32, entry: &[u8]) -> Vec<Piece> {
-    let mut pieces = Vec::new();
+fn live_pieces(inode: &Inode, page: u32, entry: &[u8]) -> Pieces {
+    let mut pieces = Pieces::new();
     let (Body::File(map), Ok((raw, _))) = (&inode.body, WriteEntry::read_from_prefix(entry)) else {
         return pieces;
     };
@@ -431,7 +435,11 @@ impl Packed<'_> {
     }
 
     fn lines(&self) -> Vec<u8> {
-        self.survivors.iter().flat_map(|survivor| &survivor.bytes).copied().collect()
+        let mut lines = Vec::with_capacity(LINE * PAGE_LINES);
+        for survivor in self.survivors {
+            lines.extend_from_slice(&survivor.bytes);
+        }
+        lines
     }
 }
 

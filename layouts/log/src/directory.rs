@@ -205,12 +205,23 @@ impl Directory {
         }
     }
 
-    /// Removes a name that is there.
-    pub(crate) fn remove(&self, slot: Slot, cookie: u64, kind: FileKind) {
+    /// Removes a name that is there; gives back its slot as it was, in case its dentry was moved since it was found.
+    pub(crate) fn remove(&self, pm: &impl Pm, slot: Slot, cookie: u64, kind: FileKind) -> Slot {
         let mut inner = self.inner.write();
         let hash = slot.hash().spread();
-        if let Ok(entry) = inner.table.find_entry(hash, |other| other.packed == slot.packed) {
-            entry.remove();
+        let mut removed = slot;
+        match inner.table.find_entry(hash, |other| other.packed == slot.packed) {
+            Ok(entry) => removed = entry.remove().0,
+            Err(_) => {
+                let same = |other: &Slot| {
+                    other.hash() == slot.hash()
+                        && other.inode == slot.inode
+                        && Dentry::read(pm, other.address()).is_ok_and(|dentry| dentry.cookie() == cookie)
+                };
+                if let Ok(entry) = inner.table.find_entry(hash, same) {
+                    removed = entry.remove().0;
+                }
+            }
         }
         if let Some(order) = &mut inner.order {
             order.remove(cookie);
@@ -220,21 +231,7 @@ impl Directory {
         if kind == FileKind::Directory {
             self.subdirectories.fetch_sub(1, Ordering::Relaxed);
         }
-    }
-
-    /// The slot as it is now of a name that was found before, in case its dentry was moved meanwhile.
-    pub(crate) fn slot_of(&self, slot: Slot, cookie: u64, pm: &impl Pm) -> Option<Slot> {
-        let inner = self.inner.read();
-        let hash = slot.hash().spread();
-        if inner.table.find(hash, |other| other.packed == slot.packed).is_some() {
-            return Some(slot);
-        }
-        let same = |other: &Slot| {
-            other.hash() == slot.hash()
-                && other.inode == slot.inode
-                && Dentry::read(pm, other.address()).is_ok_and(|dentry| dentry.cookie() == cookie)
-        };
-        inner.table.find(hash, same).copied()
+        removed
     }
 
     /// Fills an empty index at once.

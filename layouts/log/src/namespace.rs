@@ -133,14 +133,9 @@ impl<P: Pm> Shared<P> {
 
     /// The index after a removal was committed.
     pub(crate) fn name_removed(&self, locked: &mut Locked<'_>, named: &Named) {
-        // The batch that was just committed may have moved the dentry to a page, and the slot with it.
-        let slot = self.current_slot(locked, named);
-        locked.directory.remove(slot, named.cookie, named.kind);
+        // The batch that was just committed may have moved the dentry to a page.
+        let slot = locked.directory.remove(&*self.pm, named.slot, named.cookie, named.kind);
         locked.log.release(slot.owner, 1);
-    }
-
-    fn current_slot(&self, locked: &Locked<'_>, named: &Named) -> Slot {
-        locked.directory.slot_of(named.slot, named.cookie, &*self.pm).unwrap_or(named.slot)
     }
 
     /// Makes an inode without a name; its bytes are on their way to media, and durable when its log has entries.
@@ -364,11 +359,11 @@ impl<P: Pm> Shared<P> {
     /// One name fewer; with the last one the inode goes as soon as nobody holds it.
     pub(crate) fn drop_link(&self, node: Node, now: Timestamp) {
         let left = {
-            let _attr = node.inode.attr.write();
+            let mut attr = node.inode.attr.write();
+            attr.ctime = now;
             node.inode.links.fetch_sub(1, Ordering::AcqRel) - 1
         };
         if left == 0 {
-            node.inode.attr.write().ctime = now;
             self.unlinked(node);
         } else {
             self.links_changed(&node.inode, now);
