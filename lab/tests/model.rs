@@ -1,6 +1,7 @@
 //! Random sequences beside the reference model.
 //!
-//! `NACRE_MODEL_SECONDS` is how long each test looks for differences (4 by default), `NACRE_SEED` runs one seed only.
+//! `NACRE_MODEL_SECONDS` is how long each test looks for differences (4 by default), `NACRE_MODEL_OPERATIONS` how long
+//! the sequences are, `NACRE_SEED` runs one seed only.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,7 +38,16 @@ const ONE_FILE: Settings =
 const SCARCE: Settings =
     Settings { profile: Profile::Tree, operations: 2500, compare_every: 250, scarce: true };
 
+/// The settings with the length that is asked for.
+fn sized(settings: Settings) -> Settings {
+    match variable("NACRE_MODEL_OPERATIONS") {
+        Some(operations) => Settings { operations: operations as usize, ..settings },
+        None => settings,
+    }
+}
+
 fn run<S: Subject>(mut subject: S, settings: Settings) {
+    let settings = sized(settings);
     let (mut total, mut runs) = (Stats::default(), 0);
     for seed in seeds() {
         let stats = check(&mut subject, seed, settings).unwrap_or_else(|failure| panic!("{failure}"));
@@ -52,6 +62,7 @@ fn run<S: Subject>(mut subject: S, settings: Settings) {
 }
 
 fn run_threads<S: Subject>(mut subject: S, settings: Settings) {
+    let settings = sized(settings);
     let (mut runs, mut operations) = (0, 0);
     for seed in seeds() {
         println!("seed {seed}");

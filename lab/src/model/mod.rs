@@ -14,7 +14,7 @@ mod state;
 
 use std::sync::Arc;
 
-use nacre_engine::{FileKind, InodeId};
+use nacre_engine::{FileKind, InodeId, Timestamp};
 use parking_lot::Mutex;
 
 use state::{ROOT, State};
@@ -72,6 +72,13 @@ impl MemLayout {
     #[must_use]
     pub fn remount(&self) -> MemLayout {
         MemLayout::over(self.state.lock().remounted())
+    }
+
+    /// Sets times that a file system may keep lazily to what a crash has left of them.
+    pub(crate) fn set_lazy_times(&self, node: &MemNode, atime: Timestamp, ctime: Timestamp) {
+        let mut state = self.state.lock();
+        let attr = &mut state.get_mut(node.number()).attr;
+        (attr.atime, attr.ctime) = (atime, ctime);
     }
 
     fn over(state: State) -> MemLayout {

@@ -17,7 +17,7 @@ use super::generate::{Profile, sequence};
 use super::op::{Op, SLOTS};
 use super::shrink::shrink;
 use super::world::{Answer, LastIds, Tolerance, World};
-use crate::model::MemLayout;
+use crate::model::{MemLayout, MemNode};
 
 /// Blocks of data that the model has: operations beyond are left out, so that the layout under test needs only room
 /// for these and for what it writes about them.
@@ -239,8 +239,11 @@ fn run_unguarded<S: Subject>(
             _ => None,
         };
         (left_ids, right_ids) = (left.close(), right.close());
-        let after = if crashed.is_some() { subject.tolerance_after_crash() } else { tolerance };
-        let what = if crashed.is_some() { "after the crash" } else { "after the mount" };
+        let (after, what) = match crashed {
+            Some(_) => (subject.tolerance_after_crash(), "after the crash"),
+            None => (tolerance, "after the mount"),
+        };
+        let has_crashed = crashed.is_some();
         layout = match crashed {
             Some(crashed) => crashed,
             None => subject.remount(layout),
@@ -250,8 +253,10 @@ fn run_unguarded<S: Subject>(
         let left = World::open(&layout, "w", left_ids, tolerance);
         let right = World::open(&model, "w", right_ids, tolerance);
         compare(&left, &right, after).map_err(|why| format!("{what}: {why}"))?;
-        let now = time_of(step.get());
-        left.settle(now).and_then(|()| right.settle(now)).map_err(|error| format!("{what}: {error}"))?;
+        if has_crashed {
+            adopt_times(&left, &left.root, &model, &right.root)
+                .map_err(|error| format!("{what}: {error}"))?;
+        }
         (left_ids, right_ids) = (left.close(), right.close());
     }
     empty(&layout).map_err(|why| format!("while everything was removed: {why}"))?;
@@ -337,6 +342,28 @@ fn agree(op: &Op, found: &Answer, expected: &Answer) -> bool {
         (Answer::Entries(entries), Answer::Failed(Kind::NotFound)) => entries.is_empty(),
         _ => false,
     }
+}
+
+/// Gives every inode of the model the atime and ctime that the layout has after a crash: they may be older.
+fn adopt_times<L: Data + Extents>(
+    left: &World<'_, L>,
+    a: &L::Node,
+    model: &MemLayout,
+    b: &MemNode,
+) -> Result<(), nacre_engine::Error> {
+    let attr = left.fs.getattr(a)?;
+    model.set_lazy_times(b, attr.atime, attr.ctime);
+    if attr.kind != FileKind::Directory {
+        return Ok(());
+    }
+    let mut names = Vec::new();
+    left.fs.read_dir(a, 0, &mut |entry| {
+        names.push(entry.name.to_vec());
+        std::ops::ControlFlow::Continue(())
+    })?;
+    names
+        .iter()
+        .try_for_each(|name| adopt_times(left, &left.fs.lookup(a, name)?, model, &model.lookup(b, name)?))
 }
 
 /// Writes a file beside what is compared, until little space is left.

@@ -149,28 +149,6 @@ impl<'a, L: Data + Extents> World<'a, L> {
         self.slots.iter().enumerate().filter_map(|(slot, node)| node.as_ref().map(|node| (slot, node)))
     }
 
-    /// Gives every inode that has a name the same atime and ctime, whatever a crash has left of them.
-    pub(super) fn settle(&self, now: Timestamp) -> Result<(), Error> {
-        self.settle_below(&self.root, now)
-    }
-
-    fn settle_below(&self, node: &L::Node, now: Timestamp) -> Result<(), Error> {
-        let flags = self.fs.getattr(node)?.flags;
-        let set = |flags| SetAttr { flags: Some(flags), ..SetAttr::default() };
-        self.fs.setattr(node, &set(0), now)?;
-        self.fs.setattr(node, &SetAttr { atime: Some(now), ..SetAttr::default() }, now)?;
-        self.fs.setattr(node, &set(flags), now)?;
-        if self.fs.kind(node) != FileKind::Directory {
-            return Ok(());
-        }
-        let mut names = Vec::new();
-        self.fs.read_dir(node, 0, &mut |entry| {
-            names.push(entry.name.to_vec());
-            ControlFlow::Continue(())
-        })?;
-        names.iter().try_for_each(|name| self.settle_below(&self.fs.lookup(node, name)?, now))
-    }
-
     /// Runs an operation. `None` when it is about a slot that holds nothing.
     pub(super) fn apply(&mut self, op: &Op, now: Timestamp) -> Option<Answer> {
         let answer = match op {
