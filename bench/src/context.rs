@@ -26,14 +26,30 @@ pub(crate) struct Sizes {
     pub(crate) few: u64,
     /// Entries of a large directory, extents of a shattered file.
     pub(crate) many: u64,
+    /// Bytes of data in the file systems that are recovered and whose index is weighed.
+    pub(crate) stored: u64,
 }
 
 impl Sizes {
-    pub(crate) const FULL: Sizes =
-        Sizes { file: 2 << 30, small_file: 64 << 20, slack: 1 << 30, batch: 500, few: 1000, many: 1_000_000 };
+    pub(crate) const FULL: Sizes = Sizes {
+        file: 2 << 30,
+        small_file: 64 << 20,
+        slack: 1 << 30,
+        batch: 500,
+        few: 1000,
+        many: 1_000_000,
+        stored: 4 << 30,
+    };
 
-    pub(crate) const QUICK: Sizes =
-        Sizes { file: 16 << 20, small_file: 4 << 20, slack: 48 << 20, batch: 100, few: 100, many: 2000 };
+    pub(crate) const QUICK: Sizes = Sizes {
+        file: 16 << 20,
+        small_file: 4 << 20,
+        slack: 48 << 20,
+        batch: 100,
+        few: 100,
+        many: 2000,
+        stored: 16 << 20,
+    };
 }
 
 /// Whether a row is meant by a name, or by the beginning of names with a star behind it.

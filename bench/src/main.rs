@@ -2,17 +2,25 @@
 //!
 //! - [`measure`]: both sides in turns, in short batches; medians of ratios.
 //! - [`rows`]: all rows and their targets. [`report`]: what comes out.
-//! - [`library`]: the library beside tmpfs through the kernel.
+//! - [`library`]: the library beside tmpfs through the kernel. [`mount`]: a mount beside a FUSE server that does nothing.
+//!   [`recovery`]: opening after a crash and after an orderly end; DRAM of the index. [`scale`]: large directories and
+//!   shattered files beside small ones.
+//! - [`child`]: work in processes of its own.
 //!
 //! A slow figure never fails a run: the report says what was missed.
 
+mod child;
 mod context;
 mod library;
 mod machine;
 mod measure;
+mod mount;
 mod place;
+mod recovery;
 mod report;
 mod rows;
+mod scale;
+mod work;
 
 use std::process::ExitCode;
 
@@ -47,6 +55,12 @@ struct Args {
     /// Time for each row, beside its preparation
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     seconds: f64,
+    /// The work of a child process.
+    #[arg(long, hide = true, value_name = "ROLE")]
+    role: Option<String>,
+    /// What it works with.
+    #[arg(long, hide = true)]
+    with: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -67,6 +81,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Outcome {
+    if let Some(role) = &args.role {
+        return child::run(role, &args.with);
+    }
     if let Some(unknown) =
         args.only.iter().find(|only| !rows::ROWS.iter().any(|row| context::matches(only, row.name)))
     {
@@ -78,6 +95,9 @@ fn run(args: Args) -> Outcome {
     }
     let context = Context::new(args.quick, args.seconds, args.only, !args.json, args.keep)?;
     library::run(&context)?;
+    mount::run(&context)?;
+    recovery::run(&context)?;
+    scale::run(&context)?;
     let (figures, left_out) = context.into_results();
     if args.json {
         let report = Report { schema: 1, machine, quick: args.quick, figures, left_out };

@@ -1,23 +1,22 @@
 //! Reading and writing.
 
-use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nacre::{File, FileOptions, FileSystem};
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{pread, pwrite};
 
 use crate::context::{Context, Outcome};
-use crate::library::{file_system, threads};
+use crate::library::threads;
 use crate::measure::{interleave, timed};
 use crate::report::{Figure, Target};
 use crate::rows;
+use crate::work::{BLOCK, buffer, file_system, offsets};
 
-pub(crate) const BLOCK: usize = 4096;
 const MEBIBYTE: usize = 1 << 20;
 /// A file is appended to up to this size.
 const APPEND_LIMIT: u64 = 256 << 20;
@@ -102,40 +101,6 @@ pub(super) fn run(context: &Context, variant: Variant) -> Outcome {
 fn create(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::from_bits_truncate(0o644))
-}
-
-/// A buffer that starts at a page, as `rep movsb` in library and kernel likes it, and whose pages are present.
-pub(crate) struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-/// A buffer of this length.
-pub(crate) fn buffer(len: usize) -> Buffer {
-    let bytes: Vec<u8> = (0..len + BLOCK).map(|at| (at % 251) as u8).collect();
-    let start = bytes.as_ptr().align_offset(BLOCK);
-    Buffer { bytes, start }
-}
-
-impl Deref for Buffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + self.bytes.len() - BLOCK]
-    }
-}
-
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        let len = self.bytes.len() - BLOCK;
-        &mut self.bytes[self.start..self.start + len]
-    }
-}
-
-/// Multiples of `unit` below `size`, at random.
-pub(crate) fn offsets(seed: u64, count: u64, size: u64, unit: u64) -> Vec<u64> {
-    let mut random = SmallRng::seed_from_u64(seed);
-    (0..count).map(|_| random.random_range(0..size / unit) * unit).collect()
 }
 
 /// The operations of a batch that moves `unit` bytes each.

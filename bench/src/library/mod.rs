@@ -8,13 +8,6 @@ mod content;
 mod names;
 mod threads;
 
-use std::os::fd::OwnedFd;
-use std::path::Path;
-use std::sync::atomic::AtomicBool;
-
-use nacre::{FileSystem, MkfsOptions, OpenOptions};
-use rustix::fs::{Mode, OFlags};
-
 use crate::context::{Context, Outcome};
 
 /// Runs all rows of the library that are wanted.
@@ -23,16 +16,4 @@ pub(crate) fn run(context: &Context) -> Outcome {
     content::run(context, content::Variant::Small)?;
     names::run(context)?;
     content::run(context, content::Variant::Huge)
-}
-
-/// A new file system in a file of this size, with all pages present.
-pub(crate) fn file_system(path: &Path, size: u64) -> Result<FileSystem, nacre::Error> {
-    let fs = FileSystem::create(path, &MkfsOptions::with_size(size), &OpenOptions::default())?;
-    fs.prefault(&AtomicBool::new(false))?;
-    Ok(fs)
-}
-
-/// A directory of the peer, for the `at` calls.
-fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }

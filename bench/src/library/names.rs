@@ -2,44 +2,24 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use nacre::{FileOptions, FileSystem};
+use nacre::FileSystem;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::context::{Context, Outcome};
-use crate::library::content::BLOCK;
-use crate::library::{file_system, open_directory, threads};
+use crate::library::threads;
 use crate::measure::{Side, interleave, timed};
 use crate::report::Figure;
 use crate::rows;
-
-/// Names in one directory, for both sides: the same path below the root.
-pub(crate) struct Names {
-    pub(crate) ours: Vec<PathBuf>,
-    pub(crate) peer: Vec<CString>,
-}
-
-impl Names {
-    pub(crate) fn new(dir: &str, prefix: &str, count: u64) -> Names {
-        let ours: Vec<PathBuf> =
-            (0..count).map(|number| PathBuf::from(format!("/{dir}/{prefix}{number:07}"))).collect();
-        let relative = |path: &PathBuf| CString::new(path.to_str().expect("ASCII")[1..].as_bytes());
-        let peer = ours.iter().map(|path| relative(path).expect("no NUL")).collect();
-        Names { ours, peer }
-    }
-}
+use crate::work::{BLOCK, Names, create_ours, file_system, open_directory};
 
 /// A file system and the root of a tmpfs.
 pub(crate) struct Roots {
     pub(crate) fs: FileSystem,
     pub(crate) peer: OwnedFd,
-}
-
-pub(crate) fn create_ours(fs: &FileSystem, path: &Path) {
-    FileOptions::new().write(true).create_new(true).open(fs, path).expect("ours creates");
 }
 
 pub(crate) fn create_peer(root: BorrowedFd<'_>, path: &CString) {

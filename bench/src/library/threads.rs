@@ -12,11 +12,12 @@ use std::time::Instant;
 use rustix::io::{pread, pwrite};
 
 use crate::context::{Context, Outcome};
-use crate::library::content::{BLOCK, Both, buffer, offsets};
-use crate::library::names::{Names, Roots, create_ours, create_peer, unlink_peer};
+use crate::library::content::Both;
+use crate::library::names::{Roots, create_peer, unlink_peer};
 use crate::measure::quantile;
 use crate::report::Figure;
 use crate::rows;
+use crate::work::{BLOCK, Names, buffer, create_ours, offsets};
 
 /// Operations of one thread in a batch, as a multiple of the usual one: starting together takes some microseconds.
 const LONGER: u64 = 5;

@@ -1,0 +1,82 @@
+//! What the measurements work with: file systems, names, buffers, offsets.
+
+use std::ffi::CString;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use nacre::{FileOptions, FileSystem, MkfsOptions, OpenOptions};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rustix::fs::{Mode, OFlags};
+
+/// Bytes of the unit of allocation.
+pub(crate) const BLOCK: usize = 4096;
+
+/// A new file system in a file of this size, with all pages present.
+pub(crate) fn file_system(path: &Path, size: u64) -> Result<FileSystem, nacre::Error> {
+    let fs = FileSystem::create(path, &MkfsOptions::with_size(size), &OpenOptions::default())?;
+    fs.prefault(&AtomicBool::new(false))?;
+    Ok(fs)
+}
+
+/// A directory of the peer, for the `at` calls.
+pub(crate) fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Names in one directory, for both sides: the same path below the root.
+pub(crate) struct Names {
+    pub(crate) ours: Vec<PathBuf>,
+    pub(crate) peer: Vec<CString>,
+}
+
+impl Names {
+    pub(crate) fn new(dir: &str, prefix: &str, count: u64) -> Names {
+        let ours: Vec<PathBuf> =
+            (0..count).map(|number| PathBuf::from(format!("/{dir}/{prefix}{number:07}"))).collect();
+        let relative = |path: &PathBuf| CString::new(path.to_str().expect("ASCII")[1..].as_bytes());
+        let peer = ours.iter().map(|path| relative(path).expect("no NUL")).collect();
+        Names { ours, peer }
+    }
+}
+
+/// Makes an empty file.
+pub(crate) fn create_ours(fs: &FileSystem, path: &Path) {
+    FileOptions::new().write(true).create_new(true).open(fs, path).expect("ours creates");
+}
+
+/// A buffer that starts at a page, as `rep movsb` in library and kernel likes it, and whose pages are present.
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+/// A buffer of this length.
+pub(crate) fn buffer(len: usize) -> Buffer {
+    let bytes: Vec<u8> = (0..len + BLOCK).map(|at| (at % 251) as u8).collect();
+    let start = bytes.as_ptr().align_offset(BLOCK);
+    Buffer { bytes, start }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.bytes.len() - BLOCK]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let len = self.bytes.len() - BLOCK;
+        &mut self.bytes[self.start..self.start + len]
+    }
+}
+
+/// Multiples of `unit` below `size`, at random.
+pub(crate) fn offsets(seed: u64, count: u64, size: u64, unit: u64) -> Vec<u64> {
+    let mut random = SmallRng::seed_from_u64(seed);
+    (0..count).map(|_| random.random_range(0..size / unit) * unit).collect()
+}
