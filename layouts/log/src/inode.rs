@@ -58,36 +58,38 @@ pub(crate) enum Body {
     Special,
 }
 
-/// One inode.
+/// One inode. What a lookup and a stat need comes first, in neighbouring cache lines.
+#[repr(C)]
 pub(crate) struct Inode {
-    pub(crate) number: u64,
-    pub(crate) generation: u32,
-    pub(crate) kind: FileKind,
-    /// Seed of the checksums of everything that belongs to this inode.
-    pub(crate) seed: u32,
-    pub(crate) rdev: u32,
-    pub(crate) btime: Timestamp,
-    /// Where its 256 bytes are on media.
-    pub(crate) address: u64,
     /// Callers that hold it.
     pub(crate) holds: AtomicU32,
     /// Names that refer to it. Changed under the `attr` lock. Of a directory: 1 while it has its name, 0 after.
     pub(crate) links: AtomicU32,
     pub(crate) size: AtomicU64,
+    pub(crate) attr: RwLock<Attributes>,
+    pub(crate) number: u64,
+    pub(crate) generation: u32,
+    pub(crate) rdev: u32,
     /// Blocks of data.
     pub(crate) blocks: AtomicU64,
-    /// The flags of `attr`, for checks without its lock.
-    pub(crate) flags: AtomicU32,
-    /// It never had a name and may still be given one.
-    pub(crate) unnamed: AtomicBool,
     /// The next sequence number of the log: it grows with every commit.
     pub(crate) change: AtomicU64,
+    pub(crate) btime: Timestamp,
+    pub(crate) kind: FileKind,
+    /// It never had a name and may still be given one.
+    pub(crate) unnamed: AtomicBool,
     /// The next read changes atime (relatime).
     pub(crate) atime_due: AtomicBool,
     /// Attributes in DRAM are newer than in the log (atime, and ctime after a change of links).
     pub(crate) lazy: AtomicBool,
     /// The links or the parent are not what media has cached; the unmount writes them.
     pub(crate) cached_changed: AtomicBool,
+    /// The flags of `attr`, for checks without its lock.
+    pub(crate) flags: AtomicU32,
+    /// Seed of the checksums of everything that belongs to this inode.
+    pub(crate) seed: u32,
+    /// Where its 256 bytes are on media.
+    pub(crate) address: u64,
     /// Seconds of atime, for the once-a-day rule of relatime.
     pub(crate) atime_secs: AtomicI64,
     /// Blocks from this one on are beyond the size and still to be freed by a truncation; [`NO_TRIM`] when there are
@@ -95,10 +97,9 @@ pub(crate) struct Inode {
     pub(crate) trim: AtomicU64,
     /// No change of size is under way while this is held; see `file`.
     pub(crate) extend: Mutex<()>,
-    pub(crate) log: Mutex<Log>,
-    pub(crate) attr: RwLock<Attributes>,
-    pub(crate) xattrs: XattrSlot,
     pub(crate) body: Body,
+    pub(crate) log: Mutex<Log>,
+    pub(crate) xattrs: XattrSlot,
     pub(crate) graveyard: Arc<Graveyard>,
 }
 

@@ -31,7 +31,7 @@ type Slot = RwLock<Option<Arc<Inode>>>;
 struct Chunk {
     blocks: [Block; CHUNK_BLOCKS as usize],
     used: [AtomicU64; 4],
-    slots: Box<[Slot]>,
+    slots: [Slot; CHUNK_INODES as usize],
 }
 
 type Segment = Box<[OnceLock<Box<Chunk>>]>;
@@ -218,7 +218,7 @@ impl InodeTable {
     /// Bytes of DRAM that the table takes, without the inodes.
     pub(crate) fn index_bytes(&self) -> u64 {
         let count = self.spare.lock().next_chunk;
-        count * (size_of::<Chunk>() as u64 + CHUNK_INODES * size_of::<Slot>() as u64)
+        count * size_of::<Chunk>() as u64
     }
 
     fn refill(&self, own: usize, pm: &impl Pm, blocks: &Allocator) -> Result<u64> {
@@ -304,7 +304,7 @@ impl InodeTable {
             Box::new(Chunk {
                 blocks,
                 used: [const { AtomicU64::new(0) }; 4],
-                slots: (0..CHUNK_INODES).map(|_| RwLock::new(None)).collect(),
+                slots: [const { RwLock::new(None) }; CHUNK_INODES as usize],
             })
         });
     }
