@@ -1,0 +1,207 @@
+//! Small sequences on the log layout that went wrong once. The suite or a random sequence found each of them.
+
+use std::io::IoSlice;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nacre_engine::{
+    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileKind, Kind, Names, NewInode, RenameMode,
+    SetAttr, Timestamp, WriteAt, XattrMode,
+};
+use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
+use nacre_media::SimPm;
+
+fn at(secs: i64) -> Timestamp {
+    Timestamp::new(secs, 0)
+}
+
+fn new(kind: FileKind) -> NewInode<'static> {
+    NewInode { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: &[], xattrs: &[], now: at(1) }
+}
+
+fn empty(size: u64) -> LogFs<SimPm> {
+    let pm = Arc::new(SimPm::new(size));
+    mkfs(&*pm, &MkfsOptions::default()).expect("mkfs");
+    mount(pm)
+}
+
+fn mount(pm: Arc<SimPm>) -> LogFs<SimPm> {
+    LogFs::mount(pm, &MountOptions::default()).expect("mount")
+}
+
+fn remount(fs: LogFs<SimPm>) -> LogFs<SimPm> {
+    let pm = Arc::clone(fs.pm());
+    fs.unmount().expect("unmount");
+    mount(pm)
+}
+
+fn crash(fs: &LogFs<SimPm>) -> LogFs<SimPm> {
+    mount(Arc::new(SimPm::from_image(&fs.pm().snapshot())))
+}
+
+fn append(fs: &LogFs<SimPm>, node: &Node, bytes: &[u8]) -> Result<u64, Kind> {
+    let result = fs.write(node, WriteAt::End, &[IoSlice::new(bytes)], Durability::Lazy, at(2));
+    result.map_err(|error| error.kind())
+}
+
+/// Appends until there is no space; returns the number of blocks.
+fn fill(fs: &LogFs<SimPm>, node: &Node) -> u64 {
+    let mut blocks = 0;
+    for pieces in [256, 1] {
+        let bytes = vec![7; pieces * BLOCK_SIZE as usize];
+        while append(fs, node, &bytes).is_ok() {
+            blocks += pieces as u64;
+        }
+    }
+    blocks
+}
+
+/// The mode came back to what it was before, because it stood in the entry of an attribute that was removed.
+#[test]
+fn a_mode_that_came_with_an_attribute_outlives_the_attribute() {
+    let fs = empty(16 << 20);
+    let root = fs.root();
+    let dir = fs.create(&root, b"j", &new(FileKind::Directory)).unwrap();
+    fs.set_xattr(&dir, b"user.a", &[1; 57], XattrMode::Create, Some(0o640), at(2)).unwrap();
+    fs.rename(&root, b"j", &root, b"e", RenameMode::Replace, at(3)).unwrap();
+    fs.remove_xattr(&dir, b"user.a", at(4)).unwrap();
+    let fs = crash(&fs);
+    let dir = fs.lookup(&fs.root(), b"e").unwrap();
+    fs.set_xattr(&dir, b"user.a", &[2; 141], XattrMode::Set, None, at(5)).unwrap();
+    assert_eq!(fs.getattr(&dir).unwrap().mode, 0o640);
+    drop(dir);
+    let fs = remount(fs);
+    let dir = fs.lookup(&fs.root(), b"e").unwrap();
+    assert_eq!(fs.getattr(&dir).unwrap().mode, 0o640);
+}
+
+/// A large truncation leaves its blocks to the background thread, which gave up when it came while the truncation still
+/// held its lock: then nobody freed them.
+#[test]
+fn a_truncation_on_a_full_device_gives_its_space_back() {
+    let fs = empty(32 << 20);
+    let other = fs.create(&fs.root(), b"other", &new(FileKind::Regular)).unwrap();
+    for round in 0..20 {
+        let node = fs.create(&fs.root(), b"file", &new(FileKind::Regular)).unwrap();
+        let blocks = fill(&fs, &node);
+        let half = SetAttr { size: Some(blocks / 2 * BLOCK_SIZE), ..SetAttr::default() };
+        fs.setattr(&node, &half, at(3)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while append(&fs, &other, &[1; BLOCK_SIZE as usize]).is_err() {
+            assert!(Instant::now() < deadline, "round {round}: nothing is free after the truncation");
+            thread::yield_now();
+        }
+        drop(node);
+        fs.unlink(&fs.root(), b"file", at(4)).unwrap();
+    }
+}
+
+/// What is allocated can be written, whatever else fills the device: that is what allocating is for.
+#[test]
+fn allocated_blocks_can_be_written_on_a_full_device() {
+    let fs = empty(16 << 20);
+    let node = fs.create(&fs.root(), b"reserved", &new(FileKind::Regular)).unwrap();
+    fs.fallocate(&node, FallocateMode::Allocate, 0, 1 << 20, at(2)).unwrap();
+    let other = fs.create(&fs.root(), b"other", &new(FileKind::Regular)).unwrap();
+    fill(&fs, &other);
+    for block in 0..(1 << 20) / BLOCK_SIZE {
+        let bytes = [block as u8; BLOCK_SIZE as usize];
+        let at_block = WriteAt::Offset(block * BLOCK_SIZE);
+        let written = fs.write(&node, at_block, &[IoSlice::new(&bytes)], Durability::Lazy, at(3));
+        written.unwrap_or_else(|error| panic!("block {block}: {error}"));
+    }
+}
+
+/// Between the removal of the old name from the index and the insertion of the new one, lookups found nothing.
+#[test]
+fn a_name_that_is_replaced_is_always_there() {
+    let fs = empty(16 << 20);
+    let root = fs.root();
+    fs.create(&root, b"target", &new(FileKind::Regular)).unwrap();
+    let writers = AtomicUsize::new(2);
+    thread::scope(|scope| {
+        let (fs, root, writers) = (&fs, &root, &writers);
+        for writer in 0..2 {
+            scope.spawn(move || {
+                let name = format!("new-{writer}");
+                for round in 0..10_000 {
+                    let node = fs.create(root, name.as_bytes(), &new(FileKind::Regular)).unwrap();
+                    append(fs, &node, &[7; 5000]).unwrap();
+                    fs.rename(root, name.as_bytes(), root, b"target", RenameMode::Replace, at(round))
+                        .unwrap();
+                }
+                writers.fetch_sub(1, Ordering::Relaxed);
+            });
+            scope.spawn(move || {
+                let mut lookups = 0u64;
+                while writers.load(Ordering::Relaxed) > 0 {
+                    let node = fs.lookup(root, b"target");
+                    let node = node.unwrap_or_else(|error| panic!("after {lookups} lookups: {error}"));
+                    assert_eq!(fs.kind(&node), FileKind::Regular);
+                    lookups += 1;
+                }
+            });
+        }
+    });
+    let mut names = Vec::new();
+    fs.read_dir(&root, 0, &mut |entry| {
+        names.push(entry.name.to_vec());
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert_eq!(names, [b"target"]);
+}
+
+/// A change of ctime alone makes atime older than ctime, so the next read renews it.
+#[test]
+fn a_read_after_a_change_of_attributes_renews_atime() {
+    let fs = empty(16 << 20);
+    let root = fs.root();
+    let node = fs.create(&root, b"a", &new(FileKind::Regular)).unwrap();
+    append(&fs, &node, b"content").unwrap();
+    let read = |secs| {
+        fs.read(&node, 0, &mut [0; 7], Some(at(secs))).unwrap();
+        fs.getattr(&node).unwrap().atime
+    };
+    assert_eq!(read(10), at(10));
+    fs.link(&node, &root, b"b", at(11)).unwrap();
+    assert_eq!(read(12), at(12), "after a link");
+    fs.rename(&root, b"b", &root, b"c", RenameMode::Replace, at(13)).unwrap();
+    assert_eq!(read(14), at(14), "after a rename");
+    fs.unlink(&root, b"c", at(15)).unwrap();
+    assert_eq!(read(16), at(16), "after an unlink");
+    fs.set_xattr(&node, b"user.a", b"1", XattrMode::Set, None, at(17)).unwrap();
+    assert_eq!(read(18), at(18), "after setting an attribute");
+    fs.remove_xattr(&node, b"user.a", at(19)).unwrap();
+    assert_eq!(read(20), at(20), "after removing an attribute");
+    assert_eq!(read(21), at(20), "and then it stays");
+}
+
+/// An immutable or append-only inode could be changed in everything but its size.
+#[test]
+fn flags_protect_attributes_and_contents() {
+    let fs = empty(16 << 20);
+    let node = fs.create(&fs.root(), b"file", &new(FileKind::Regular)).unwrap();
+    append(&fs, &node, b"content").unwrap();
+    let kind_of = |result: Result<_, nacre_engine::Error>| result.map(drop).map_err(|error| error.kind());
+    for flags in [nacre_engine::Attr::IMMUTABLE, nacre_engine::Attr::APPEND_ONLY] {
+        fs.setattr(&node, &SetAttr { flags: Some(flags), ..SetAttr::default() }, at(3)).unwrap();
+        for change in [
+            SetAttr { mode: Some(0o600), ..SetAttr::default() },
+            SetAttr { uid: Some(5), ..SetAttr::default() },
+            SetAttr { mtime: Some(at(5)), ..SetAttr::default() },
+            SetAttr { size: Some(1), ..SetAttr::default() },
+        ] {
+            assert_eq!(kind_of(fs.setattr(&node, &change, at(4))), Err(Kind::NotPermitted), "{change:?}");
+        }
+        for mode in [FallocateMode::PunchHole, FallocateMode::ZeroRange, FallocateMode::ZeroRangeKeepSize] {
+            let verdict = fs.fallocate(&node, mode, 0, 4096, at(4)).map_err(|error| error.kind());
+            assert_eq!(verdict, Err(Kind::NotPermitted), "{mode:?}");
+        }
+        fs.setattr(&node, &SetAttr { flags: Some(0), ..SetAttr::default() }, at(5)).unwrap();
+    }
+    assert!(fs.stat().available > 0);
+}
