@@ -6,6 +6,7 @@ mod harness;
 #[path = "../../src/load.rs"]
 mod load;
 
+mod behaviour;
 mod command;
 mod corrupt;
 mod full;

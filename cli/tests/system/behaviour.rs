@@ -1,0 +1,47 @@
+//! The behaviour suite of the lab through a mount, with the kernel and its caches between; in process it runs on each
+//! layout, and on tmpfs as its control.
+
+use std::sync::{Arc, Mutex};
+
+use nacre_lab::suite::{DirectoryTarget, Need, all_cases, run};
+
+use crate::harness::{self, Ground};
+
+/// What cannot be had through FUSE.
+const LACKING: &[(Need, &str)] = &[
+    (Need::Unnamed, "the library that speaks the protocol does not know FUSE_TMPFILE"),
+    (Need::WideTimes, "the library that speaks the protocol decodes times before 1970 wrongly"),
+];
+
+/// Cases that the kernel answers in another way.
+const EXCLUSIONS: &[(&str, &str)] = &[
+    ("relatime", "the kernel answers reads of cached pages itself, so that the server cannot note them"),
+    ("immutable", "opens are not sent to the server; it refuses the write instead of the open"),
+    ("append-only", "opens are not sent to the server; it refuses the write instead of the open"),
+    (
+        "space-is-counted",
+        "space comes back when the kernel's FORGET arrives, which may be a moment after unlink",
+    ),
+];
+
+#[test]
+fn the_suite_passes_on_a_mount() {
+    if !harness::can_mount("the behaviour suite on a mount") {
+        return;
+    }
+    let ground = Ground::nacre("64M", None);
+    let dir = ground.dir();
+    let ground = Arc::new(Mutex::new(ground));
+    let mounted = Arc::clone(&ground);
+    let remount = Box::new(move || {
+        let mut ground = mounted.lock().expect("no remount has panicked");
+        ground.unmount();
+        ground.fsck();
+        ground.mount();
+    });
+    let mut target = DirectoryTarget::new(&dir, LACKING, Some(remount));
+    run(&mut target, &all_cases(), EXCLUSIONS).assert_clean();
+    let mut ground = ground.lock().expect("no remount has panicked");
+    ground.unmount();
+    ground.fsck();
+}
