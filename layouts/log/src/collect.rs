@@ -159,7 +159,8 @@ impl Log {
     ) -> Result<()> {
         let last_touch = self.last_touch.is_some_and(|(_, sequence)| sequence == header.sequence);
         let last_attr = self.last_attr.is_some_and(|(_, sequence)| sequence == header.sequence);
-        let kept = u32::from(last_touch) + u32::from(last_attr);
+        let last_ctime = self.last_ctime.is_some_and(|(_, sequence)| sequence == header.sequence);
+        let kept = u32::from(last_touch) + u32::from(last_attr) + u32::from(last_ctime);
         let references = match header.kind {
             kind::WRITE if !last_touch => {
                 return gather_write(inode, page, entry, address, survivors);
@@ -181,10 +182,11 @@ impl Log {
                     live |= xattr.address == address;
                     std::ops::ControlFlow::Continue(())
                 });
-                if !live {
-                    return Ok(());
+                match live {
+                    true => References::Attribute,
+                    false if kept > 0 => References::Nothing,
+                    false => return Ok(()),
                 }
-                References::Attribute
             }
             kind::TRANSACTION => {
                 let raw = TransactionEntry::read_from_prefix(entry).map_or(0, |(entry, _)| entry.transaction);
@@ -337,7 +339,9 @@ impl Log {
                 }
                 References::Nothing => {}
             }
-            for last in [&mut self.last_attr, &mut self.last_touch].into_iter().flatten() {
+            for last in
+                [&mut self.last_attr, &mut self.last_touch, &mut self.last_ctime].into_iter().flatten()
+            {
                 if last.1 == survivor.sequence {
                     last.0 = owner;
                     live += 1;

@@ -88,6 +88,8 @@ pub(crate) struct Log {
     /// Where the last entry is that says mtime, and the size of a file, and its sequence number: it stays, even when
     /// nothing else of it counts.
     pub(crate) last_touch: Option<(Owner, u64)>,
+    /// Where the last entry is that says a later ctime than that one.
+    pub(crate) last_ctime: Option<(Owner, u64)>,
     /// The greatest transaction in this log.
     pub(crate) last_transaction: u64,
     /// First of the pages without a live entry that collection has not looked at.
@@ -118,6 +120,7 @@ impl Default for Log {
             inline: [InlineLine::default(); INLINE_LINES],
             last_attr: None,
             last_touch: None,
+            last_ctime: None,
             last_transaction: 0,
             dead: NO_PAGE,
             collect_at: MIN_COLLECTED_PAGES,
@@ -381,11 +384,21 @@ impl Log {
                 self.release(old, 1);
             }
         }
-        if matches!(header.kind, kind::WRITE | kind::ATTR | kind::HOLE | kind::DENTRY | kind::REMOVE) {
-            self.hold(owner, 1);
-            if let Some((old, _)) = std::mem::replace(&mut self.last_touch, here) {
-                self.release(old, 1);
+        match header.kind {
+            kind::WRITE | kind::ATTR | kind::HOLE | kind::DENTRY | kind::REMOVE => {
+                self.hold(owner, 1);
+                let before = [std::mem::replace(&mut self.last_touch, here), self.last_ctime.take()];
+                for (old, _) in before.into_iter().flatten() {
+                    self.release(old, 1);
+                }
             }
+            kind::XATTR | kind::XATTR_REMOVE => {
+                self.hold(owner, 1);
+                if let Some((old, _)) = std::mem::replace(&mut self.last_ctime, here) {
+                    self.release(old, 1);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -501,7 +514,9 @@ impl Log {
             new.negatives += u16::from(is_negative(old.kind, old.flags));
             let new_address = new.block.offset() + (LINE + offset) as u64;
             let owner = INLINE + line as u32;
-            for last in [&mut self.last_attr, &mut self.last_touch].into_iter().flatten() {
+            for last in
+                [&mut self.last_attr, &mut self.last_touch, &mut self.last_ctime].into_iter().flatten()
+            {
                 if last.0 == owner {
                     last.0 = page;
                 }

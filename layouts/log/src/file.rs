@@ -17,7 +17,7 @@ use nacre_media::{Durable, Flushed, Pm};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use crate::alloc::{Purpose, Runs};
+use crate::alloc::{Purpose, Run, Runs};
 use crate::blockmap::{BlockMap, Piece};
 use crate::commit::{Batch, INLINE, Log, NO_PAGE, Placed, commit};
 use crate::format::{MAX_FILE_SIZE, WriteEntry, kind, place};
@@ -90,11 +90,22 @@ struct Edge {
 
 /// A write that is prepared: its data is on its way to new blocks.
 struct Prepared {
+    /// Blocks that were allocated for it.
     runs: Runs,
+    /// Where the range goes, in order: those, and blocks that the file has already, allocated and not written.
+    targets: SmallVec<[Target; 2]>,
     edges: SmallVec<[Edge; 2]>,
     /// The size of the file when it was prepared.
     size: u64,
     flushed: Option<Flushed>,
+}
+
+/// Where a part of a write goes.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    run: Run,
+    /// The file had these blocks before.
+    kept: bool,
 }
 
 enum Attempt {
@@ -264,13 +275,29 @@ impl<P: Pm> Shared<P> {
         let goal = if extends { self.end_of_data(inode.file()?, range.first_block()) } else { None };
         let mut freed = Freed::new();
         for turn in 0.. {
-            let mut prepared =
-                Prepared { runs: Runs::new(), edges: SmallVec::new(), size: inode.size(), flushed: None };
-            let locked = (turn >= OPTIMISTIC_WRITES).then(|| inode.log.lock());
-            if locked.is_some() {
-                self.alloc.allocate(range.blocks(), Purpose::Data, &mut prepared.runs)?;
-            } else {
-                self.allocate(goal, range.blocks(), Purpose::Data, &mut prepared.runs)?;
+            let mut prepared = Prepared {
+                runs: Runs::new(),
+                targets: SmallVec::new(),
+                edges: SmallVec::new(),
+                size: inode.size(),
+                flushed: None,
+            };
+            let mut locked = (turn >= OPTIMISTIC_WRITES).then(|| inode.log.lock());
+            let allocated = match locked {
+                Some(_) => self.alloc.allocate(range.blocks(), Purpose::Data, &mut prepared.runs),
+                None => self.allocate(goal, range.blocks(), Purpose::Data, &mut prepared.runs),
+            };
+            match allocated {
+                Ok(()) => {
+                    let new = prepared.runs.iter().map(|&run| Target { run, kept: false });
+                    prepared.targets.extend(new);
+                }
+                Err(_) => {
+                    // Blocks that were allocated before can be written on a full device: in place, under the lock, as
+                    // they can be freed otherwise.
+                    let _log = locked.get_or_insert_with(|| inode.log.lock());
+                    self.target_unwritten(inode, range, &mut prepared)?;
+                }
             }
             let attempt = match self.copy_data(inode, range, &mut prepared, data) {
                 Err(error) => Err(error),
@@ -305,6 +332,33 @@ impl<P: Pm> Shared<P> {
         Ok(None)
     }
 
+    /// Targets for a range on a full device: unwritten blocks of the file where there are, new ones elsewhere. Under the
+    /// log's lock.
+    fn target_unwritten(&self, inode: &Inode, range: Range, prepared: &mut Prepared) -> Result<()> {
+        let map = inode.file()?;
+        let (mut at, end) = (range.first_block(), range.first_block() + range.blocks());
+        while at < end {
+            let (found, len) = map.find(at, end - at);
+            match found {
+                Some(raw) if !is_written(raw) => {
+                    let run = Run { start: Block(raw & place::BLOCK_MASK), len };
+                    prepared.targets.push(Target { run, kept: true });
+                }
+                _ => {
+                    let mut runs = Runs::new();
+                    if let Err(error) = self.alloc.allocate(len, Purpose::Data, &mut runs) {
+                        self.free_runs(&prepared.runs);
+                        return Err(error);
+                    }
+                    prepared.targets.extend(runs.iter().map(|&run| Target { run, kept: false }));
+                    prepared.runs.extend(runs);
+                }
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
     /// The block behind the one before `block`: a file that grows should go on there.
     fn end_of_data(&self, map: &BlockMap, block: u64) -> Option<Block> {
         let raw = map.find(block.checked_sub(1)?, 1).0?;
@@ -325,7 +379,7 @@ impl<P: Pm> Shared<P> {
         skip(&mut source, range.in_place);
         let mut at = range.offset + range.in_place;
         let flushed = &mut prepared.flushed;
-        for run in &prepared.runs {
+        for Target { run, .. } in &prepared.targets {
             let mut media = run.start.offset();
             let media_end = media + run.len * BLOCK_SIZE;
             while media < media_end && at < range.end {
@@ -429,8 +483,9 @@ impl<P: Pm> Shared<P> {
             changes.push(Change { start: block, len: 1, place: Some(raw), kept: 1 });
         }
         let mut start = range.first_block();
-        for run in &prepared.runs {
-            changes.push(Change { start, len: run.len, place: Some(run.start.0), kept: 0 });
+        for &Target { run, kept } in &prepared.targets {
+            let kept = if kept { run.len } else { 0 };
+            changes.push(Change { start, len: run.len, place: Some(run.start.0), kept });
             start += run.len;
         }
         if log.head == NO_PAGE {

@@ -362,8 +362,7 @@ pub(crate) struct XattrEntry {
     pub(crate) place: u64,
     /// CRC32C of a value that is not in the entry; else 0.
     pub(crate) value_checksum: u32,
-    /// New permission bits, or `u32::MAX` when they stay.
-    pub(crate) mode: u32,
+    pub(crate) reserved2: u32,
     /// Packed ctime.
     pub(crate) ctime: u64,
     /// The name, then the value when it is in the entry; both go on in the lines that follow.

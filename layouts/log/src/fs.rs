@@ -55,8 +55,10 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn hold(&self, number: u64) -> Result<Node> {
         let slot = self.inodes.slot(number)?;
         if let Some(inode) = &*slot.read() {
-            inode.holds.fetch_add(1, Ordering::Relaxed);
-            return Ok(Node::from_held(Arc::clone(inode)));
+            let others = inode.holds.fetch_add(1, Ordering::Relaxed);
+            let node = Node::from_held(Arc::clone(inode));
+            // Without names and holders it only waits to be reclaimed.
+            return if others == 0 && inode.links() == 0 { Err(Error::new(Kind::Stale)) } else { Ok(node) };
         }
         self.hold_from_media(number)
     }
@@ -216,14 +218,14 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Frees everything that waits to be freed.
+    /// Frees what waits to be freed and is not being changed. The caller may hold locks of files.
     pub(crate) fn free_everything_waiting(&self) {
         self.reclaim_buried();
         let waiting = std::mem::take(&mut *self.trims.lock());
         for inode in waiting {
-            // Whoever holds the lock changes the size, and trims first.
-            if let Some(extend) = inode.extend.try_lock() {
-                self.finish_trim(&inode, &extend);
+            match inode.extend.try_lock() {
+                Some(extend) => self.finish_trim(&inode, &extend),
+                None => self.trims.lock().push(Arc::clone(&inode)),
             }
         }
     }
@@ -232,7 +234,12 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn run_background(&self) {
         while !self.stopping.load(Ordering::Acquire) {
             self.graveyard.wait();
-            self.free_everything_waiting();
+            self.reclaim_buried();
+            // This thread holds no lock, so it can wait for those who do.
+            let waiting = std::mem::take(&mut *self.trims.lock());
+            for inode in waiting {
+                self.finish_trim(&inode, &inode.extend.lock());
+            }
         }
     }
 }

@@ -227,9 +227,6 @@ impl Builder<'_> {
         if let Some(old) = old {
             self.log.release(old.owner, 1);
         }
-        if raw.mode != u32::MAX {
-            self.attributes.mode = (raw.mode & 0o7777) as u16;
-        }
         self.attributes.ctime = Timestamp::unpack(raw.ctime).ok_or_else(|| self.damaged(entry, "time"))?;
         Ok(())
     }

@@ -320,6 +320,7 @@ impl<P: Pm> Shared<P> {
     /// After a change of links: ctime, which is kept lazily, as the commit is in the directory's log.
     pub(crate) fn links_changed(&self, inode: &Inode, now: Timestamp) {
         inode.attr.write().ctime = now;
+        inode.atime_due.store(true, Ordering::Relaxed);
         inode.lazy.store(true, Ordering::Release);
         inode.cached_changed.store(true, Ordering::Release);
     }

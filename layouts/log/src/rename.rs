@@ -139,17 +139,17 @@ impl<P: Pm> Shared<P> {
         let first = locked.log.next_sequence;
         let mut placed = Placed::new();
         commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
-        let mut next = 1;
-        self.name_removed(locked, &found.from);
-        if let Some(to) = &found.to {
-            self.name_removed(locked, to);
-            next += 1;
-        }
+        // New names first: whoever looks up a name that is replaced finds the old inode or the new one, never nothing.
+        let mut next = if found.to.is_some() { 2 } else { 1 };
         self.name_added(locked, to_name, &found.from.node.inode, placed[next], first + next as u64);
         if let Some(to) = exchanged {
             next += 1;
             self.name_added(locked, from_name, &to.node.inode, placed[next], first + next as u64);
         }
+        if let Some(to) = &found.to {
+            self.name_removed(locked, to);
+        }
+        self.name_removed(locked, &found.from);
         locked.inode.touch(now);
         Ok(())
     }
@@ -192,17 +192,17 @@ impl<P: Pm> Shared<P> {
             &target_places,
         )?;
 
-        self.name_removed(source, &found.from);
+        // New names first, as within one directory.
+        let next = if found.to.is_some() { 2 } else { 1 };
+        let inode = &found.from.node.inode;
+        self.name_added(target, to.name, inode, target_places[next], target_first + next as u64);
         if let Some(other) = exchanged {
             self.name_added(source, from.name, &other.node.inode, source_places[2], source_first + 2);
         }
-        let mut next = 1;
         if let Some(other) = &found.to {
             self.name_removed(target, other);
-            next += 1;
         }
-        let inode = &found.from.node.inode;
-        self.name_added(target, to.name, inode, target_places[next], target_first + next as u64);
+        self.name_removed(source, &found.from);
         source.inode.touch(now);
         target.inode.touch(now);
         Ok(())

@@ -20,6 +20,10 @@ use crate::inode::{Attributes, Body, FREE_AT_ONCE, Inode};
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Arc<Inode>, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        // Flags can always be changed (who may, the caller has checked); nothing else of a protected inode.
+        if *change != (SetAttr { flags: change.flags, ..SetAttr::default() }) {
+            inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
+        }
         match change.size {
             None => {
                 let mut log = inode.log.lock();
@@ -81,19 +85,7 @@ impl<P: Pm> Shared<P> {
         flags: u8,
         after: Durable,
     ) -> Result<()> {
-        let mut entry = AttrEntry {
-            mode: attributes.mode,
-            policy: attributes.policy,
-            uid: attributes.uid,
-            gid: attributes.gid,
-            flags: attributes.flags,
-            size: if inode.kind == FileKind::Regular { size } else { 0 },
-            atime: attributes.atime.pack(),
-            mtime: attributes.mtime.pack(),
-            ctime: attributes.ctime.pack(),
-            ..AttrEntry::default()
-        };
-        entry.header.kind = kind::ATTR;
+        let mut entry = attr_entry(inode, &attributes, size);
         entry.header.flags = flags;
         let mut batch = Batch::default();
         batch.push_line(&entry);
@@ -139,7 +131,7 @@ impl<P: Pm> Shared<P> {
             .checked_add(len)
             .filter(|&end| end <= MAX_FILE_SIZE)
             .ok_or(Error::new(Kind::FileTooBig))?;
-        if matches!(mode, FallocateMode::PunchHole) {
+        if !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
             inode.check_flags(Attr::APPEND_ONLY)?;
         }
         let extend = inode.extend.lock();
@@ -351,6 +343,24 @@ impl<P: Pm> Shared<P> {
         }
         Ok(extents)
     }
+}
+
+/// The entry that says all attributes of an inode.
+pub(crate) fn attr_entry(inode: &Inode, attributes: &Attributes, size: u64) -> AttrEntry {
+    let mut entry = AttrEntry {
+        mode: attributes.mode,
+        policy: attributes.policy,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        flags: attributes.flags,
+        size: if inode.kind == FileKind::Regular { size } else { 0 },
+        atime: attributes.atime.pack(),
+        mtime: attributes.mtime.pack(),
+        ctime: attributes.ctime.pack(),
+        ..AttrEntry::default()
+    };
+    entry.header.kind = kind::ATTR;
+    entry
 }
 
 /// What fallocate will commit.

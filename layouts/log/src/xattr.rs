@@ -1,6 +1,7 @@
 //! Extended attributes: entries of the inode's log, with an index in DRAM.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, XattrMode};
 use nacre_media::{Durable, Flushed, Pm};
@@ -10,7 +11,8 @@ use crate::alloc::{Purpose, Run, Runs};
 use crate::commit::{Batch, Log, Owner, Placed, commit};
 use crate::format::{LINE, MAX_ENTRY_LINES, MAX_XATTR_SIZE, XATTR_BYTES_OFFSET, XattrEntry, kind, place};
 use crate::fs::Shared;
-use crate::inode::Inode;
+use crate::inode::{Attributes, Inode};
+use crate::space::attr_entry;
 
 /// The longest name.
 const MAX_NAME: usize = 255;
@@ -80,7 +82,11 @@ pub(crate) fn from_entry(entry: &XattrEntry, bytes: &[u8], owner: Owner, address
     let damaged = || Error::corrupt(format!("extended attribute at byte {address}"));
     let name_end = XATTR_BYTES_OFFSET + usize::from(entry.name_len);
     let name = bytes.get(XATTR_BYTES_OFFSET..name_end).ok_or_else(damaged)?;
-    if entry.reserved != 0 || name.is_empty() || entry.value_len as usize > MAX_XATTR_SIZE {
+    if entry.reserved != 0
+        || entry.reserved2 != 0
+        || name.is_empty()
+        || entry.value_len as usize > MAX_XATTR_SIZE
+    {
         return Err(damaged());
     }
     let run = (entry.place != 0).then(|| Run {
@@ -108,14 +114,12 @@ pub(crate) fn push_set<P: Pm>(
     batch: &mut Batch,
     name: &[u8],
     value: &[u8],
-    mode: Option<u32>,
     now: Timestamp,
     pending: &mut Option<Flushed>,
 ) -> Result<Option<Run>> {
     let mut entry = XattrEntry {
         name_len: name.len() as u16,
         value_len: value.len() as u32,
-        mode: mode.unwrap_or(u32::MAX),
         ctime: now.pack(),
         ..XattrEntry::default()
     };
@@ -215,7 +219,12 @@ impl<P: Pm> Shared<P> {
         }
         let mut batch = Batch::default();
         let mut pending = None;
-        let run = push_set(self, &mut batch, name, value, mode, now, &mut pending)?;
+        let run = push_set(self, &mut batch, name, value, now, &mut pending)?;
+        if let Some(mode) = mode {
+            // With an ACL comes a mode, which stays when the ACL goes: all attributes, in the same operation.
+            let attributes = Attributes { mode: (mode & 0o7777) as u16, ctime: now, ..*inode.attr.read() };
+            batch.push_line(&attr_entry(inode, &attributes, inode.size()));
+        }
         let after = pending.map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
         let placed = self.commit_or_free(inode, &mut log, &mut batch, run, after)?;
         let (owner, address) = placed;
@@ -227,7 +236,7 @@ impl<P: Pm> Shared<P> {
             checksum: if run.is_some() { crc32c::crc32c(value) } else { 0 },
             owner,
             address,
-            sequence: log.next_sequence - 1,
+            sequence: log.next_sequence - 1 - u64::from(mode.is_some()),
         };
         let old = insert(&inode.xattrs, xattr);
         self.forget_xattr(&mut log, old);
@@ -236,6 +245,7 @@ impl<P: Pm> Shared<P> {
             attr.mode = mode as u16;
         }
         attr.ctime = now;
+        inode.atime_due.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -263,12 +273,8 @@ impl<P: Pm> Shared<P> {
         if inode.xattrs.lock().as_ref().is_none_or(|index| index.position(name).is_none()) {
             return Err(Error::new(Kind::NoAttribute));
         }
-        let mut entry = XattrEntry {
-            name_len: name.len() as u16,
-            mode: u32::MAX,
-            ctime: now.pack(),
-            ..XattrEntry::default()
-        };
+        let mut entry =
+            XattrEntry { name_len: name.len() as u16, ctime: now.pack(), ..XattrEntry::default() };
         entry.header.kind = kind::XATTR_REMOVE;
         let mut batch = Batch::default();
         batch.push(&entry, XATTR_BYTES_OFFSET, &[name]);
@@ -276,6 +282,7 @@ impl<P: Pm> Shared<P> {
         let old = remove(&inode.xattrs, name);
         self.forget_xattr(&mut log, old);
         inode.attr.write().ctime = now;
+        inode.atime_due.store(true, Ordering::Relaxed);
         Ok(())
     }
 
