@@ -41,6 +41,8 @@ pub(crate) struct Shared<P> {
     pub(crate) read_only: bool,
     /// Truncated files whose blocks are still to be freed. Bounded by the number of files.
     pub(crate) trims: Mutex<Vec<Arc<Inode>>>,
+    /// The background thread is freeing, and holds no lock that it waits for.
+    pub(crate) freeing: AtomicBool,
     /// A background thread frees what is large.
     pub(crate) background: bool,
     pub(crate) stopping: AtomicBool,
@@ -120,6 +122,10 @@ impl<P: Pm> Shared<P> {
             return Ok(());
         }
         self.free_everything_waiting();
+        // What the background thread is just freeing counts as free already.
+        while self.freeing.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
         self.alloc.allocate_near(goal, blocks, purpose, runs)
     }
 
@@ -234,11 +240,14 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn run_background(&self) {
         while !self.stopping.load(Ordering::Acquire) {
             self.graveyard.wait();
-            self.reclaim_buried();
-            // This thread holds no lock, so it can wait for those who do.
-            let waiting = std::mem::take(&mut *self.trims.lock());
-            for inode in waiting {
-                self.finish_trim(&inode, &inode.extend.lock());
+            self.freeing.store(true, Ordering::Release);
+            self.free_everything_waiting();
+            self.freeing.store(false, Ordering::Release);
+            // A file whose size is being changed comes again when its lock is free. Nobody waits for this thread then.
+            let waiting = self.trims.lock().last().cloned();
+            if let Some(inode) = waiting {
+                drop(inode.extend.lock());
+                self.graveyard.nudge();
             }
         }
     }

@@ -93,6 +93,7 @@ impl<P: Pm> LogFs<P> {
             move_directories: Mutex::new(()),
             read_only,
             trims: Mutex::default(),
+            freeing: AtomicBool::new(false),
             background: options.background && !read_only,
             stopping: AtomicBool::new(false),
             device_blocks,
