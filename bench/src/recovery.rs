@@ -30,16 +30,27 @@ fn name(number: u64) -> String {
 /// The role of a child: makes a file system with so many files and bytes, then waits to be killed.
 pub(crate) fn populate(device: &Path, size: u64, files: u64, bytes: u64) -> Outcome {
     let fs = file_system(device, size)?;
-    let data = buffer((bytes / files) as usize);
+    let data = buffer(size_of_file(files, bytes) as usize);
     for number in 0..files {
         if number % PER_DIRECTORY == 0 {
             fs.create_dir(format!("/d{:04}", number / PER_DIRECTORY))?;
         }
-        fs.create_file(name(number))?.write_at(&data, 0)?;
+        fs.create_file(name(number))
+            .and_then(|file| file.write_at(&data, 0))
+            .map_err(|error| error.object(name(number)))?;
+    }
+    let (rest, file) = (buffer(1 << 20), fs.create_file("/rest")?);
+    for offset in (0..bytes - files * data.len() as u64).step_by(rest.len()) {
+        file.write_at(&rest, offset)?;
     }
     say_ready(&[]);
     wait_for_end();
     Ok(())
+}
+
+/// Whole blocks; what is left of all bytes goes to one large file.
+fn size_of_file(files: u64, bytes: u64) -> u64 {
+    bytes / files / BLOCK as u64 * BLOCK as u64
 }
 
 /// The role of a child: opens the file system, changes something, then waits to be killed.
@@ -117,7 +128,7 @@ fn opening(context: &Context) -> Outcome {
         let (fs, time) = open_and_use(&device, files)?;
         crashes.push(time.as_secs_f64());
         // All of it must be there.
-        assert_eq!(fs.read(name(files / 2))?.len() as u64, bytes / files);
+        assert_eq!(fs.read(name(files / 2))?.len() as u64, size_of_file(files, bytes));
         fs.close()?;
     }
     let mut ends = Vec::new();

@@ -104,7 +104,8 @@ fn entries(context: &Context) -> Outcome {
         let mut turn = 0;
         let mut rename = |side: &Directory, round: u64| {
             turn = round;
-            let (from, to) = if round % 2 == 0 { (&side.new, &side.moved) } else { (&side.moved, &side.new) };
+            let (from, to) =
+                if round.is_multiple_of(2) { (&side.new, &side.moved) } else { (&side.moved, &side.new) };
             let pairs = from.ours.iter().zip(&to.ours);
             timed(|| pairs.for_each(|(from, to)| fs.rename(from, to).expect("ours renames")))
         };
@@ -179,7 +180,7 @@ fn extents(context: &Context) -> Outcome {
         let batch = context.sizes.batch;
         let per_file = APPEND_LIMIT / BLOCK as u64 / batch;
         let append = |file: &File, round: u64, len: u64| {
-            if round % per_file == 0 {
+            if round.is_multiple_of(per_file) {
                 file.set_len(len).expect("ours truncates");
             }
             timed(|| {

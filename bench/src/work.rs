@@ -36,7 +36,7 @@ impl Names {
     pub(crate) fn new(dir: &str, prefix: &str, count: u64) -> Names {
         let ours: Vec<PathBuf> =
             (0..count).map(|number| PathBuf::from(format!("/{dir}/{prefix}{number:07}"))).collect();
-        let relative = |path: &PathBuf| CString::new(path.to_str().expect("ASCII")[1..].as_bytes());
+        let relative = |path: &PathBuf| CString::new(&path.to_str().expect("ASCII").as_bytes()[1..]);
         let peer = ours.iter().map(|path| relative(path).expect("no NUL")).collect();
         Names { ours, peer }
     }

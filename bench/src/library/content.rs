@@ -201,7 +201,7 @@ fn append(context: &Context, row: &str, fs: &FileSystem, beside: &Path) -> Outco
         context.budget,
         count,
         &mut |round| {
-            if round % per_file == 0 {
+            if round.is_multiple_of(per_file) {
                 nacre_truncate(fs);
             }
             timed(|| {
@@ -211,7 +211,7 @@ fn append(context: &Context, row: &str, fs: &FileSystem, beside: &Path) -> Outco
             })
         },
         &mut |round| {
-            if round % per_file == 0 {
+            if round.is_multiple_of(per_file) {
                 rustix::fs::ftruncate(&peer, 0).expect("tmpfs truncates");
             }
             timed(|| {

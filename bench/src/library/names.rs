@@ -98,7 +98,7 @@ impl Roots {
         let root = self.peer.as_fd();
         self.create_all(one);
         fn turn<'a>(round: u64, one: &'a Names, other: &'a Names) -> (&'a Names, &'a Names) {
-            if round % 2 == 0 { (one, other) } else { (other, one) }
+            if round.is_multiple_of(2) { (one, other) } else { (other, one) }
         }
         let mut last = 0;
         self.report(
