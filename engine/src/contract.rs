@@ -224,7 +224,14 @@ pub trait Data: Names {
     ) -> Result<u64>;
 
     /// Allocates, frees or zeroes a range.
-    fn fallocate(&self, node: &Self::Node, mode: FallocateMode, offset: u64, len: u64, now: Timestamp) -> Result<()>;
+    fn fallocate(
+        &self,
+        node: &Self::Node,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        now: Timestamp,
+    ) -> Result<()>;
 
     /// The next data or hole at or after `offset`; [`NoSuchOffset`](crate::Kind::NoSuchOffset) beyond the last.
     fn seek(&self, node: &Self::Node, offset: u64, to: SeekTo) -> Result<u64>;

@@ -138,11 +138,16 @@ mod tests {
 
     #[test]
     fn times_survive_packing() {
-        for (secs, nanos) in [(0, 0), (-1, 999_999_999), (1 << 32, 1), (Timestamp::MIN_SECS, 0), (Timestamp::MAX_SECS, 5)] {
+        for (secs, nanos) in
+            [(0, 0), (-1, 999_999_999), (1 << 32, 1), (Timestamp::MIN_SECS, 0), (Timestamp::MAX_SECS, 5)]
+        {
             let time = Timestamp::new(secs, nanos);
             assert_eq!(Timestamp::unpack(time.pack()), Some(time));
         }
-        assert_eq!(Timestamp::unpack(Timestamp::new(i64::MAX, 3).pack()), Some(Timestamp::new(Timestamp::MAX_SECS, 0)));
+        assert_eq!(
+            Timestamp::unpack(Timestamp::new(i64::MAX, 3).pack()),
+            Some(Timestamp::new(Timestamp::MAX_SECS, 0))
+        );
         assert_eq!(Timestamp::unpack(1_000_000_000), None);
     }
 }
