@@ -8,8 +8,10 @@
 //! 3. The lines are copied past the cache. Each entry's checksum covers the inode, its generation and a sequence number
 //!    that never repeats, so an entry is there wholly or it is not there; all but the last of a batch say that more
 //!    follows, so the batch is there wholly or not at all.
-//! 4. One fence. Then the index in DRAM changes, and the operation is acknowledged. Because the log is locked from 3 to
-//!    4, everything before an acknowledged entry is durable.
+//! 4. The index in DRAM changes while the lines are on their way; then one fence, after which blocks that the operation
+//!    set free may be used again and it is acknowledged. Because the log is locked from 3 to 4, everything before an
+//!    acknowledged entry is durable. Another thread may see the change a fence earlier than it is durable, and never
+//!    get an acknowledgement for it.
 //!
 //! While `head` is 0 the entries are in the three lines of the inode, in any position; a line whose entry is dead is
 //! used again. Batches of several entries, and entries that find no line, move the log to a page: its copy of the live
@@ -655,7 +657,8 @@ pub(crate) fn write_page<P: Pm>(
     Ok(fs.pm.fence(copied))
 }
 
-/// Appends a batch to one log and makes it durable: room, write, fence. `placed` says where its entries went.
+/// Appends a batch to one log: room, then write. `placed` says where its entries went. The caller changes the index in
+/// DRAM while the entries are on their way, and fences before it lets go of the log and of what the batch set free.
 pub(crate) fn commit<P: Pm>(
     fs: &Shared<P>,
     inode: &Inode,
@@ -663,9 +666,7 @@ pub(crate) fn commit<P: Pm>(
     batch: &mut Batch,
     after: Durable,
     placed: &mut Placed,
-) -> Result<()> {
+) -> Result<Flushed> {
     log.make_room(fs, inode, batch, placed)?;
-    let flushed = log.write(fs, inode, batch, placed, after)?;
-    fs.pm.fence(flushed);
-    Ok(())
+    log.write(fs, inode, batch, placed, after)
 }

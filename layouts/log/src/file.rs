@@ -531,7 +531,7 @@ impl<P: Pm> Shared<P> {
             }
         }
         let mut placed = Placed::new();
-        commit(self, inode, log, &mut batch, after, &mut placed)?;
+        let flushed = commit(self, inode, log, &mut batch, after, &mut placed)?;
         let map = inode.file()?;
         let mut entry = 0;
         for change in changes {
@@ -551,6 +551,7 @@ impl<P: Pm> Shared<P> {
         }
         inode.size.store(size, Ordering::Release);
         inode.touch(now);
+        self.pm.fence(flushed);
         Ok(())
     }
 

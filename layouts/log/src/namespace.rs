@@ -110,10 +110,12 @@ impl<P: Pm> Shared<P> {
         let mut batch = Batch::default();
         push_dentry(&mut batch, name, inode, now);
         let mut placed = Placed::new();
-        commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
+        let flushed =
+            commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
         let cookie = locked.log.next_sequence - 1;
         self.name_added(locked, name, inode, placed[0], cookie);
         locked.inode.touch(now);
+        self.pm.fence(flushed);
         Ok(())
     }
 
@@ -344,16 +346,11 @@ impl<P: Pm> Shared<P> {
     fn remove_name(&self, locked: &mut Locked<'_>, named: &Named, now: Timestamp) -> Result<()> {
         let mut batch = Batch::default();
         push_remove(&mut batch, named, now);
-        commit(
-            self,
-            locked.inode,
-            &mut locked.log,
-            &mut batch,
-            Durable::nothing_before(),
-            &mut Placed::new(),
-        )?;
+        let (nothing, mut placed) = (Durable::nothing_before(), Placed::new());
+        let flushed = commit(self, locked.inode, &mut locked.log, &mut batch, nothing, &mut placed)?;
         self.name_removed(locked, named);
         locked.inode.touch(now);
+        self.pm.fence(flushed);
         Ok(())
     }
 

@@ -138,7 +138,8 @@ impl<P: Pm> Shared<P> {
         }
         let first = locked.log.next_sequence;
         let mut placed = Placed::new();
-        commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
+        let flushed =
+            commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
         // New names first: whoever looks up a name that is replaced finds the old inode or the new one, never nothing.
         let mut next = if found.to.is_some() { 2 } else { 1 };
         self.name_added(locked, to_name, &found.from.node.inode, placed[next], first + next as u64);
@@ -151,6 +152,7 @@ impl<P: Pm> Shared<P> {
         }
         self.name_removed(locked, &found.from);
         locked.inode.touch(now);
+        self.pm.fence(flushed);
         Ok(())
     }
 

@@ -89,7 +89,7 @@ impl<P: Pm> Shared<P> {
         entry.header.flags = flags;
         let mut batch = Batch::default();
         batch.push_line(&entry);
-        commit(self, inode, log, &mut batch, after, &mut Placed::new())?;
+        let flushed = commit(self, inode, log, &mut batch, after, &mut Placed::new())?;
         if inode.kind == FileKind::Regular {
             inode.size.store(size, Ordering::Release);
         }
@@ -101,6 +101,8 @@ impl<P: Pm> Shared<P> {
         let due = attr.atime <= attr.mtime || attr.atime <= attr.ctime;
         inode.atime_secs.store(attr.atime.secs, Ordering::Relaxed);
         inode.atime_due.store(due, Ordering::Relaxed);
+        drop(attr);
+        self.pm.fence(flushed);
         Ok(())
     }
 

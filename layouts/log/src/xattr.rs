@@ -262,7 +262,7 @@ impl<P: Pm> Shared<P> {
         if let (Err(_), Some(run)) = (&result, run) {
             self.alloc.free(run);
         }
-        result?;
+        self.pm.fence(result?);
         Ok(placed[0])
     }
 
@@ -278,7 +278,9 @@ impl<P: Pm> Shared<P> {
         entry.header.kind = kind::XATTR_REMOVE;
         let mut batch = Batch::default();
         batch.push(&entry, XATTR_BYTES_OFFSET, &[name]);
-        commit(self, inode, &mut log, &mut batch, Durable::nothing_before(), &mut Placed::new())?;
+        let (nothing, mut placed) = (Durable::nothing_before(), Placed::new());
+        let flushed = commit(self, inode, &mut log, &mut batch, nothing, &mut placed)?;
+        self.pm.fence(flushed);
         let old = remove(&inode.xattrs, name);
         self.forget_xattr(&mut log, old);
         inode.attr.write().ctime = now;
