@@ -132,20 +132,21 @@ step_postmark() {
 git_body() {
     git init -q --bare source.git &&
         mkdir tree && cp -r "$root/engine" "$root/layouts" "$root/fuse" "$root/docs" tree/ &&
-        cp -r "$(ls -d "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/ | head -1)" tree/registry &&
+        mkdir tree/registry && ls -d "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/[a-m]* | awk 'NR <= 150' |
+        xargs -d '\n' cp -r -t tree/registry &&
         find tree -name .git -prune -exec rm -rf {} + &&
         git -C tree init -q && git -C tree config user.email nightly@example.org &&
         git -C tree config user.name nightly && git -C tree add -A -f &&
         git -C tree commit -qm first && git -C tree push -q ../source.git HEAD:main &&
         git clone -q -b main source.git clone && git -C clone config user.email n@example.org &&
         git -C clone config user.name n || return 1
+    find "$PWD/clone" -name '*.rs' -not -path '*/.git/*' -size -100k | sort >sources
     local round
     for round in 1 2 3 4 5 6 7 8; do
-        find clone -name '*.rs' -not -path '*/.git/*' | sed -n "${round}~8p" | head -400 |
-            xargs sed -i "1s/^/\/\/ round $round\n/" || return 1
-        git -C clone commit -qam "round $round" || return 1
+        awk -v round=$round 'NR % 40 == round' sources | xargs -d '\n' sed -i "1s/^/\/\/ round $round\n/" &&
+            git -C clone commit -qam "round $round" || return 1
     done
-    git -C clone push -q origin HEAD:main && git -C clone gc -q --aggressive --prune=now &&
+    git -C clone push -q origin HEAD:main && git -C clone gc -q --prune=now &&
         git -C clone fsck --full --strict && git -C source.git gc -q && git -C source.git fsck --full &&
         git clone -q -b main source.git again && diff -r --exclude .git clone again
 }
@@ -174,15 +175,15 @@ step_postgresql() {
     chown postgres "$work/socket" "$pg" "$logs/postgresql-server.log"
     chmod 700 "$pg"
     as_postgres "$bin/initdb" -k -D "$pg" -U postgres -A trust >/dev/null && start_server &&
-        bench -i -q -s 10 && bench -c 4 -j 2 -T 60 || status=1
+        bench -i -q -s 10 && bench -n -c 4 -j 2 -T 60 || status=1
 
-    # The history table has a row for each transaction; those that pgbench was told of must be there afterwards.
+    # The history table has a row for each transaction (-n: pgbench empties it otherwise); those that pgbench was told of must be there afterwards.
     if [ $status -eq 0 ]; then
         local server postmaster before acknowledged found
         server=$("$nacre" info --json "$mnt" | sed -n 's/.*"pid": \([0-9]*\).*/\1/p')
         postmaster=$(head -1 "$pg/postmaster.pid")
         before=$(ask "select count(*) from pgbench_history")
-        bench -c 4 -j 2 -T 30 --log --log-prefix="$work/socket/transactions" >/dev/null 2>&1 &
+        bench -n -c 4 -j 2 -T 30 --log --log-prefix="$work/socket/transactions" >/dev/null 2>&1 &
         sleep 10
         kill -9 "$server"
         wait $!
@@ -212,11 +213,12 @@ step_postgresql() {
 }
 
 rocksdb_body() {
-    mkdir db wal && db_bench --db="$mnt/db" --wal_dir="$mnt/wal" --num=400000 --threads=2 --sync=0 --verify_checksum=1 \
-        --paranoid_checks=1 --benchmarks=fillseq,overwrite,readrandom,readwhilewriting,compact,verifychecksum &&
-        db_bench --db="$mnt/db" --wal_dir="$mnt/wal" --use_existing_db=1 --num=50000 --sync=1 --mmap_read=1 \
-            --benchmarks=fillrandom,seekrandom,verifychecksum &&
-        ldb --db="$mnt/db" --wal_dir="$mnt/wal" checkconsistency
+    mkdir db && db_bench --db="$mnt/db" --num=400000 --threads=2 --sync=0 --verify_checksum=1 --paranoid_checks=1 \
+        --stats_interval=100000000 \
+        --benchmarks=fillseq,overwrite,readrandom,readwhilewriting,compact,verifychecksum &&
+        db_bench --db="$mnt/db" --use_existing_db=1 --num=50000 --sync=1 --mmap_read=1 --stats_interval=100000000 \
+            --benchmarks=overwrite,seekrandom,verifychecksum &&
+        ldb --db="$mnt/db" checkconsistency
 }
 
 step_rocksdb() {
@@ -254,7 +256,7 @@ for name in ${*:-$all_steps}; do
         *)
             result="FAILED ($status)"
             failed=$((failed + 1))
-            tail -40 "$logs/$name.log"
+            tail -c 4000 "$logs/$name.log" | tail -40
             umount -l "$mnt" 2>/dev/null
             ;;
     esac
