@@ -40,6 +40,11 @@ impl Helper {
         }
     }
 
+    /// Its process number.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends it with SIGKILL.
     pub(crate) fn kill(mut self) -> io::Result<()> {
         self.child.kill()?;

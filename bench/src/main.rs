@@ -11,6 +11,7 @@
 
 mod child;
 mod context;
+mod cores;
 mod library;
 mod machine;
 mod measure;

@@ -66,7 +66,7 @@ pub(crate) fn interleave(budget: Budget, operations: u64, ours: Side<'_>, peer: 
 }
 
 /// How often the scheduler took the core away from this thread.
-fn times_taken_away() -> i64 {
+pub(crate) fn times_taken_away() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the call fills a struct of that type, and all zeros are one, too.
     let usage = unsafe {

@@ -64,9 +64,9 @@ pub(crate) const ROWS: &[Row] = &[
     row("scale.stat", "stat of 1,000 files in a directory of 1,000,000 / of 1,000", at_most(2.0)),
     row("scale.rename", "rename within a directory of 1,000,000 / of 1,000", at_most(2.0)),
     row("scale.unlink", "unlink in a directory of 1,000,000 / of 1,000", at_most(2.0)),
-    row("scale.read", "4 KiB random read of a file of 1,000,000 extents / of one", at_most(2.0)),
-    row("scale.overwrite", "4 KiB overwrite of a file of 1,000,000 extents / of one", at_most(2.0)),
-    row("scale.append", "4 KiB append to a file of 1,000,000 extents / of one", at_most(2.0)),
+    row("scale.read", "4 KiB random read of a file of 1,000,000 extents / of a whole one", at_most(2.0)),
+    row("scale.overwrite", "4 KiB overwrite of a file of 1,000,000 extents / of a whole one", at_most(2.0)),
+    row("scale.append", "4 KiB append to a file of 1,000,000 extents / of a whole one", at_most(2.0)),
     row("scale.truncate", "truncate a file of 1,000,000 extents / of 1,000", at_most(2.0)),
     row("scale.remove", "unlink a file of 1,000,000 extents / of 1,000", at_most(2.0)),
 ];

@@ -1,7 +1,7 @@
 //! Large directories and shattered files beside small ones: no operation may become much slower.
 //!
-//! Both sides are ours, and work on as many names and offsets: what is compared is what the rest of the directory or
-//! file costs, not the processor's caches.
+//! Both sides are ours, in one file system, on as many names and offsets, which lie as far apart: what is compared is
+//! what the size of the directory and the number of extents cost, not the processor's caches.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
 use crate::context::{Context, Outcome};
-use crate::measure::{Pairs, Side, interleave, quantile, timed};
+use crate::measure::{Pairs, Side, interleave, timed};
 use crate::report::Figure;
 use crate::rows;
 use crate::work::{BLOCK, Names, buffer, create_ours, file_system};
@@ -20,7 +20,9 @@ const ENTRIES: [&str; 4] = ["scale.create", "scale.stat", "scale.rename", "scale
 const EXTENTS: [&str; 5] =
     ["scale.read", "scale.overwrite", "scale.append", "scale.truncate", "scale.remove"];
 /// Times that a large file is made to be cut or removed.
-const REMOVALS: u64 = 3;
+const REMOVALS: u64 = 5;
+/// A pause before each of them.
+const SETTLE: Duration = Duration::from_millis(100);
 /// Bytes that are appended before a file is cut back to what it was.
 const APPEND_LIMIT: u64 = 64 << 20;
 
@@ -53,28 +55,42 @@ struct Directory {
 }
 
 impl Directory {
-    fn new(
-        context: &Context,
-        fs: &FileSystem,
-        dir: &str,
-        count: u64,
-    ) -> Result<Directory, Box<dyn std::error::Error>> {
+    fn new(context: &Context, fs: &FileSystem, dir: &str) -> Result<Directory, nacre::Error> {
         fs.create_dir(dir)?;
-        let all = Names::new(dir, "file-", count);
-        all.ours.iter().for_each(|path| create_ours(fs, path));
-        let step = (count / context.sizes.few).max(1) as usize;
-        let there = Names { ours: all.ours.into_iter().step_by(step).collect(), peer: Vec::new() };
         let batch = context.sizes.batch;
-        Ok(Directory { there, new: Names::new(dir, "new-", batch), moved: Names::new(dir, "moved-", batch) })
+        let none = Names::new(dir, "", 0);
+        Ok(Directory {
+            there: none,
+            new: Names::new(dir, "new-", batch),
+            moved: Names::new(dir, "moved-", batch),
+        })
     }
+}
+
+/// Makes both directories. The files of the small one are made between those of the large one, and the same number
+/// of the large one's, from all over it, is worked on.
+fn directories(context: &Context, fs: &FileSystem) -> Result<(Directory, Directory), nacre::Error> {
+    let (many, few) = (context.sizes.many, context.sizes.few);
+    let (mut large, mut small) =
+        (Directory::new(context, fs, "large")?, Directory::new(context, fs, "small")?);
+    let step = (many / few) as usize;
+    let (all, beside) = (Names::new("large", "file-", many), Names::new("small", "file-", few));
+    for (number, path) in all.ours.iter().enumerate() {
+        create_ours(fs, path);
+        if number % step == 0 {
+            create_ours(fs, &beside.ours[number / step]);
+        }
+    }
+    large.there.ours = all.ours.into_iter().step_by(step).collect();
+    small.there = beside;
+    Ok((large, small))
 }
 
 fn entries(context: &Context) -> Outcome {
     let place = context.place.tmpfs("pm", false)?;
     let size = context.sizes.slack + context.sizes.many * BLOCK as u64;
     let fs = file_system(&place.path().join("device"), size)?;
-    let large = Directory::new(context, &fs, "large", context.sizes.many)?;
-    let small = Directory::new(context, &fs, "small", context.sizes.few)?;
+    let (large, small) = directories(context, &fs)?;
     let batch = context.sizes.batch;
     let create = |names: &Names| timed(|| names.ours.iter().for_each(|path| create_ours(&fs, path)));
     let unlink = |names: &Names| {
@@ -134,11 +150,14 @@ fn entries(context: &Context) -> Outcome {
     Ok(())
 }
 
-/// Writes every second block, so that each is an extent of its own, in an order that is good for nobody.
+fn create(fs: &FileSystem, path: &str) -> Result<File, nacre::Error> {
+    FileOptions::new().read(true).write(true).create_new(true).open(fs, path)
+}
+
+/// A file of which every second block is there, each an extent of its own.
 fn shatter(fs: &FileSystem, path: &str, extents: u64) -> Result<File, nacre::Error> {
-    let file = FileOptions::new().read(true).write(true).create(true).open(fs, path)?;
+    let file = create(fs, path)?;
     let data = buffer(BLOCK);
-    // In order: what is measured is the file, not how it came to be.
     (0..extents).try_for_each(|extent| file.write_at(&data, extent * 2 * BLOCK as u64).map(drop))?;
     Ok(file)
 }
@@ -146,17 +165,21 @@ fn shatter(fs: &FileSystem, path: &str, extents: u64) -> Result<File, nacre::Err
 fn extents(context: &Context) -> Outcome {
     let (many, few) = (context.sizes.many, context.sizes.few);
     let place = context.place.tmpfs("pm", false)?;
-    let size = 2 * context.sizes.slack + many * BLOCK as u64 + many * BLOCK as u64 / 8;
+    // The shattered file with its log, and a whole one of half its blocks.
+    let size = 2 * context.sizes.slack + (many + many / 8 + many / 2) * BLOCK as u64;
     let fs = file_system(&place.path().join("device"), size)?;
     let large = shatter(&fs, "/large", many)?;
-    let small = shatter(&fs, "/small", few)?;
+    let small = create(&fs, "/small")?;
+    let piece = buffer(1 << 20);
+    let whole = many / 2 * BLOCK as u64 / piece.len() as u64 * piece.len() as u64;
+    (0..whole).step_by(piece.len()).try_for_each(|at| small.write_at(&piece, at).map(drop))?;
     // The same number of blocks on both sides, spread over the file, in random order.
-    let spread = |extents: u64| -> Vec<u64> {
-        let mut offsets: Vec<u64> = (0..few).map(|at| at * (extents / few) * 2 * BLOCK as u64).collect();
+    let spread = |blocks: u64, stride: u64| -> Vec<u64> {
+        let mut offsets: Vec<u64> = (0..few).map(|at| at * (blocks / few) * stride * BLOCK as u64).collect();
         offsets.shuffle(&mut SmallRng::seed_from_u64(7));
         offsets
     };
-    let (large_at, small_at) = (spread(many), spread(few));
+    let (large_at, small_at) = (spread(many, 2), spread(whole / BLOCK as u64, 1));
     let mut data = buffer(BLOCK);
     if context.wants("scale.read") {
         let mut other = buffer(BLOCK);
@@ -189,44 +212,50 @@ fn extents(context: &Context) -> Outcome {
                 }
             })
         };
-        let end = |extents: u64| extents * 2 * BLOCK as u64;
         compare(
             context,
             "scale.append",
             batch,
-            &mut |round| append(&large, round, end(many)),
-            &mut |round| append(&small, round, end(few)),
+            &mut |round| append(&large, round, many * 2 * BLOCK as u64),
+            &mut |round| append(&small, round, whole),
         )?;
     }
     drop((large, small));
+    fs.remove_file("/large")?;
+    fs.remove_file("/small")?;
     removals(context, &fs)?;
     fs.close()?;
     Ok(())
 }
 
-/// Cutting and removing whole files: one call each, for which a file is made.
+/// Cutting and removing whole files: one call each, for which both files are made.
 fn removals(context: &Context, fs: &FileSystem) -> Outcome {
-    let cut = |path: &str, extents: u64| -> Result<Duration, nacre::Error> {
-        let file = shatter(fs, path, extents)?;
-        Ok(timed(|| file.set_len(0).expect("ours truncates")))
+    let cut = |path: &str| -> Result<Duration, nacre::Error> {
+        let file = FileOptions::new().write(true).open(fs, path)?;
+        let time = timed(|| file.set_len(0).expect("ours truncates"));
+        drop(file);
+        fs.remove_file(path)?;
+        Ok(time)
     };
-    let remove = |path: &str, extents: u64| -> Result<Duration, nacre::Error> {
-        drop(shatter(fs, path, extents)?);
-        Ok(timed(|| fs.remove_file(path).expect("ours unlinks")))
-    };
-    type Removal<'a> = &'a dyn Fn(&str, u64) -> Result<Duration, nacre::Error>;
+    let remove = |path: &str| Ok(timed(|| fs.remove_file(path).expect("ours unlinks")));
+    type Removal<'a> = &'a dyn Fn(&str) -> Result<Duration, nacre::Error>;
     let kinds: [(&str, Removal<'_>); 2] = [("scale.truncate", &cut), ("scale.remove", &remove)];
     for (row, removal) in kinds {
         if !context.wants(row) {
             continue;
         }
         let mut pairs = Pairs::default();
-        for _ in 0..REMOVALS {
-            pairs.ours.push(removal("/large", context.sizes.many)?.as_nanos() as f64);
-            // The median of several: one short call is at the mercy of everything.
-            let times: Result<Vec<f64>, _> =
-                (0..9).map(|_| removal("/small", context.sizes.few).map(|t| t.as_nanos() as f64)).collect();
-            pairs.peer.push(quantile(&times?, 0.5));
+        for round in 0..REMOVALS {
+            drop(shatter(fs, "/large", context.sizes.many)?);
+            drop(shatter(fs, "/small", context.sizes.few)?);
+            let mut times = [0.0; 2];
+            for turn in [round % 2, (round + 1) % 2] {
+                // What is freed in the background by now is not in the way.
+                std::thread::sleep(SETTLE);
+                times[turn as usize] = removal(["/large", "/small"][turn as usize])?.as_nanos() as f64;
+            }
+            pairs.ours.push(times[0]);
+            pairs.peer.push(times[1]);
         }
         report(context, row, &pairs)?;
     }

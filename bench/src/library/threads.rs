@@ -1,20 +1,21 @@
 //! What a second thread adds.
 //!
-//! Two workers live for the whole row. In each round both sides run their batch with two threads, then with one; the
-//! figure is the work of two threads in a time over that of one. tmpfs is measured likewise, and so is bare
+//! In each round both sides run their batch with two threads, then with one; the figure is the work of two threads in a time over that of one. tmpfs is measured likewise, and so is bare
 //! computation: where that does not gain two, the machine had no second core to give.
 
 use std::os::fd::AsFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::thread::Thread;
 use std::time::Instant;
 
 use rustix::io::{pread, pwrite};
 
 use crate::context::{Context, Outcome};
+use crate::cores::Cores;
 use crate::library::content::Both;
 use crate::library::names::{Roots, create_peer, unlink_peer};
-use crate::measure::quantile;
+use crate::measure::{quantile, times_taken_away};
 use crate::report::Figure;
 use crate::rows;
 use crate::work::{BLOCK, Names, buffer, create_ours, offsets};
@@ -38,25 +39,70 @@ struct Work<'a> {
 struct Gain {
     one: Vec<f64>,
     two: Vec<f64>,
+    disturbed: (Vec<f64>, Vec<f64>),
 }
 
 impl Gain {
+    fn add(&mut self, two: Span, one: Span, operations: u64) {
+        let time = |span: Span| (span.end - span.begin).as_nanos() as f64 / operations as f64;
+        let (ones, twos) = match two.disturbed || one.disturbed {
+            false => (&mut self.one, &mut self.two),
+            true => (&mut self.disturbed.0, &mut self.disturbed.1),
+        };
+        ones.push(time(one));
+        twos.push(time(two) / 2.0);
+    }
+
+    /// Takes the disturbed rounds in, too, where there are too few others; gives the number of those left out.
+    fn complete(&mut self, least: usize) -> usize {
+        if self.one.len() < least {
+            self.one.append(&mut self.disturbed.0);
+            self.two.append(&mut self.disturbed.1);
+        }
+        self.disturbed.0.len()
+    }
+
     fn ratios(&self) -> Vec<f64> {
         self.one.iter().zip(&self.two).map(|(one, two)| one / two).collect()
     }
 }
 
-/// Two threads that start together.
+/// Two threads that start together: this one and a second, which sleeps between the batches. Each keeps to a core of its
+/// own meanwhile: on a busy machine the scheduler leaves them on one for longer than a batch, and what would be measured
+/// is the scheduler.
 struct Team {
-    barrier: Barrier,
-    active: AtomicUsize,
+    /// Counts batches in which the second thread works; [`END`] sends it home.
+    call: AtomicU64,
+    /// The last call that it has heard, and the last that it has finished.
+    heard: AtomicU64,
+    done: AtomicU64,
     round: AtomicU64,
-    ready: AtomicUsize,
     side: AtomicUsize,
-    spans: [Mutex<Option<(Instant, Instant)>>; 2],
+    span: Mutex<Span>,
 }
 
-/// A panicking worker would leave the others waiting for ever.
+/// A batch of one thread.
+#[derive(Clone, Copy)]
+struct Span {
+    begin: Instant,
+    end: Instant,
+    /// The scheduler ran somebody else meanwhile.
+    disturbed: bool,
+}
+
+impl Span {
+    fn of(batch: impl FnOnce()) -> Span {
+        let taken_away = times_taken_away();
+        let begin = Instant::now();
+        batch();
+        let end = Instant::now();
+        Span { begin, end, disturbed: times_taken_away() != taken_away }
+    }
+}
+
+const END: u64 = u64::MAX;
+
+/// A panic of one thread would leave the other spinning for ever.
 struct EndOnPanic;
 
 impl Drop for EndOnPanic {
@@ -67,44 +113,104 @@ impl Drop for EndOnPanic {
     }
 }
 
+/// Waits for what takes microseconds. A loop with `pause` would do on bare metal; a hypervisor takes the core away for it.
+fn wait_for(condition: impl Fn() -> bool) {
+    while !condition() {
+        std::thread::yield_now();
+    }
+}
+
+type Batch<'a> = &'a (dyn Fn(usize, u64) + Sync);
+
 impl Team {
-    fn worker(&self, thread: usize, sides: &[&(dyn Fn(usize, u64) + Sync); SIDES]) {
-        let _end = EndOnPanic;
-        loop {
-            self.barrier.wait();
-            let threads = self.active.load(Ordering::SeqCst);
-            if threads == 0 {
-                return;
-            }
-            let round = self.round.load(Ordering::SeqCst);
-            if runs(threads, thread, round) {
-                let work = sides[self.side.load(Ordering::SeqCst)];
-                self.ready.fetch_add(1, Ordering::SeqCst);
-                while self.ready.load(Ordering::SeqCst) < threads {
-                    std::hint::spin_loop();
-                }
-                let begin = Instant::now();
-                work(thread, round);
-                *self.spans[thread].lock().expect("no panic") = Some((begin, Instant::now()));
-            }
-            self.barrier.wait();
+    fn new() -> Team {
+        Team {
+            call: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            round: AtomicU64::new(0),
+            side: AtomicUsize::new(0),
+            span: Mutex::new(Span::of(|| {})),
         }
     }
 
-    /// Nanoseconds from the first start to the last end, an operation.
-    fn batch(&self, side: usize, threads: usize, round: u64, operations: u64) -> f64 {
-        self.side.store(side, Ordering::SeqCst);
-        self.active.store(threads, Ordering::SeqCst);
-        self.round.store(round, Ordering::SeqCst);
-        self.ready.store(0, Ordering::SeqCst);
-        self.barrier.wait();
-        self.barrier.wait();
-        let spans: Vec<_> =
-            self.spans.iter().filter_map(|span| span.lock().expect("no panic").take()).collect();
-        let begin = spans.iter().map(|span| span.0).min().expect("one ran");
-        let end = spans.iter().map(|span| span.1).max().expect("one ran");
-        (end - begin).as_nanos() as f64 / (operations * threads as u64) as f64
+    /// The life of the second thread.
+    fn second(&self, work: &[Batch<'_>; SIDES]) {
+        let _end = EndOnPanic;
+        for call in 1.. {
+            while self.call.load(Ordering::SeqCst) < call {
+                std::thread::park();
+            }
+            if self.call.load(Ordering::SeqCst) == END {
+                return;
+            }
+            let work = work[self.side.load(Ordering::SeqCst)];
+            let round = self.round.load(Ordering::SeqCst);
+            self.heard.store(call, Ordering::SeqCst);
+            *self.span.lock().expect("no panic") = Span::of(|| work(1, round));
+            self.done.store(call, Ordering::SeqCst);
+        }
     }
+
+    /// Runs a batch on both threads; gives the time from the first start to the last end.
+    fn both(&self, second: &Thread, side: usize, round: u64, work: Batch<'_>) -> Span {
+        self.side.store(side, Ordering::SeqCst);
+        self.round.store(round, Ordering::SeqCst);
+        let call = self.call.fetch_add(1, Ordering::SeqCst) + 1;
+        second.unpark();
+        wait_for(|| self.heard.load(Ordering::SeqCst) == call);
+        let first = Span::of(|| work(0, round));
+        wait_for(|| self.done.load(Ordering::SeqCst) == call);
+        let second = *self.span.lock().expect("no panic");
+        Span {
+            begin: first.begin.min(second.begin),
+            end: first.end.max(second.end),
+            disturbed: first.disturbed || second.disturbed,
+        }
+    }
+}
+
+fn measure(context: &Context, operations: u64, sides: [Work<'_>; 2]) -> [Gain; SIDES] {
+    let compute: Batch<'_> = &|_, _| compute(operations);
+    let work = [sides[0].run, sides[1].run, compute];
+    let mut gains: [Gain; SIDES] = Default::default();
+    let team = Team::new();
+    let cores = Cores::of_this_thread();
+    std::thread::scope(|scope| {
+        let _end = EndOnPanic;
+        cores.keep_to(0);
+        let second = scope.spawn(|| {
+            cores.keep_to(1);
+            team.second(&work);
+        });
+        let begin = Instant::now();
+        let (least, most) = context.budget.rounds;
+        for turn in 0..context.budget.warm_up + most {
+            if turn >= context.budget.warm_up + least && begin.elapsed() >= context.budget.time * 2 {
+                break;
+            }
+            for (side, gain) in gains.iter_mut().enumerate() {
+                let undo = |thread: usize, round: u64| {
+                    if let Some(work) = sides.get(side) {
+                        (work.undo)(thread, round);
+                    }
+                };
+                // Each batch has a round of its own, so that no two get the same offsets.
+                let round = turn as u64 * 2;
+                let two = team.both(second.thread(), side, round, work[side]);
+                (0..2).for_each(|thread| undo(thread, round));
+                let one = Span::of(|| work[side](0, round + 1));
+                undo(0, round + 1);
+                if turn >= context.budget.warm_up {
+                    gain.add(two, one, operations);
+                }
+            }
+        }
+        team.call.store(END, Ordering::SeqCst);
+        second.thread().unpark();
+        cores.release();
+    });
+    gains
 }
 
 /// Work that needs a core and nothing else, about as long as that many operations.
@@ -115,59 +221,10 @@ fn compute(operations: u64) {
     }
 }
 
-/// With one thread the two workers take turns.
-fn runs(threads: usize, thread: usize, round: u64) -> bool {
-    threads == 2 || thread as u64 == round % 2
-}
-
-fn measure(context: &Context, operations: u64, sides: [Work<'_>; 2]) -> [Gain; SIDES] {
-    let team = Team {
-        barrier: Barrier::new(3),
-        active: AtomicUsize::new(0),
-        round: AtomicU64::new(0),
-        ready: AtomicUsize::new(0),
-        side: AtomicUsize::new(0),
-        spans: Default::default(),
-    };
-    let compute: &(dyn Fn(usize, u64) + Sync) = &|_, _| compute(operations);
-    let work = [sides[0].run, sides[1].run, compute];
-    let mut gains: [Gain; SIDES] = Default::default();
-    std::thread::scope(|scope| {
-        for thread in 0..2 {
-            let (team, work) = (&team, &work);
-            scope.spawn(move || team.worker(thread, work));
-        }
-        let _end = EndOnPanic;
-        let begin = Instant::now();
-        let (least, most) = context.budget.rounds;
-        for turn in 0..context.budget.warm_up + most {
-            if turn >= context.budget.warm_up + least && begin.elapsed() >= context.budget.time * 2 {
-                break;
-            }
-            for (side, gain) in gains.iter_mut().enumerate() {
-                for threads in [2, 1] {
-                    // Each batch has a round of its own, so that no two get the same offsets.
-                    let round = turn as u64 * 2 + threads as u64 % 2;
-                    let time = team.batch(side, threads, round, operations);
-                    if let Some(work) = sides.get(side) {
-                        (0..2)
-                            .filter(|&thread| runs(threads, thread, round))
-                            .for_each(|thread| (work.undo)(thread, round));
-                    }
-                    if turn >= context.budget.warm_up {
-                        if threads == 2 { &mut gain.two } else { &mut gain.one }.push(time);
-                    }
-                }
-            }
-        }
-        team.active.store(0, Ordering::SeqCst);
-        team.barrier.wait();
-    });
-    gains
-}
-
-fn report(context: &Context, row: &str, [ours, peer, bare]: &[Gain; SIDES]) -> Outcome {
+fn report(context: &Context, row: &str, [mut ours, mut peer, mut bare]: [Gain; SIDES]) -> Outcome {
     let row = rows::find(row);
+    let least = context.budget.rounds.0;
+    let disturbed = [&mut ours, &mut peer, &mut bare].map(|gain| gain.complete(least))[0];
     let ratios = ours.ratios();
     let gain = |gain: &Gain| quantile(&gain.ratios(), 0.5);
     let value = quantile(&ratios, 0.5);
@@ -176,7 +233,8 @@ fn report(context: &Context, row: &str, [ours, peer, bare]: &[Gain; SIDES]) -> O
     figure.ours = quantile(&ours.two, 0.5);
     figure.peer = Some(quantile(&ours.one, 0.5));
     figure.rounds = ratios.len();
-    let note = format!("beside one thread; tmpfs {:.2}, bare computation {:.2}", gain(peer), gain(bare));
+    figure.disturbed = disturbed;
+    let note = format!("beside one thread; tmpfs {:.2}, bare computation {:.2}", gain(&peer), gain(&bare));
     context.report(figure.note(note))
 }
 
@@ -204,7 +262,7 @@ pub(super) fn content(context: &Context, both: &Both) -> Outcome {
             }
         };
         let sides = [Work { run: &ours, undo: &nothing }, Work { run: &peer, undo: &nothing }];
-        report(context, "overwrite-4k.2threads", &measure(context, operations, sides))?;
+        report(context, "overwrite-4k.2threads", measure(context, operations, sides))?;
     }
     if context.wants("read-4k.2threads") {
         let ours = |thread, round| {
@@ -220,7 +278,7 @@ pub(super) fn content(context: &Context, both: &Both) -> Outcome {
             }
         };
         let sides = [Work { run: &ours, undo: &nothing }, Work { run: &peer, undo: &nothing }];
-        report(context, "read-4k.2threads", &measure(context, operations, sides))?;
+        report(context, "read-4k.2threads", measure(context, operations, sides))?;
     }
     Ok(())
 }
@@ -238,5 +296,5 @@ pub(super) fn create(context: &Context, roots: &Roots) -> Outcome {
     };
     let undo_peer = |thread: usize, _| names[thread].peer.iter().for_each(|path| unlink_peer(root, path));
     let sides = [Work { run: &ours, undo: &undo_ours }, Work { run: &peer, undo: &undo_peer }];
-    report(context, "create.2threads", &measure(context, operations, sides))
+    report(context, "create.2threads", measure(context, operations, sides))
 }

@@ -1,9 +1,13 @@
 //! A mount beside a FUSE server that does nothing, and its page cache beside tmpfs.
+//!
+//! The two servers run all the time. Each row is measured twice: with client and servers on one core, so that what is
+//! compared is the work of the servers and not where the scheduler happens to wake them; and as they come, for the note.
 
 mod empty;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nacre::{FileSystem, OpenOptions};
 use nacre_fuse::ServeOptions;
@@ -13,7 +17,8 @@ use rustix::mount::UnmountFlags;
 
 use crate::child::{Helper, say_ready};
 use crate::context::{Context, Outcome};
-use crate::measure::{Side, interleave, timed};
+use crate::cores::Cores;
+use crate::measure::{Budget, interleave, quantile, timed};
 use crate::place::Tmpfs;
 use crate::report::Figure;
 use crate::rows;
@@ -45,36 +50,48 @@ pub(crate) fn serve_empty(dir: &Path, size: u64) -> Outcome {
 
 /// A mount that a child serves.
 struct Mounted {
+    root: OwnedFd,
+    /// The file, through the page cache and past it.
+    file: OwnedFd,
+    direct: OwnedFd,
+    // Dropped after what is open on it.
+    server: Server,
+}
+
+/// The child, and where it is mounted.
+struct Server {
     path: PathBuf,
     child: Option<Helper>,
-    root: Option<OwnedFd>,
 }
 
 impl Mounted {
     fn new(path: PathBuf, role: &str, args: &[&str]) -> Result<Mounted, Box<dyn std::error::Error>> {
         let (child, _) = Helper::start(role, args)?;
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(&path, flags, Mode::empty())?;
-        Ok(Mounted { path, child: Some(child), root: Some(root) })
+        let server = Server { path, child: Some(child) };
+        let open = |name: &str, flags: OFlags| {
+            rustix::fs::open(server.path.join(name), flags | OFlags::CLOEXEC, Mode::empty())
+        };
+        Ok(Mounted {
+            root: open("", OFlags::DIRECTORY | OFlags::RDONLY)?,
+            file: open(empty::FILE, OFlags::RDWR)?,
+            direct: open(empty::FILE, OFlags::RDWR | OFlags::DIRECT)?,
+            server,
+        })
     }
 
-    fn root(&self) -> BorrowedFd<'_> {
-        self.root.as_ref().expect("open while it is mounted").as_fd()
+    fn process(&self) -> u32 {
+        self.server.child.as_ref().map_or(0, Helper::process)
     }
 
-    fn open(&self, direct: bool) -> rustix::io::Result<OwnedFd> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | if direct { OFlags::DIRECT } else { OFlags::empty() };
-        rustix::fs::openat(self.root(), empty::FILE, flags, Mode::empty())
-    }
-
-    fn end(mut self) -> Outcome {
-        self.root = None;
-        rustix::mount::unmount(&self.path, UnmountFlags::empty())?;
-        self.child.take().map_or(Ok(()), Helper::finish)
+    fn end(self) -> Outcome {
+        let Mounted { root, file, direct, mut server } = self;
+        drop((root, file, direct));
+        rustix::mount::unmount(&server.path, UnmountFlags::empty())?;
+        server.child.take().map_or(Ok(()), Helper::finish)
     }
 }
 
-impl Drop for Mounted {
+impl Drop for Server {
     fn drop(&mut self) {
         if self.child.is_some() {
             let _ = rustix::mount::unmount(&self.path, UnmountFlags::DETACH);
@@ -105,8 +122,8 @@ pub(crate) fn run(context: &Context) -> Outcome {
     let text = |path: &Path| path.display().to_string();
     let ours = Mounted::new(at.clone(), "serve", &[&text(&image), &text(&at)])?;
     let empty = Mounted::new(empty_at.clone(), "serve-empty", &[&text(&empty_at), &size.to_string()])?;
-    let measured = content(context, &ours, &empty, size)
-        .and_then(|()| names(context, &ours, &empty))
+    let measured = content(context, (&ours, &empty), size)
+        .and_then(|()| names(context, (&ours, &empty)))
         .and_then(|()| cached(context, &ours, &beside, size));
     empty.end()?;
     ours.end()?;
@@ -114,36 +131,27 @@ pub(crate) fn run(context: &Context) -> Outcome {
 }
 
 /// Requests that move data.
-fn content(context: &Context, ours: &Mounted, empty: &Mounted, size: u64) -> Outcome {
+fn content(context: &Context, both: (&Mounted, &Mounted), size: u64) -> Outcome {
     let count = context.sizes.batch / 5;
     let at = |round| offsets(round, count, size, BLOCK as u64);
-    let data = buffer(BLOCK);
     if context.wants("mount.read-4k") {
         // Past the page cache: each read is a request.
-        let (a, b) = (ours.open(true)?, empty.open(true)?);
-        let read = |fd: &OwnedFd, round| {
-            let mut data = buffer(BLOCK);
-            let offsets = at(round);
-            timed(|| offsets.iter().for_each(|&at| whole(pread(fd, &mut data[..], at))))
-        };
-        compare(context, "mount.read-4k", count, &mut |round| read(&a, round), &mut |round| read(&b, round))?;
+        requests(context, "mount.read-4k", count, both, "", &|mounted, round| {
+            let (mut data, offsets) = (buffer(BLOCK), at(round));
+            timed(|| offsets.iter().for_each(|&at| whole(pread(&mounted.direct, &mut data[..], at))))
+        })?;
     }
-    let (a, b) = (ours.open(false)?, empty.open(false)?);
     if context.wants("mount.write-4k") {
-        let write = |fd: &OwnedFd, round| {
-            let offsets = at(round);
-            timed(|| offsets.iter().for_each(|&at| whole(pwrite(fd, &data, at))))
-        };
-        compare(context, "mount.write-4k", count, &mut |round| write(&a, round), &mut |round| {
-            write(&b, round)
+        requests(context, "mount.write-4k", count, both, "", &|mounted, round| {
+            let (data, offsets) = (buffer(BLOCK), at(round));
+            timed(|| offsets.iter().for_each(|&at| whole(pwrite(&mounted.file, &data, at))))
         })?;
     }
     if context.wants("mount.fsync") {
-        let sync = |fd: &OwnedFd| timed(|| (0..count).for_each(|_| rustix::fs::fsync(fd).expect("fsync")));
-        let pairs = interleave(context.budget, count, &mut |_| sync(&a), &mut |_| sync(&b));
-        let row = rows::find("mount.fsync");
-        let figure = Figure::compared(row.name, row.what, row.target, &pairs);
-        context.report(figure.note("all is durable already: the kernel was told not to ask"))?;
+        let note = "; the kernel knows that there is nothing to sync";
+        requests(context, "mount.fsync", count, both, note, &|mounted, _| {
+            timed(|| (0..count).for_each(|_| rustix::fs::fsync(&mounted.file).expect("fsync")))
+        })?;
     }
     Ok(())
 }
@@ -152,14 +160,14 @@ fn whole(transferred: rustix::io::Result<usize>) {
     assert_eq!(transferred.expect("a transfer"), BLOCK, "a short transfer");
 }
 
-fn names(context: &Context, ours: &Mounted, empty: &Mounted) -> Outcome {
+fn names(context: &Context, both: (&Mounted, &Mounted)) -> Outcome {
     let count = context.sizes.batch / 5;
     let names = Names::new(".", "new-", count).peer;
     let create = |mounted: &Mounted| {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         timed(|| {
             for name in &names {
-                rustix::fs::openat(mounted.root(), name.as_c_str(), flags, Mode::from_bits_truncate(0o644))
+                rustix::fs::openat(&mounted.root, name.as_c_str(), flags, Mode::from_bits_truncate(0o644))
                     .expect("create");
             }
         })
@@ -167,24 +175,22 @@ fn names(context: &Context, ours: &Mounted, empty: &Mounted) -> Outcome {
     let unlink = |mounted: &Mounted| {
         timed(|| {
             for name in &names {
-                rustix::fs::unlinkat(mounted.root(), name.as_c_str(), AtFlags::empty()).expect("unlink");
+                rustix::fs::unlinkat(&mounted.root, name.as_c_str(), AtFlags::empty()).expect("unlink");
             }
         })
     };
     if context.wants("mount.create") {
-        let created = |mounted: &Mounted| {
+        requests(context, "mount.create", count, both, "", &|mounted, _| {
             let time = create(mounted);
             unlink(mounted);
             time
-        };
-        compare(context, "mount.create", count, &mut |_| created(ours), &mut |_| created(empty))?;
+        })?;
     }
     if context.wants("mount.unlink") {
-        let unlinked = |mounted: &Mounted| {
+        requests(context, "mount.unlink", count, both, "", &|mounted, _| {
             create(mounted);
             unlink(mounted)
-        };
-        compare(context, "mount.unlink", count, &mut |_| unlinked(ours), &mut |_| unlinked(empty))?;
+        })?;
     }
     Ok(())
 }
@@ -195,7 +201,6 @@ fn cached(context: &Context, ours: &Mounted, beside: &Tmpfs, size: u64) -> Outco
     if !context.wants(row) {
         return Ok(());
     }
-    let a = ours.open(false)?;
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
     let b = rustix::fs::open(beside.path().join("file"), flags, Mode::from_bits_truncate(0o644))?;
     let mut all = buffer(size as usize);
@@ -203,7 +208,7 @@ fn cached(context: &Context, ours: &Mounted, beside: &Tmpfs, size: u64) -> Outco
     // Once through: from now on the pages are in the cache.
     let mut offset = 0;
     while offset < size {
-        offset += pread(&a, &mut all[..], offset)? as u64;
+        offset += pread(&ours.file, &mut all[..], offset)? as u64;
     }
     let count = context.sizes.batch;
     let read = |fd: &OwnedFd, round| {
@@ -211,11 +216,33 @@ fn cached(context: &Context, ours: &Mounted, beside: &Tmpfs, size: u64) -> Outco
         let offsets = offsets(round, count, size, BLOCK as u64);
         timed(|| offsets.iter().for_each(|&at| whole(pread(fd, &mut data[..], at))))
     };
-    compare(context, row, count, &mut |round| read(&a, round), &mut |round| read(&b, round))
+    let pairs =
+        interleave(context.budget, count, &mut |round| read(&ours.file, round), &mut |round| read(&b, round));
+    let row = rows::find(row);
+    context.report(Figure::compared(row.name, row.what, row.target, &pairs))
 }
 
-fn compare(context: &Context, row: &str, count: u64, ours: Side<'_>, peer: Side<'_>) -> Outcome {
+/// Requests to both mounts, measured on one core and then as they come.
+fn requests(
+    context: &Context,
+    row: &str,
+    count: u64,
+    (ours, empty): (&Mounted, &Mounted),
+    note: &str,
+    side: &dyn Fn(&Mounted, u64) -> Duration,
+) -> Outcome {
+    let processes = [ours, empty].map(Mounted::process);
+    let cores = Cores::of_this_thread();
+    let budget = Budget { time: context.budget.time / 2, ..context.budget };
+    cores.keep_to(0);
+    processes.iter().for_each(|&process| cores.keep_process_to(process, 0));
+    let pairs = interleave(budget, count, &mut |round| side(ours, round), &mut |round| side(empty, round));
+    cores.release();
+    processes.iter().for_each(|&process| cores.release_process(process));
+    let loose = interleave(budget, count, &mut |round| side(ours, round), &mut |round| side(empty, round));
     let row = rows::find(row);
-    let pairs = interleave(context.budget, count, ours, peer);
-    context.report(Figure::compared(row.name, row.what, row.target, &pairs))
+    let figure = Figure::compared(row.name, row.what, row.target, &pairs);
+    context.report(
+        figure.note(format!("on one core; {:.2} where it may run{note}", quantile(&loose.ratios(), 0.5))),
+    )
 }
