@@ -12,7 +12,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let number = upper.strip_suffix("IB").or_else(|| upper.strip_suffix('B')).unwrap_or(&upper);
     let unit = UNITS.iter().find(|(letter, _)| number.ends_with(*letter));
     let (number, factor) = match unit {
-        Some((letter, factor)) => (number.trim_end_matches(*letter), *factor),
+        Some((letter, factor)) => (number.strip_suffix(*letter).unwrap_or(number), *factor),
         // A bare number of bytes carries no "iB".
         None if upper.ends_with("IB") => return Err(wrong()),
         None => (number, 1),

@@ -253,7 +253,17 @@ impl Ground {
     /// Unmounts cleanly: the process that served it must end with success.
     pub(crate) fn unmount(&mut self) {
         let Some(daemon) = self.daemon.take() else { return };
-        succeed(nacre().arg("umount").arg(self.dir()), MOUNT_LIMIT);
+        // A child that another test is just starting holds our files between its fork and its exec.
+        let end = Instant::now() + MOUNT_LIMIT;
+        loop {
+            let output = run(nacre().arg("umount").arg(self.dir()), MOUNT_LIMIT).expect("nacre umount runs");
+            if output.status.success() {
+                break;
+            }
+            let text = text(&output);
+            assert!(text.contains("in use") && Instant::now() < end, "nacre umount: {text}");
+            thread::sleep(Duration::from_millis(20));
+        }
         let status =
             wait(daemon, MOUNT_LIMIT).unwrap_or_else(|error| panic!("nacre mount after umount: {error}"));
         assert!(status.success(), "nacre mount after umount: {status}\n{}", self.mount_log());
