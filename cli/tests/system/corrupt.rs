@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nacre::{FileSystem, Kind, MkfsOptions, OpenOptions};
 
@@ -65,11 +65,25 @@ fn populate(fs: &FileSystem) -> nacre::Result<Tree> {
 fn images(dir: &Path) -> (Tree, Vec<u8>, Vec<u8>) {
     let path = dir.join("good.img");
     nacre::mkfs(&path, &MkfsOptions::with_size(SIZE)).expect("mkfs");
-    let fs = FileSystem::open(&path, &OpenOptions::default()).expect("open");
+    let fs = open(&path).expect("open");
     let tree = populate(&fs).expect("the tree");
     let crashed = fs::read(&path).expect("the image");
     fs.close().expect("close");
     (tree, fs::read(&path).expect("the image"), crashed)
+}
+
+/// Opens an image that nobody has. Another test may be starting a program just now, which has a copy of every open file,
+/// and so of the lock, until it is loaded; what is in use is tried again.
+fn open(image: &Path) -> Result<FileSystem, nacre::Error> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        match FileSystem::open(image, &OpenOptions::default()) {
+            Err(error) if error.kind() == Kind::Busy && Instant::now() < end => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened,
+        }
+    }
 }
 
 /// What a line of the image belongs to, as far as can be told by the magic numbers around it.
@@ -125,7 +139,7 @@ fn bounded<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'sta
 /// Opens the image and reads everything in it. Names that could not be read with an error of damage are returned;
 /// wrong content is what the test looks for.
 fn read_all(image: &Path, tree: &Tree, exact: bool) -> Result<Vec<String>, nacre::Error> {
-    let fs = FileSystem::open(image, &OpenOptions::default())?;
+    let fs = open(image)?;
     let mut damaged = Vec::new();
     let mut pending = vec![PathBuf::from("/")];
     while let Some(dir) = pending.pop() {
@@ -155,12 +169,18 @@ fn read_all(image: &Path, tree: &Tree, exact: bool) -> Result<Vec<String>, nacre
     Ok(damaged)
 }
 
+/// Exit code and words of fsck; see [`open`] for why it may have to be tried again.
 fn fsck(flag: &str, image: &Path) -> (i32, String) {
-    let output = harness::run(nacre().args(["fsck", flag]).arg(image), LIMIT).expect("fsck ends");
-    let text = harness::text(&output);
-    let code = output.status.code().unwrap_or_else(|| panic!("fsck {flag}: {}\n{text}", output.status));
-    assert!(!text.contains("panicked"), "fsck {flag}:\n{text}");
-    (code, text)
+    let end = Instant::now() + LIMIT;
+    loop {
+        let output = harness::run(nacre().args(["fsck", flag]).arg(image), LIMIT).expect("fsck ends");
+        let text = harness::text(&output);
+        let code = output.status.code().unwrap_or_else(|| panic!("fsck {flag}: {}\n{text}", output.status));
+        assert!(!text.contains("panicked"), "fsck {flag}:\n{text}");
+        if code != 8 || !text.contains("in use") || Instant::now() > end {
+            return (code, text);
+        }
+    }
 }
 
 /// Damages one bit and looks at what becomes of it. `clean`: the image was unmounted in order, so that nothing may be
@@ -171,7 +191,7 @@ fn damage_one(dir: &Path, image: &[u8], tree: &Tree, what: &str, bit: usize, cle
     bytes[bit / 8] ^= 1 << (bit % 8);
     let what = format!("{what}, bit {bit}, {}", if clean { "unmounted in order" } else { "crashed" });
     let write = || fs::write(&path, &bytes).expect("the damaged image");
-    let open = |exact: bool| {
+    let read = |exact: bool| {
         let (path, tree) = (path.clone(), tree.clone());
         bounded(&what, move || read_all(&path, &tree, exact))
     };
@@ -179,7 +199,7 @@ fn damage_one(dir: &Path, image: &[u8], tree: &Tree, what: &str, bit: usize, cle
     write();
     let (found, text) = fsck("-n", &path);
     assert!(matches!(found, 0 | 4), "{what}: fsck -n exits with {found}\n{text}");
-    let opened = open(clean);
+    let opened = read(clean);
     if found == 0 {
         let damaged = opened.unwrap_or_else(|error| panic!("{what}: fsck -n finds nothing, but: {error}"));
         assert!(damaged.is_empty(), "{what}: fsck -n finds nothing, but: {damaged:?}");
@@ -191,11 +211,11 @@ fn damage_one(dir: &Path, image: &[u8], tree: &Tree, what: &str, bit: usize, cle
     if mended & 4 == 0 {
         let (again, text) = fsck("-n", &path);
         assert_eq!(again, 0, "{what}: fsck -y says it is sound, fsck -n says:\n{text}");
-        let damaged = open(clean).unwrap_or_else(|error| panic!("{what}: sound after fsck -y, but: {error}"));
+        let damaged = read(clean).unwrap_or_else(|error| panic!("{what}: sound after fsck -y, but: {error}"));
         assert!(damaged.is_empty(), "{what}: sound after fsck -y, but: {damaged:?}");
     } else {
         // Whether it opens or refuses is its choice; read_all looks for wrong content.
-        let _ = open(clean);
+        let _ = read(clean);
     }
 }
 
