@@ -139,6 +139,13 @@ pub trait Names: Send + Sync + 'static {
     /// The attributes.
     fn getattr(&self, node: &Self::Node) -> Result<Attr>;
 
+    /// The attributes of what `name` in `dir` refers to. As [`Names::lookup`] and [`Names::getattr`], but nobody has to
+    /// hold the inode, which a layout may do at less cost.
+    #[inline]
+    fn getattr_at(&self, dir: &Self::Node, name: &[u8]) -> Result<Attr> {
+        self.getattr(&self.lookup(dir, name)?)
+    }
+
     /// Changes attributes in one commit and returns the new ones; `now` becomes ctime (and mtime, when the size
     /// changes and no mtime is given).
     fn setattr(&self, node: &Self::Node, change: &SetAttr, now: Timestamp) -> Result<Attr>;

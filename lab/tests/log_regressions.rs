@@ -205,3 +205,17 @@ fn flags_protect_attributes_and_contents() {
     }
     assert!(fs.stat().available > 0);
 }
+
+/// An open file that lost its last name changed its ctime by that, and the next read did not move atime past it.
+#[test]
+fn a_read_after_the_last_unlink_moves_atime() {
+    let fs = empty(16 << 20);
+    let root = fs.root();
+    let file = fs.create(&root, b"file", &new(FileKind::Regular)).unwrap();
+    append(&fs, &file, b"content").unwrap();
+    let mut buffer = [0; 7];
+    fs.read(&file, 0, &mut buffer, Some(at(3))).unwrap();
+    fs.unlink(&root, b"file", at(4)).unwrap();
+    fs.read(&file, 0, &mut buffer, Some(at(5))).unwrap();
+    assert_eq!(fs.getattr(&file).unwrap().atime, at(5));
+}

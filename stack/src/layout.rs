@@ -130,6 +130,11 @@ impl Names for AnyLayout {
         delegate!(self, |layout, node| layout.getattr(node))
     }
 
+    #[inline]
+    fn getattr_at(&self, dir: &AnyNode, name: &[u8]) -> Result<Attr> {
+        delegate!(self, |layout, dir| layout.getattr_at(dir, name))
+    }
+
     fn setattr(&self, node: &AnyNode, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         delegate!(self, |layout, node| layout.setattr(node, change, now))
     }

@@ -30,6 +30,12 @@ impl Inner {
         self.vfs.resolve(&self.identity.caller(), self.vfs.root(), bytes(path), follow)
     }
 
+    #[inline]
+    fn stat(&self, path: &Path, follow: bool) -> Result<Metadata> {
+        let attr = self.vfs.getattr_at(&self.identity.caller(), self.vfs.root(), bytes(path), follow)?;
+        Ok(attr.into())
+    }
+
     fn place<'a>(&'a self, path: &'a Path) -> Result<PathEnd<'a, AnyNode>> {
         self.vfs.resolve_place(&self.identity.caller(), self.vfs.root(), bytes(path))
     }
@@ -49,15 +55,13 @@ impl FileSystem {
     /// The attributes of what a path names; symbolic links are followed.
     #[inline]
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        let node = self.inner.node(path.as_ref(), true)?;
-        Ok(self.inner.vfs.getattr(&node)?.into())
+        self.inner.stat(path.as_ref(), true)
     }
 
     /// The attributes of what a path names, be it a symbolic link.
     #[inline]
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        let node = self.inner.node(path.as_ref(), false)?;
-        Ok(self.inner.vfs.getattr(&node)?.into())
+        self.inner.stat(path.as_ref(), false)
     }
 
     /// Whether a path names anything.

@@ -1,6 +1,6 @@
 //! Paths: the walk from a directory to an inode.
 
-use nacre_engine::{FileKind, Kind, Result};
+use nacre_engine::{Attr, FileKind, Kind, Result};
 
 use crate::caller::{Caller, WANT_EXECUTE};
 use crate::{Layout, Vfs, name};
@@ -89,6 +89,32 @@ impl<L: Layout> Vfs<L> {
     ) -> Result<L::Node> {
         let mut budget = SYMLINKS_MAX;
         self.walk(caller, start, path, follow, &mut budget).map(PathBase::into_node)
+    }
+
+    /// The attributes of what a path names, as [`Vfs::resolve`] finds it; what is not a symbolic link need not be held
+    /// for that.
+    #[inline]
+    pub fn getattr_at(
+        &self,
+        caller: &Caller<'_>,
+        start: &L::Node,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<Attr> {
+        let mut budget = SYMLINKS_MAX;
+        let PathEnd { dir, name, must_be_dir } = self.walk_to_place(caller, start, path, &mut budget)?;
+        if !must_be_dir && !matches!(name, b"." | b"..") {
+            self.permit(caller, dir.node(), WANT_EXECUTE)?;
+            let attr = self.layout.getattr_at(dir.node(), name)?;
+            if attr.kind != FileKind::Symlink || !follow {
+                return Ok(attr);
+            }
+        }
+        let end = self.step(caller, dir, name, follow || must_be_dir, &mut budget)?;
+        if must_be_dir && self.layout.kind(end.node()) != FileKind::Directory {
+            return Err(Kind::NotDirectory.into());
+        }
+        self.layout.getattr(end.node())
     }
 
     /// The directory of a path's last component, and that component, which need not exist.

@@ -3,11 +3,11 @@
 //! A lane owns a contiguous part of the device and is one lock. A thread allocates from its own lane and goes on to the
 //! others when that is empty; a block is freed to the lane that owns it. One bit a block (0.003 % of the device) costs
 //! less than any structure of extents once a device is fragmented, allocates and frees in constant time, and shows a
-//! double free at once. Searches start at a cursor; a word is 64 blocks, and two levels of summary bits, one for each
-//! word that is not zero, lead past what is full.
+//! double free at once. Searches start at a cursor; a word is 64 blocks. Two summaries, of two levels each, lead past
+//! what is of no use: one of the words that have a free block, one of those in which all are free.
 //!
-//! Invariants: a bit is set exactly when its block is free; a summary bit exactly when its word is not zero;
-//! `Lane::free` is the number of set bits of the lane.
+//! Invariants: a bit is set exactly when its block is free; a bit of a summary exactly when its word is as the summary
+//! says; `Lane::free` is the number of set bits of the lane.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,8 +18,13 @@ use smallvec::SmallVec;
 
 /// Blocks in a group.
 const GROUP: u64 = 512;
-/// Words that a search for a long run looks at before it takes what it finds.
-const LONG_SEARCH_WORDS: usize = 512;
+/// An allocation of so many blocks first looks for words that are free as a whole: a run of that length contains one
+/// wherever it starts.
+const LONG: u64 = 127;
+/// Such words that a search looks at before it takes the longest run that it has seen.
+const LONG_SEARCH_RUNS: usize = 16;
+/// Words that a search for a shorter run looks at before it takes what it finds.
+const SHORT_SEARCH_WORDS: u64 = 512;
 
 /// Contiguous blocks on persistent memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +47,14 @@ pub(crate) enum Purpose {
     Removal,
 }
 
+/// Which runs an allocation takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Take {
+    /// Only such as contain a word that is free as a whole.
+    Long,
+    Any,
+}
+
 #[repr(align(128))]
 struct Lane {
     /// Free blocks; changed only under the lock, read without it.
@@ -52,8 +65,10 @@ struct Lane {
 struct LaneMap {
     /// A set bit is a free block; the first bit is the lane's first block.
     words: Vec<u64>,
-    /// One bit for each word, and one for each word of these.
-    summary: [Vec<u64>; 2],
+    /// The words that are not zero.
+    some: Summary,
+    /// The words whose bits are all set.
+    whole: Summary,
     /// Where the next search for several blocks starts, in words.
     cursor: usize,
     /// No word before this one has a free block. Single blocks are taken from here on: the holes that overwriting
@@ -137,9 +152,10 @@ impl Allocator {
         let mut missing = want;
         if let Some(goal) = goal.filter(|goal| goal.0 < self.blocks) {
             let lane = &self.lanes[(goal.0 / self.lane_blocks) as usize];
-            let len = lane.map.lock().take_at(goal.0 % self.lane_blocks, want);
+            let mut map = lane.map.lock();
+            let len = map.take_at(goal.0 % self.lane_blocks, want);
             if len > 0 {
-                lane.free.fetch_sub(len, Ordering::Relaxed);
+                lane.count_taken(len);
                 missing -= len;
                 runs.push(Run { start: goal, len });
             }
@@ -147,28 +163,39 @@ impl Allocator {
         if missing == 0 {
             return Ok(());
         }
-        for turn in 0..self.lanes.len() {
-            let index = (first + turn) % self.lanes.len();
-            let lane = &self.lanes[index];
-            if lane.free.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let mut map = lane.map.lock();
-            let base = index as u64 * self.lane_blocks;
-            while missing > 0 {
-                let Some((start, len)) = map.take(missing) else { break };
-                lane.free.fetch_sub(len, Ordering::Relaxed);
-                missing -= len;
-                push_run(runs, kept, Run { start: Block(base + start), len });
-            }
-            if missing == 0 {
-                return Ok(());
+        // Another lane's long run is better than the own lane's holes: each run is an entry of a log.
+        let takes: &[Take] = if missing >= LONG { &[Take::Long, Take::Any] } else { &[Take::Any] };
+        for take in takes {
+            for turn in 0..self.lanes.len() {
+                let index = (first + turn) % self.lanes.len();
+                missing -= self.take_from(index, missing, *take, runs, kept);
+                if missing == 0 {
+                    return Ok(());
+                }
             }
         }
         for run in runs.drain(kept..) {
             self.free(run);
         }
         Err(Error::new(Kind::NoSpace))
+    }
+
+    /// Takes up to `want` blocks from one lane; gives their number.
+    fn take_from(&self, index: usize, want: u64, take: Take, runs: &mut Runs, kept: usize) -> u64 {
+        let lane = &self.lanes[index];
+        if lane.free.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let mut map = lane.map.lock();
+        let base = index as u64 * self.lane_blocks;
+        let mut taken = 0;
+        while taken < want {
+            let Some((start, len)) = map.take(want - taken, take) else { break };
+            lane.count_taken(len);
+            taken += len;
+            push_run(runs, kept, Run { start: Block(base + start), len });
+        }
+        taken
     }
 
     /// Allocates one contiguous run.
@@ -183,8 +210,9 @@ impl Allocator {
             if lane.free.load(Ordering::Relaxed) < want {
                 continue;
             }
-            if let Some(start) = lane.map.lock().take_exactly(want) {
-                lane.free.fetch_sub(want, Ordering::Relaxed);
+            let mut map = lane.map.lock();
+            if let Some(start) = map.take_exactly(want) {
+                lane.count_taken(want);
                 return Ok(Run { start: Block(index as u64 * self.lane_blocks + start), len: want });
             }
         }
@@ -199,8 +227,10 @@ impl Allocator {
             let lane = &self.lanes[(start / self.lane_blocks) as usize];
             let within = start % self.lane_blocks;
             let len = left.min(self.lane_blocks - within);
-            lane.map.lock().set(within, len);
-            lane.free.fetch_add(len, Ordering::Relaxed);
+            let mut map = lane.map.lock();
+            map.set(within, len);
+            lane.count_freed(len);
+            drop(map);
             start += len;
             left -= len;
         }
@@ -232,6 +262,18 @@ impl Allocator {
     }
 }
 
+impl Lane {
+    /// Under the lock of the map, so that a plain store will do.
+    fn count_taken(&self, len: u64) {
+        self.free.store(self.free.load(Ordering::Relaxed) - len, Ordering::Relaxed);
+    }
+
+    /// As [`Lane::count_taken`].
+    fn count_freed(&self, len: u64) {
+        self.free.store(self.free.load(Ordering::Relaxed) + len, Ordering::Relaxed);
+    }
+}
+
 fn push_run(runs: &mut Runs, kept: usize, run: Run) {
     if runs.len() > kept
         && let Some(last) = runs.last_mut()
@@ -243,16 +285,58 @@ fn push_run(runs: &mut Runs, kept: usize, run: Run) {
     runs.push(run);
 }
 
-impl LaneMap {
-    fn new(words: usize) -> LaneMap {
-        let first = words.div_ceil(64);
-        let summary = [vec![0; first], vec![0; first.div_ceil(64)]];
-        LaneMap { words: vec![0; words], summary, cursor: 0, low: words }
+/// Words of a bitmap that have some property: one bit for each, and one for each word of these bits.
+struct Summary {
+    low: Vec<u64>,
+    high: Vec<u64>,
+}
+
+impl Summary {
+    fn new(words: usize) -> Summary {
+        let low = words.div_ceil(64);
+        Summary { low: vec![0; low], high: vec![0; low.div_ceil(64)] }
     }
 
-    /// Takes a run of at most `want` blocks, a long one where that is wanted and there is one nearby.
-    fn take(&mut self, want: u64) -> Option<(u64, u64)> {
-        if want == 1 {
+    fn insert(&mut self, index: usize) {
+        self.low[index / 64] |= 1 << (index % 64);
+        self.high[index / 4096] |= 1 << (index / 64 % 64);
+    }
+
+    fn remove(&mut self, index: usize) {
+        let low = &mut self.low[index / 64];
+        *low &= !(1 << (index % 64));
+        if *low == 0 {
+            self.high[index / 4096] &= !(1 << (index / 64 % 64));
+        }
+    }
+
+    /// The first word at or after `index` that has the property.
+    fn next(&self, index: u64) -> Option<u64> {
+        let bits = *self.low.get((index / 64) as usize)? & (u64::MAX << (index % 64));
+        if bits != 0 {
+            return Some(index / 64 * 64 + u64::from(bits.trailing_zeros()));
+        }
+        let next = index / 64 + 1;
+        let mut at = (next / 64) as usize;
+        let mut bits = *self.high.get(at)? & (u64::MAX << (next % 64));
+        while bits == 0 {
+            at += 1;
+            bits = *self.high.get(at)?;
+        }
+        let next = at as u64 * 64 + u64::from(bits.trailing_zeros());
+        Some(next * 64 + u64::from(self.low[next as usize].trailing_zeros()))
+    }
+}
+
+impl LaneMap {
+    fn new(words: usize) -> LaneMap {
+        let (some, whole) = (Summary::new(words), Summary::new(words));
+        LaneMap { words: vec![0; words], some, whole, cursor: 0, low: words }
+    }
+
+    /// Takes a run of at most `want` blocks, a long one where that is wanted and there is one.
+    fn take(&mut self, want: u64, take: Take) -> Option<(u64, u64)> {
+        if want == 1 && take == Take::Any {
             let start = self.next_set(self.low as u64 * 64)?;
             self.low = (start / 64) as usize;
             self.clear(start, 1);
@@ -260,13 +344,21 @@ impl LaneMap {
         }
         let from = self.cursor as u64 * 64;
         let goal = want.min(GROUP);
-        let long =
-            || self.find_long(from, goal).or_else(|| if from > 0 { self.find_long(0, goal) } else { None });
-        let start = long().or_else(|| self.next_set(from)).or_else(|| self.next_set(0))?;
+        let start = self.find_run(from, goal, take)?;
         let len = self.run_length(start, want);
         self.clear(start, len);
         self.cursor = ((start + len) / 64) as usize;
         Some((start, len))
+    }
+
+    /// The start of a run of `goal` blocks, or of what comes near, at or after `from` first.
+    fn find_run(&self, from: u64, goal: u64, take: Take) -> Option<u64> {
+        let starts = if from > 0 { &[from, 0][..] } else { &[0] };
+        if take == Take::Long {
+            return starts.iter().find_map(|&from| self.find_long(from, goal));
+        }
+        let short = starts.iter().find_map(|&from| self.find_short(from, goal));
+        short.or_else(|| starts.iter().find_map(|&from| self.next_set(from)))
     }
 
     /// Takes the free blocks from `start` on, at most `want`; gives their number.
@@ -290,9 +382,29 @@ impl LaneMap {
         }
     }
 
-    /// The first run of at least `goal` blocks within a bounded distance from `from`.
+    /// The longest of the next few runs that contain a word that is free as a whole; the first of `goal` blocks.
     fn find_long(&self, from: u64, goal: u64) -> Option<u64> {
-        let end = (from + LONG_SEARCH_WORDS as u64 * 64).min(self.words.len() as u64 * 64);
+        let mut best: Option<(u64, u64)> = None;
+        let mut at = from / 64;
+        for _ in 0..LONG_SEARCH_RUNS {
+            let Some(word) = self.whole.next(at) else { break };
+            let before = word.checked_sub(1).map_or(0, |before| self.words[before as usize].leading_ones());
+            let start = word * 64 - u64::from(before);
+            let len = self.run_length(start, goal);
+            if len >= goal {
+                return Some(start);
+            }
+            if best.is_none_or(|(_, longest)| len > longest) {
+                best = Some((start, len));
+            }
+            at = (start + len) / 64 + 1;
+        }
+        best.map(|(start, _)| start)
+    }
+
+    /// The first run of at least `goal` blocks within a bounded distance from `from`.
+    fn find_short(&self, from: u64, goal: u64) -> Option<u64> {
+        let end = (from + SHORT_SEARCH_WORDS * 64).min(self.words.len() as u64 * 64);
         let mut at = from;
         while let Some(start) = self.next_set(at) {
             if start >= end {
@@ -313,26 +425,8 @@ impl LaneMap {
         if word != 0 {
             return Some(at / 64 * 64 + u64::from(word.trailing_zeros()));
         }
-        let index = self.next_word(at / 64 + 1)?;
+        let index = self.some.next(at / 64 + 1)?;
         Some(index * 64 + u64::from(self.words[index as usize].trailing_zeros()))
-    }
-
-    /// The first word at or after `index` that is not zero.
-    fn next_word(&self, index: u64) -> Option<u64> {
-        let [low, high] = &self.summary;
-        let bits = *low.get((index / 64) as usize)? & (u64::MAX << (index % 64));
-        if bits != 0 {
-            return Some(index / 64 * 64 + u64::from(bits.trailing_zeros()));
-        }
-        let next = index / 64 + 1;
-        let mut at = (next / 64) as usize;
-        let mut bits = *high.get(at)? & (u64::MAX << (next % 64));
-        while bits == 0 {
-            at += 1;
-            bits = *high.get(at)?;
-        }
-        let next = at as u64 * 64 + u64::from(bits.trailing_zeros());
-        Some(next * 64 + u64::from(low[next as usize].trailing_zeros()))
     }
 
     /// Number of set bits in a row from `start` on, at most `limit`.
@@ -353,14 +447,14 @@ impl LaneMap {
 
     fn clear(&mut self, start: u64, len: u64) {
         for_each_mask(start, len, |index, mask| {
-            debug_assert_eq!(self.words[index] & mask, mask);
-            self.words[index] &= !mask;
-            if self.words[index] == 0 {
-                let low = &mut self.summary[0][index / 64];
-                *low &= !(1 << (index % 64));
-                if *low == 0 {
-                    self.summary[1][index / 4096] &= !(1 << (index / 64 % 64));
-                }
+            let word = self.words[index];
+            debug_assert_eq!(word & mask, mask);
+            self.words[index] = word & !mask;
+            if word == u64::MAX {
+                self.whole.remove(index);
+            }
+            if word == mask {
+                self.some.remove(index);
             }
         });
     }
@@ -368,16 +462,15 @@ impl LaneMap {
     fn set(&mut self, start: u64, len: u64) {
         self.low = self.low.min((start / 64) as usize);
         for_each_mask(start, len, |index, mask| {
-            assert_eq!(
-                self.words[index] & mask,
-                0,
-                "a free block was freed again near block {start} of its lane"
-            );
-            if self.words[index] == 0 {
-                self.summary[0][index / 64] |= 1 << (index % 64);
-                self.summary[1][index / 4096] |= 1 << (index / 64 % 64);
+            let word = self.words[index];
+            assert_eq!(word & mask, 0, "a free block was freed again near block {start} of its lane");
+            self.words[index] = word | mask;
+            if word == 0 {
+                self.some.insert(index);
             }
-            self.words[index] |= mask;
+            if word | mask == u64::MAX {
+                self.whole.insert(index);
+            }
         });
     }
 }
@@ -461,6 +554,53 @@ mod tests {
         allocator.allocate(256, Purpose::Data, &mut runs).unwrap();
         assert_eq!(runs.as_slice(), [Run { start: Block(2048), len: 256 }]);
         assert_eq!(allocator.allocate_contiguous(2, Purpose::Data).unwrap_err().kind(), Kind::NoSpace);
+    }
+
+    #[test]
+    fn a_long_run_is_found_far_behind_holes() {
+        let blocks = 1 << 18;
+        let allocator = full(blocks, 1, 0);
+        allocator.allocate(blocks, Purpose::Data, &mut Runs::new()).unwrap();
+        for block in (0..200_000).step_by(2) {
+            allocator.free(Run { start: Block(block), len: 1 });
+        }
+        allocator.free(Run { start: Block(200_100), len: 200 });
+        allocator.free(Run { start: Block(250_001), len: 256 });
+        let mut runs = Runs::new();
+        allocator.allocate(256, Purpose::Data, &mut runs).unwrap();
+        assert_eq!(runs.as_slice(), [Run { start: Block(250_001), len: 256 }]);
+    }
+
+    /// Runs of random lengths, taken and given back in another order.
+    #[test]
+    fn runs_never_overlap() {
+        let blocks = 40_000;
+        let allocator = full(blocks, 2, 0);
+        let mut taken = vec![false; blocks as usize];
+        let mut held: Vec<Run> = Vec::new();
+        let mut random = 7u64;
+        for _ in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let mut runs = Runs::new();
+            let want = 1 + (random >> 33) % [1, 30, 200, 900][(random >> 50) as usize % 4];
+            if allocator.allocate(want, Purpose::Removal, &mut runs).is_ok() {
+                assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), want);
+                for block in runs.iter().flat_map(|run| run.start.0..run.start.0 + run.len) {
+                    assert!(!std::mem::replace(&mut taken[block as usize], true), "block {block} twice");
+                }
+                held.extend(runs);
+            }
+            while held.len() > 100 {
+                let run = held.swap_remove((random >> 40) as usize % held.len());
+                taken[run.start.0 as usize..][..run.len as usize].fill(false);
+                allocator.free(run);
+            }
+        }
+        let free = taken.iter().filter(|&&taken| !taken).count() as u64;
+        assert_eq!(allocator.free_blocks(), free);
+        let mut reported = 0;
+        allocator.for_each_free_run(|run| reported += run.len);
+        assert_eq!(reported, free);
     }
 
     #[test]

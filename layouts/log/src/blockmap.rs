@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use nacre_engine::{BLOCK_SIZE, Result};
 use parking_lot::RwLock;
+use smallvec::SmallVec;
 
 use crate::commit::Owner;
 use crate::format::MAX_FILE_SIZE;
@@ -60,10 +61,13 @@ struct Dense {
     slots: [SlotOfBlock; LEAF as usize],
 }
 
+/// The extents of a leaf that has few, sorted. Most files have one, which needs no memory of its own.
+type ExtentList = SmallVec<[Extent; 1]>;
+
 #[derive(Default)]
 struct Leaf {
     version: AtomicU64,
-    extents: RwLock<Vec<Extent>>,
+    extents: RwLock<ExtentList>,
     dense: OnceLock<Box<Dense>>,
 }
 
@@ -309,7 +313,9 @@ impl Leaf {
         let within = at % LEAF;
         let base = at - within;
         let mut extents = self.extents.write();
-        self.version.fetch_add(1, Ordering::Release);
+        // Changed under the lock only, so that plain stores will do.
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Relaxed);
         fence(Ordering::Release);
         if let Some(dense) = self.dense.get() {
             dense.replace(base, within, len, place, owner, removed);
@@ -317,12 +323,12 @@ impl Leaf {
             replace_extents(&mut extents, base, within, len, place, owner, removed);
             if extents.len() > MAX_EXTENTS {
                 let dense = Dense::from_extents(&extents);
-                *extents = Vec::new();
+                *extents = ExtentList::new();
                 // Only this lock's holder sets it, and it was not set.
                 let _ = self.dense.set(dense);
             }
         }
-        self.version.fetch_add(1, Ordering::Release);
+        self.version.store(version + 2, Ordering::Release);
     }
 
     fn for_each(&self, at: u64, len: u64, visit: &mut impl FnMut(Piece)) {
@@ -344,13 +350,15 @@ impl Leaf {
 
     fn heap_bytes(&self) -> u64 {
         let dense = if self.dense.get().is_some() { size_of::<Dense>() } else { 0 };
-        (self.extents.read().capacity() * size_of::<Extent>() + dense) as u64
+        let extents = self.extents.read();
+        let listed = if extents.spilled() { extents.capacity() * size_of::<Extent>() } else { 0 };
+        (listed + dense) as u64
     }
 }
 
 /// Replaces `within..within + len` in a sorted list of extents, splitting what is cut and merging what continues.
 fn replace_extents(
-    extents: &mut Vec<Extent>,
+    extents: &mut ExtentList,
     base: u64,
     within: u64,
     len: u64,
@@ -388,13 +396,14 @@ fn replace_extents(
     if last == first + 1 && parts.iter().flatten().count() == 1 {
         extents[first] = parts.into_iter().flatten().next().unwrap_or(extents[first]);
     } else {
-        extents.splice(first..last, parts.into_iter().flatten());
+        extents.drain(first..last);
+        extents.insert_many(first, parts.into_iter().flatten());
     }
     let around = first.saturating_sub(1);
     merge_neighbours(extents, around, (first + 3).min(extents.len()));
 }
 
-fn merge_neighbours(extents: &mut Vec<Extent>, from: usize, to: usize) {
+fn merge_neighbours(extents: &mut ExtentList, from: usize, to: usize) {
     let mut index = from;
     let mut to = to;
     while index + 1 < to.min(extents.len()) {

@@ -97,15 +97,23 @@ pub(crate) struct Dentry {
 }
 
 impl Dentry {
-    /// Reads the dentry at `address`.
-    pub(crate) fn read(pm: &impl Pm, address: u64) -> Result<Dentry> {
-        let mut bytes = [0; MAX_DENTRY];
-        pm.read(address, &mut bytes[..LINE])?;
-        let (raw, _) = DentryEntry::read_from_prefix(&bytes).map_err(|_| damaged(address))?;
-        let used = DENTRY_NAME_OFFSET + usize::from(raw.name_len);
+    /// Reads the dentry at `address` without its name.
+    pub(crate) fn read_head(pm: &impl Pm, address: u64) -> Result<DentryEntry> {
+        let mut line = [0; LINE];
+        pm.read(address, &mut line)?;
+        let (raw, _) = DentryEntry::read_from_prefix(&line).map_err(|_| damaged(address))?;
         if raw.header.kind != crate::format::kind::DENTRY || raw.name_len == 0 {
             return Err(damaged(address));
         }
+        Ok(raw)
+    }
+
+    /// Reads the dentry at `address`.
+    pub(crate) fn read(pm: &impl Pm, address: u64) -> Result<Dentry> {
+        let raw = Dentry::read_head(pm, address)?;
+        let mut bytes = [0; MAX_DENTRY];
+        pm.read(address, &mut bytes[..LINE])?;
+        let used = DENTRY_NAME_OFFSET + usize::from(raw.name_len);
         if used > LINE {
             pm.read(address + LINE as u64, &mut bytes[LINE..used])?;
         }
@@ -198,10 +206,10 @@ impl Directory {
         if let Some(order) = &mut inner.order {
             order.entries.push((cookie, slot.address()));
         }
-        drop(inner);
-        self.len.fetch_add(1, Ordering::Relaxed);
+        // Changed under the lock only, so that a plain store will do.
+        self.len.store(self.len() + 1, Ordering::Relaxed);
         if kind == FileKind::Directory {
-            self.subdirectories.fetch_add(1, Ordering::Relaxed);
+            self.subdirectories.store(self.subdirectories() + 1, Ordering::Relaxed);
         }
     }
 
@@ -216,7 +224,8 @@ impl Directory {
                 let same = |other: &Slot| {
                     other.hash() == slot.hash()
                         && other.inode == slot.inode
-                        && Dentry::read(pm, other.address()).is_ok_and(|dentry| dentry.cookie() == cookie)
+                        && Dentry::read_head(pm, other.address())
+                            .is_ok_and(|dentry| dentry.header.sequence == cookie)
                 };
                 if let Ok(entry) = inner.table.find_entry(hash, same) {
                     removed = entry.remove().0;
@@ -226,10 +235,9 @@ impl Directory {
         if let Some(order) = &mut inner.order {
             order.remove(cookie);
         }
-        drop(inner);
-        self.len.fetch_sub(1, Ordering::Relaxed);
+        self.len.store(self.len() - 1, Ordering::Relaxed);
         if kind == FileKind::Directory {
-            self.subdirectories.fetch_sub(1, Ordering::Relaxed);
+            self.subdirectories.store(self.subdirectories() - 1, Ordering::Relaxed);
         }
         removed
     }

@@ -199,7 +199,7 @@ impl<P: Pm> Shared<P> {
         if !(old || inode.atime_due.load(Ordering::Relaxed)) || self.read_only {
             return;
         }
-        let mut attr = inode.attr.write();
+        let mut attr = inode.attr.lock();
         attr.atime = now;
         inode.atime_secs.store(now.secs, Ordering::Relaxed);
         inode.atime_due.store(attr.atime <= attr.mtime || attr.atime <= attr.ctime, Ordering::Relaxed);
@@ -642,10 +642,8 @@ fn apply_change(
         });
     }
     let added = if change.place.is_some() { change.len } else { 0 };
-    if added >= removed {
-        inode.blocks.fetch_add(added - removed, Ordering::Relaxed);
-    } else {
-        inode.blocks.fetch_sub(removed - added, Ordering::Relaxed);
+    if added != removed {
+        inode.blocks.fetch_add(added.wrapping_sub(removed), Ordering::Relaxed);
     }
 }
 

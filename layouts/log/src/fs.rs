@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nacre_engine::{Block, Error, InodeId, Kind, Result};
+use nacre_engine::{Attr, Block, Error, InodeId, Kind, Result};
 use nacre_media::{Flushed, Pm};
 use parking_lot::{Mutex, RwLock};
 use zerocopy::IntoBytes;
@@ -15,7 +15,7 @@ use crate::inode::{Body, FREE_AT_ONCE, Graveyard, Inode, Node};
 use crate::load::{LoadContext, load_inode};
 use crate::scan::{Ending, LogSource, read_inode};
 use crate::superblock::Superblock;
-use crate::table::InodeTable;
+use crate::table::{FreeInode, InodeTable};
 
 /// Numbers of transactions: operations that span two logs.
 pub(crate) struct Transactions {
@@ -63,6 +63,15 @@ impl<P: Pm> Shared<P> {
             return if others == 0 && inode.links() == 0 { Err(Error::new(Kind::Stale)) } else { Ok(node) };
         }
         self.hold_from_media(number)
+    }
+
+    /// The attributes of an inode that has a name.
+    #[inline]
+    pub(crate) fn attr_of(&self, number: u64) -> Result<Attr> {
+        if let Some(inode) = &*self.inodes.slot(number)?.read() {
+            return Ok(inode.attr());
+        }
+        Ok(self.hold_from_media(number)?.inode.attr())
     }
 
     fn hold_from_media(&self, number: u64) -> Result<Node> {
@@ -206,7 +215,7 @@ impl<P: Pm> Shared<P> {
             self.alloc.free(run);
         }
         drop(log);
-        self.inodes.free(inode.number);
+        self.inodes.free(FreeInode { number: inode.number, generation: Some(inode.generation) });
     }
 
     /// Reclaims an inode that just lost its last link: now when it is small, else in the background.

@@ -9,43 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, Timestamp};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
+use crate::attributes::{AttributeCell, Attributes};
 use crate::blockmap::BlockMap;
 use crate::commit::Log;
 use crate::directory::Directory;
 use crate::format::RawInode;
 use crate::scan::LogSource;
 use crate::xattr::XattrSlot;
-
-/// The attributes that an attribute entry carries, without the size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Attributes {
-    pub(crate) mode: u16,
-    pub(crate) policy: u16,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) flags: u32,
-    pub(crate) atime: Timestamp,
-    pub(crate) mtime: Timestamp,
-    pub(crate) ctime: Timestamp,
-}
-
-impl Attributes {
-    /// The attributes that an inode is made with.
-    pub(crate) fn first(raw: &RawInode, btime: Timestamp) -> Attributes {
-        Attributes {
-            mode: raw.mode,
-            policy: raw.policy,
-            uid: raw.uid,
-            gid: raw.gid,
-            flags: raw.flags,
-            atime: btime,
-            mtime: btime,
-            ctime: btime,
-        }
-    }
-}
 
 /// What an inode contains.
 pub(crate) enum Body {
@@ -66,7 +38,7 @@ pub(crate) struct Inode {
     /// Names that refer to it. Changed under the `attr` lock. Of a directory: 1 while it has its name, 0 after.
     pub(crate) links: AtomicU32,
     pub(crate) size: AtomicU64,
-    pub(crate) attr: RwLock<Attributes>,
+    pub(crate) attr: AttributeCell,
     pub(crate) number: u64,
     pub(crate) generation: u32,
     pub(crate) rdev: u32,
@@ -209,7 +181,7 @@ impl Inode {
             atime_secs: AtomicI64::new(attributes.atime.secs),
             extend: Mutex::new(()),
             log: Mutex::new(contents.log),
-            attr: RwLock::new(attributes),
+            attr: AttributeCell::new(attributes),
             xattrs: contents.xattrs,
             body: contents.body,
             graveyard: Arc::clone(graveyard),
@@ -271,7 +243,7 @@ impl Inode {
     }
 
     pub(crate) fn attr(&self) -> Attr {
-        let attributes = *self.attr.read();
+        let attributes = self.attr.get();
         let (links, size) = match &self.body {
             Body::Directory(directory) => {
                 let links = if self.links() == 0 { 0 } else { 2 + directory.subdirectories() };
@@ -309,10 +281,7 @@ impl Inode {
 
     /// Sets mtime and ctime after a commit.
     pub(crate) fn touch(&self, now: Timestamp) {
-        let mut attr = self.attr.write();
-        attr.mtime = now;
-        attr.ctime = now;
-        drop(attr);
+        self.attr.touch(now);
         if !self.atime_due.load(Ordering::Relaxed) {
             self.atime_due.store(true, Ordering::Relaxed);
         }

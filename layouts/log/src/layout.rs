@@ -137,6 +137,11 @@ impl<P: Pm> Names for LogFs<P> {
         Ok(node.inode.attr())
     }
 
+    #[inline]
+    fn getattr_at(&self, dir: &Node, name: &[u8]) -> Result<Attr> {
+        self.shared.getattr_at(&dir.inode, name)
+    }
+
     fn setattr(&self, node: &Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         self.writable()?.setattr(&node.inode, change, now)
     }

@@ -7,7 +7,7 @@
 //! | `superblock`, `checkpoint` | the superblock's copies; what a clean unmount leaves |
 //! | `commit`, `collect` | the commit protocol of a log; garbage collection of logs |
 //! | `scan`, `load` | reading a log; building an inode in DRAM from it |
-//! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
+//! | `fs`, `table`, `inode`, `attributes` | state of the file system; the inode table; one inode; its attributes |
 //! | `alloc`, `blockmap`, `directory` | free blocks; where a file's blocks are; the names of a directory |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
 //! | `layout` | the contract of `nacre-engine`, implemented |
@@ -16,6 +16,7 @@
 //! `docs/format/log.md`.
 
 mod alloc;
+mod attributes;
 mod blockmap;
 pub mod check;
 mod checkpoint;

@@ -6,6 +6,7 @@ use nacre_engine::{BLOCK_SIZE, Error, FileKind, Result, Timestamp};
 use nacre_media::Pm;
 use parking_lot::Mutex;
 
+use crate::attributes::Attributes;
 use crate::blockmap::BlockMap;
 use crate::collect::GROWTH;
 use crate::commit::{INLINE, Log, NO_PAGE, NOT_LISTED, Owner, Page};
@@ -14,7 +15,7 @@ use crate::format::{
     AttrEntry, DENTRY_NAME_OFFSET, DentryEntry, HoleEntry, MAX_FILE_SIZE, RawInode, RemoveEntry,
     SYMLINK_TARGET_OFFSET, SymlinkEntry, WriteEntry, XattrEntry, flag, kind, place,
 };
-use crate::inode::{Attributes, Body, Contents, Graveyard, Inode};
+use crate::inode::{Body, Contents, Graveyard, Inode};
 use crate::scan::{Ending, Entry, LogSource, Scan, Spot, scan_log};
 use crate::xattr;
 

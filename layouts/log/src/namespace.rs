@@ -27,6 +27,7 @@ use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::load::{LoadContext, load_inode};
 use crate::scan::{Ending, LogSource};
+use crate::table::FreeInode;
 use crate::xattr;
 
 /// The longest target of a symbolic link.
@@ -75,43 +76,67 @@ impl<P: Pm> Shared<P> {
         dir.directory()?.lookup(&*self.pm, name, self.hash(name), |slot| self.hold(slot.inode()))
     }
 
+    /// The attributes of what a name refers to. Nobody holds the inode: its name holds it, which cannot be removed
+    /// meanwhile.
+    #[inline]
+    pub(crate) fn getattr_at(&self, dir: &Inode, name: &[u8]) -> Result<Attr> {
+        if name.len() > MAX_NAME {
+            return Err(Error::new(Kind::NameTooLong));
+        }
+        dir.directory()?.lookup(&*self.pm, name, self.hash(name), |slot| self.attr_of(slot.inode()))
+    }
+
     /// Looks a name up under its directory's lock.
     pub(crate) fn named(&self, dir: &Directory, name: &[u8]) -> Result<Option<Named>> {
         let Some(slot) = dir.find(&*self.pm, name, self.hash(name))? else { return Ok(None) };
-        let dentry = Dentry::read(&*self.pm, slot.address())?;
+        let dentry = Dentry::read_head(&*self.pm, slot.address())?;
         let node = self.hold(slot.inode())?;
-        Ok(Some(Named { slot, cookie: dentry.cookie(), kind: dentry.kind()?, node }))
+        Ok(Some(Named { slot, cookie: dentry.header.sequence, kind: node.inode.kind, node }))
     }
 
     pub(crate) fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
         check_name(name)?;
         dir.directory()?;
         self.reclaim_buried();
-        let node = self.make_inode(new, dir.number)?;
-        let named = self.name_new(dir, name, &node, new.now);
-        if let Err(error) = named {
-            self.unmake(node);
-            return Err(error);
+        let made = self.make_inode(new, dir.number)?;
+        match self.name_new(dir, name, &made, new.now) {
+            Ok(()) => Ok(made.node),
+            Err(error) => {
+                self.unmake(made.node);
+                Err(error)
+            }
         }
-        Ok(node)
     }
 
-    fn name_new(&self, dir: &Arc<Inode>, name: &[u8], node: &Node, now: Timestamp) -> Result<()> {
+    fn name_new(&self, dir: &Arc<Inode>, name: &[u8], made: &Made, now: Timestamp) -> Result<()> {
         let mut locked = Locked::new(dir)?;
         if locked.directory.find(&*self.pm, name, self.hash(name))?.is_some() {
             return Err(Error::new(Kind::Exists));
         }
         dir.check_flags(Attr::IMMUTABLE)?;
-        self.add_name(&mut locked, name, &node.inode, now)
+        self.add_name(&mut locked, name, &made.node.inode, made.unwritten.as_ref(), now)
     }
 
-    /// Commits one new name, and takes it into the index.
-    fn add_name(&self, locked: &mut Locked<'_>, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
+    /// Commits one new name, and takes it into the index. The inode's bytes, where they are not on media yet, go out
+    /// beside the name: one wait for both.
+    fn add_name(
+        &self,
+        locked: &mut Locked<'_>,
+        name: &[u8],
+        inode: &Inode,
+        unwritten: Option<&RawInode>,
+        now: Timestamp,
+    ) -> Result<()> {
         let mut batch = Batch::default();
         push_dentry(&mut batch, name, inode, now);
         let mut placed = Placed::new();
-        let flushed =
-            commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
+        locked.log.make_room(self, locked.inode, &batch, &mut placed)?;
+        let written = unwritten.map(|raw| self.pm.copy(inode.address, raw.as_bytes())).transpose()?;
+        let after = Durable::nothing_before();
+        let mut flushed = locked.log.write(self, locked.inode, &mut batch, &placed, after)?;
+        if let Some(written) = written {
+            flushed = flushed.and(written);
+        }
         let cookie = locked.log.next_sequence - 1;
         self.name_added(locked, name, inode, placed[0], cookie);
         locked.inode.touch(now);
@@ -140,31 +165,37 @@ impl<P: Pm> Shared<P> {
         locked.log.release(slot.owner, 1);
     }
 
-    /// Makes an inode without a name; its bytes are on their way to media, and durable when its log has entries.
-    fn make_inode(&self, new: &NewInode<'_>, parent: u64) -> Result<Node> {
+    /// Makes an inode without a name.
+    fn make_inode(&self, new: &NewInode<'_>, parent: u64) -> Result<Made> {
         check_new(new)?;
-        let number = match self.inodes.allocate(&*self.pm, &self.alloc) {
+        let free = match self.inodes.allocate(&*self.pm, &self.alloc) {
             Err(error) if error.kind() == Kind::NoSpace => {
                 self.free_everything_waiting();
                 self.inodes.allocate(&*self.pm, &self.alloc)?
             }
             other => other?,
         };
-        let mut used = Used { number, runs: SmallVec::new() };
-        let built = self.build_inode(new, parent, &mut used);
+        let mut used = Used { number: free.number, runs: SmallVec::new() };
+        let built = self.build_inode(new, parent, free, &mut used);
         if built.is_err() && used.number != 0 {
             self.free_runs(&used.runs);
-            self.inodes.free(number);
+            // Which generation is on media now is not known.
+            self.inodes.free(FreeInode { generation: None, ..free });
         }
         built
     }
 
-    fn build_inode(&self, new: &NewInode<'_>, parent: u64, used: &mut Used) -> Result<Node> {
-        let number = used.number;
+    fn build_inode(&self, new: &NewInode<'_>, parent: u64, free: FreeInode, used: &mut Used) -> Result<Made> {
+        let number = free.number;
         let address = self.inodes.address(number)?;
-        let mut old = [0u8; 16];
-        self.pm.read(address, &mut old)?;
-        let old_generation = u32::from_le_bytes([old[8], old[9], old[10], old[11]]);
+        let old_generation = match free.generation {
+            Some(generation) => generation,
+            None => {
+                let mut old = [0u8; 16];
+                self.pm.read(address, &mut old)?;
+                u32::from_le_bytes([old[8], old[9], old[10], old[11]])
+            }
+        };
         let generation = old_generation.wrapping_add(1).max(1);
         let seed = inode_seed(self.seed, number, generation);
         let mut raw = RawInode::new_zeroed();
@@ -188,17 +219,14 @@ impl<P: Pm> Shared<P> {
         }
         let (lines, _) = seal_inline(&mut batch, seed);
         raw.lines.as_flattened_mut()[..lines.len()].copy_from_slice(&lines);
-        let written = self.pm.copy(address, raw.as_bytes())?;
         let has_entries = !lines.is_empty() || !new.xattrs.is_empty();
-        let flushed = match pending {
-            Some(pending) => written.and(pending),
-            None => written,
-        };
         if has_entries {
             // The header does not vouch for its log: what the log begins with must be durable before the name.
-            self.pm.fence(flushed);
-        } else {
-            flushed.may_be_lost(); // until the fence of the commit that names it
+            let written = self.pm.copy(address, raw.as_bytes())?;
+            self.pm.fence(match pending {
+                Some(pending) => written.and(pending),
+                None => written,
+            });
         }
         let source = LogSource { number, generation, seed, address };
         let context = LoadContext {
@@ -225,7 +253,7 @@ impl<P: Pm> Shared<P> {
         inode.links.store(1, Ordering::Relaxed);
         let inode = Arc::new(inode);
         *self.inodes.slot(number)?.write() = Some(Arc::clone(&inode));
-        Ok(Node::from_held(inode))
+        Ok(Made { node: Node::from_held(inode), unwritten: (!has_entries).then_some(raw) })
     }
 
     fn push_target(
@@ -267,10 +295,17 @@ impl<P: Pm> Shared<P> {
         if new.kind != FileKind::Regular {
             return Err(Error::new(Kind::InvalidInput));
         }
-        let node = self.make_inode(new, 0)?;
+        let Made { node, unwritten } = self.make_inode(new, 0)?;
         // Durable before a later link can name it.
-        let fence = self.pm.zero(0, 0)?;
-        self.pm.fence(fence);
+        if let Some(raw) = unwritten {
+            match self.pm.copy(node.inode.address, raw.as_bytes()) {
+                Ok(written) => drop(self.pm.fence(written)),
+                Err(error) => {
+                    self.unmake(node);
+                    return Err(error);
+                }
+            }
+        }
         node.inode.unnamed.store(true, Ordering::Release);
         node.inode.links.store(0, Ordering::Release);
         node.inode.cached_changed.store(true, Ordering::Release);
@@ -296,8 +331,8 @@ impl<P: Pm> Shared<P> {
         inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
         dir.check_flags(Attr::IMMUTABLE)?;
         self.take_link(inode)?;
-        if let Err(error) = self.add_name(&mut locked, name, inode, now) {
-            let _attr = inode.attr.write();
+        if let Err(error) = self.add_name(&mut locked, name, inode, None, now) {
+            let _attr = inode.attr.lock();
             inode.links.fetch_sub(1, Ordering::AcqRel);
             return Err(error);
         }
@@ -308,7 +343,7 @@ impl<P: Pm> Shared<P> {
 
     /// Counts one more name, unless the last one is gone already.
     fn take_link(&self, inode: &Inode) -> Result<()> {
-        let _attr = inode.attr.write();
+        let _attr = inode.attr.lock();
         match inode.links() {
             0 if !inode.unnamed.load(Ordering::Acquire) => Err(Error::new(Kind::NotFound)),
             MAX_LINKS.. => Err(Error::new(Kind::TooManyLinks)),
@@ -321,7 +356,7 @@ impl<P: Pm> Shared<P> {
 
     /// After a change of links: ctime, which is kept lazily, as the commit is in the directory's log.
     pub(crate) fn links_changed(&self, inode: &Inode, now: Timestamp) {
-        inode.attr.write().ctime = now;
+        inode.attr.lock().ctime = now;
         inode.atime_due.store(true, Ordering::Relaxed);
         inode.lazy.store(true, Ordering::Release);
         inode.cached_changed.store(true, Ordering::Release);
@@ -357,8 +392,9 @@ impl<P: Pm> Shared<P> {
     /// One name fewer; with the last one the inode goes as soon as nobody holds it.
     pub(crate) fn drop_link(&self, node: Node, now: Timestamp) {
         let left = {
-            let mut attr = node.inode.attr.write();
+            let mut attr = node.inode.attr.lock();
             attr.ctime = now;
+            node.inode.atime_due.store(true, Ordering::Relaxed); // also for whoever still holds the file
             node.inode.links.fetch_sub(1, Ordering::AcqRel) - 1
         };
         if left == 0 {
@@ -394,6 +430,13 @@ impl<P: Pm> Shared<P> {
             return Ok(());
         }
     }
+}
+
+/// A new inode.
+struct Made {
+    node: Node,
+    /// Its bytes, where nothing else has to be durable before its name: they are not on media yet.
+    unwritten: Option<RawInode>,
 }
 
 /// What a new inode has taken so far.

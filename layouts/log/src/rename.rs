@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nacre_engine::{Error, FileKind, Kind, RenameMode, Result, Timestamp};
-use nacre_media::{Durable, Pm};
+use nacre_media::{Durable, Flushed, Pm};
 use parking_lot::MutexGuard;
+use smallvec::{SmallVec, smallvec};
 
 use crate::commit::{Batch, Placed, commit};
 use crate::format::{ROOT_INODE, TransactionEntry, kind};
@@ -48,6 +49,9 @@ impl<P: Pm> Shared<P> {
         check_name(from.name)?;
         check_name(to.name)?;
         self.reclaim_buried();
+        if self.rename_plain(from, to, mode, now)? {
+            return Ok(());
+        }
         loop {
             let source = self.lookup(from.dir, from.name)?;
             let target = match self.lookup(to.dir, to.name) {
@@ -65,6 +69,26 @@ impl<P: Pm> Shared<P> {
         }
     }
 
+    /// Renames where no directory moves or is replaced, which needs no other lock than those of the two directories.
+    /// False when there is one.
+    fn rename_plain(&self, from: Side<'_>, to: Side<'_>, mode: RenameMode, now: Timestamp) -> Result<bool> {
+        if !to.dir.is_directory() {
+            return Ok(false); // a source that is not there is the better answer
+        }
+        let mut logs = lock_directories(&[from.dir, to.dir])?;
+        let source = self.named(from.dir.directory()?, from.name)?.ok_or(Error::new(Kind::NotFound))?;
+        let target = self.named(to.dir.directory()?, to.name)?;
+        let is_directory = |named: &Named| named.kind == FileKind::Directory;
+        if is_directory(&source) || target.as_ref().is_some_and(is_directory) {
+            return Ok(false);
+        }
+        let replaced =
+            self.rename_locked(&mut logs, from, to, Found { from: source, to: target }, mode, now)?;
+        drop(logs);
+        self.rename_done(replaced, now);
+        Ok(true)
+    }
+
     #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
     fn rename_found(
         &self,
@@ -79,7 +103,7 @@ impl<P: Pm> Shared<P> {
         if moving.is_some() {
             self.check_no_cycle(from.dir, to.dir, source, target, mode)?;
         }
-        let mut directories = vec![from.dir, to.dir];
+        let mut directories: SmallVec<[&Arc<Inode>; 3]> = smallvec![from.dir, to.dir];
         let replaced = target.filter(|target| target.inode.is_directory() && mode != RenameMode::Exchange);
         if let Some(target) = replaced
             && target.inode.number != source.inode.number
@@ -95,26 +119,44 @@ impl<P: Pm> Shared<P> {
             return Ok(Outcome::Again);
         }
         let found = Found { from: found_from, to: found_to };
+        let replaced = self.rename_locked(&mut logs, from, to, found, mode, now)?;
+        drop(logs);
+        drop(moving);
+        self.rename_done(replaced, now);
+        Ok(Outcome::Done)
+    }
+
+    /// Checks and commits a rename whose directories are locked. Gives back the name that was replaced.
+    fn rename_locked(
+        &self,
+        logs: &mut LockedDirectories<'_>,
+        from: Side<'_>,
+        to: Side<'_>,
+        found: Found,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<Option<Named>> {
         if !check_rename(from.dir, to.dir, &found, mode)? {
-            return Ok(Outcome::Done); // two names of one inode: nothing to do
+            return Ok(None); // two names of one inode: nothing to do
         }
         if from.dir.number == to.dir.number {
             self.rename_within(logs.of(from.dir)?, from.name, to.name, &found, mode, now)?;
         } else {
-            self.rename_across(&mut logs, from, to, &found, mode, now)?;
+            self.rename_across(logs, from, to, &found, mode, now)?;
         }
         self.after_rename(from.dir, to.dir, &found, mode, now);
-        drop(logs);
-        drop(moving);
-        if let (Some(to), true) = (found.to, mode != RenameMode::Exchange) {
-            if to.kind == FileKind::Directory {
-                to.node.inode.links.store(0, Ordering::Release);
-                self.unlinked(to.node);
-            } else {
-                self.drop_link(to.node, now);
-            }
+        Ok(found.to.filter(|_| mode != RenameMode::Exchange))
+    }
+
+    /// What was replaced has one name fewer. No lock is held.
+    fn rename_done(&self, replaced: Option<Named>, now: Timestamp) {
+        let Some(replaced) = replaced else { return };
+        if replaced.kind == FileKind::Directory {
+            replaced.node.inode.links.store(0, Ordering::Release);
+            self.unlinked(replaced.node);
+        } else {
+            self.drop_link(replaced.node, now);
         }
-        Ok(Outcome::Done)
     }
 
     fn rename_within(
@@ -185,7 +227,8 @@ impl<P: Pm> Shared<P> {
         source.log.make_room(self, source.inode, &source_batch, &mut source_places)?;
         target.log.make_room(self, target.inode, &target_batch, &mut target_places)?;
         let (source_first, target_first) = (source.log.next_sequence, target.log.next_sequence);
-        self.write_both(
+        let gate = self.transactions.gate.read();
+        let flushed = self.write_both(
             source,
             &mut source_batch,
             &source_places,
@@ -207,10 +250,12 @@ impl<P: Pm> Shared<P> {
         self.name_removed(source, &found.from);
         source.inode.touch(now);
         target.inode.touch(now);
+        self.pm.fence(flushed);
+        drop(gate);
         Ok(())
     }
 
-    /// Writes both halves of a transaction under one fence.
+    /// Writes both halves of a transaction, for one fence. The caller holds the gate until that.
     fn write_both(
         &self,
         source: &mut Locked<'_>,
@@ -219,8 +264,7 @@ impl<P: Pm> Shared<P> {
         target: &mut Locked<'_>,
         target_batch: &mut Batch,
         target_places: &Placed,
-    ) -> Result<()> {
-        let _gate = self.transactions.gate.read();
+    ) -> Result<Flushed> {
         let number = self.transactions.next.fetch_add(1, Ordering::Relaxed);
         source_batch.set_transaction(number);
         target_batch.set_transaction(number);
@@ -229,8 +273,7 @@ impl<P: Pm> Shared<P> {
         let nothing = Durable::nothing_before;
         let first = source.log.write(self, source.inode, source_batch, source_places, nothing())?;
         let second = target.log.write(self, target.inode, target_batch, target_places, nothing())?;
-        self.pm.fence(first.and(second));
-        Ok(())
+        Ok(first.and(second))
     }
 
     /// No directory may come to lie below itself.

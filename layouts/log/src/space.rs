@@ -11,12 +11,13 @@ use nacre_media::{Durable, Flushed, Pm};
 use parking_lot::MutexGuard;
 
 use crate::alloc::{Purpose, Runs};
+use crate::attributes::Attributes;
 use crate::blockmap::{BlockMap, Piece};
 use crate::commit::{Batch, Log, Placed, commit};
 use crate::file::{Change, Changes, Freed, is_written};
 use crate::format::{AttrEntry, MAX_FILE_SIZE, flag, kind, place};
 use crate::fs::Shared;
-use crate::inode::{Attributes, Body, FREE_AT_ONCE, Inode};
+use crate::inode::{Body, FREE_AT_ONCE, Inode};
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Arc<Inode>, change: &SetAttr, now: Timestamp) -> Result<Attr> {
@@ -94,7 +95,7 @@ impl<P: Pm> Shared<P> {
             inode.size.store(size, Ordering::Release);
         }
         inode.lazy.store(false, Ordering::Release);
-        let mut attr = inode.attr.write();
+        let mut attr = inode.attr.lock();
         // A read may have moved atime meanwhile; the change wins only where it says something about it.
         *attr = attributes;
         inode.flags.store(attributes.flags, Ordering::Release);
@@ -112,7 +113,7 @@ impl<P: Pm> Shared<P> {
             return Ok(());
         }
         let mut log = inode.log.lock();
-        let attributes = *inode.attr.read();
+        let attributes = inode.attr.get();
         self.commit_attributes(inode, &mut log, attributes, inode.size(), 0, Durable::nothing_before())
     }
 
@@ -385,7 +386,7 @@ impl Plan {
 
 /// The attributes after a change.
 fn changed_attributes(inode: &Inode, change: &SetAttr, now: Timestamp, sized: bool) -> Attributes {
-    let mut attributes = *inode.attr.read();
+    let mut attributes = inode.attr.get();
     if let Some(mode) = change.mode {
         attributes.mode = (mode & 0o7777) as u16;
     }

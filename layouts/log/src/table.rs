@@ -36,13 +36,21 @@ struct Chunk {
 
 type Segment = Box<[OnceLock<Box<Chunk>>]>;
 
+/// An inode that is not in use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FreeInode {
+    pub(crate) number: u64,
+    /// The last generation that it had, where that is known without a look at media.
+    pub(crate) generation: Option<u32>,
+}
+
 /// All inodes.
 pub(crate) struct InodeTable {
     region: Region,
     volume_seed: u32,
     segments: Vec<OnceLock<Segment>>,
     /// Free inodes that lanes have taken.
-    lanes: Vec<Mutex<Vec<u64>>>,
+    lanes: Vec<Mutex<Vec<FreeInode>>>,
     /// Free inodes of chunks that no lane has taken: (chunk, free bits). And the first chunk that does not exist.
     spare: Mutex<Spare>,
     in_use: AtomicU64,
@@ -160,31 +168,33 @@ impl InodeTable {
     }
 
     /// Takes a free inode; makes a chunk when there is none.
-    pub(crate) fn allocate(&self, pm: &impl Pm, blocks: &Allocator) -> Result<u64> {
+    pub(crate) fn allocate(&self, pm: &impl Pm, blocks: &Allocator) -> Result<FreeInode> {
         let own = lane_of_thread() % self.lanes.len();
         let taken = self.lanes[own].lock().pop();
-        let number = match taken {
-            Some(number) => number,
+        let free = match taken {
+            Some(free) => free,
             None => self.refill(own, pm, blocks)?,
         };
+        let number = free.number;
         let (word, bit) = bit_of(number);
         if let Some(chunk) = self.chunk(number / CHUNK_INODES) {
             let before = chunk.used[word].fetch_or(bit, Ordering::AcqRel);
             assert_eq!(before & bit, 0, "inode {number} was given out twice");
         }
         self.in_use.fetch_add(1, Ordering::Relaxed);
-        Ok(number)
+        Ok(free)
     }
 
     /// Gives an inode back.
-    pub(crate) fn free(&self, number: u64) {
+    pub(crate) fn free(&self, free: FreeInode) {
+        let number = free.number;
         let (word, bit) = bit_of(number);
         if let Some(chunk) = self.chunk(number / CHUNK_INODES) {
             let before = chunk.used[word].fetch_and(!bit, Ordering::AcqRel);
             assert_ne!(before & bit, 0, "inode {number} was freed twice");
         }
         self.in_use.fetch_sub(1, Ordering::Relaxed);
-        self.lanes[lane_of_thread() % self.lanes.len()].lock().push(number);
+        self.lanes[lane_of_thread() % self.lanes.len()].lock().push(free);
     }
 
     /// Where the inode's bytes are.
@@ -221,7 +231,7 @@ impl InodeTable {
         count * size_of::<Chunk>() as u64
     }
 
-    fn refill(&self, own: usize, pm: &impl Pm, blocks: &Allocator) -> Result<u64> {
+    fn refill(&self, own: usize, pm: &impl Pm, blocks: &Allocator) -> Result<FreeInode> {
         let mut spare = self.spare.lock();
         let (index, free) = match spare.chunks.pop() {
             Some(chunk) => chunk,
@@ -234,18 +244,19 @@ impl InodeTable {
         let mut numbers = Vec::with_capacity(CHUNK_INODES as usize);
         for (word, bits) in free.iter().enumerate().rev() {
             for bit in (0..64).rev().filter(|bit| bits >> bit & 1 == 1) {
-                numbers.push(index * CHUNK_INODES + word as u64 * 64 + bit);
+                let number = index * CHUNK_INODES + word as u64 * 64 + bit;
+                numbers.push(FreeInode { number, generation: None });
             }
         }
         if index == 0 {
-            numbers.retain(|&number| number != 0); // number 0 names no inode
+            numbers.retain(|free| free.number != 0); // number 0 names no inode
         }
-        let number = numbers.pop().ok_or(Error::new(Kind::NoSpace))?;
+        let free = numbers.pop().ok_or(Error::new(Kind::NoSpace))?;
         self.lanes[own].lock().append(&mut numbers);
-        Ok(number)
+        Ok(free)
     }
 
-    fn steal(&self, own: usize) -> Option<u64> {
+    fn steal(&self, own: usize) -> Option<FreeInode> {
         let others = (1..=self.lanes.len()).map(|turn| (own + turn) % self.lanes.len());
         others.into_iter().find_map(|lane| self.lanes[lane].lock().pop())
     }

@@ -8,10 +8,11 @@ use nacre_media::{Durable, Flushed, Pm};
 use parking_lot::Mutex;
 
 use crate::alloc::{Purpose, Run, Runs};
+use crate::attributes::Attributes;
 use crate::commit::{Batch, Log, Owner, Placed, commit};
 use crate::format::{LINE, MAX_ENTRY_LINES, MAX_XATTR_SIZE, XATTR_BYTES_OFFSET, XattrEntry, kind, place};
 use crate::fs::Shared;
-use crate::inode::{Attributes, Inode};
+use crate::inode::Inode;
 use crate::space::attr_entry;
 
 /// The longest name.
@@ -222,7 +223,7 @@ impl<P: Pm> Shared<P> {
         let run = push_set(self, &mut batch, name, value, now, &mut pending)?;
         if let Some(mode) = mode {
             // With an ACL comes a mode, which stays when the ACL goes: all attributes, in the same operation.
-            let attributes = Attributes { mode: (mode & 0o7777) as u16, ctime: now, ..*inode.attr.read() };
+            let attributes = Attributes { mode: (mode & 0o7777) as u16, ctime: now, ..inode.attr.get() };
             batch.push_line(&attr_entry(inode, &attributes, inode.size()));
         }
         let after = pending.map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
@@ -240,7 +241,7 @@ impl<P: Pm> Shared<P> {
         };
         let old = insert(&inode.xattrs, xattr);
         self.forget_xattr(&mut log, old);
-        let mut attr = inode.attr.write();
+        let mut attr = inode.attr.lock();
         if let Some(mode) = mode {
             attr.mode = mode as u16;
         }
@@ -283,7 +284,7 @@ impl<P: Pm> Shared<P> {
         self.pm.fence(flushed);
         let old = remove(&inode.xattrs, name);
         self.forget_xattr(&mut log, old);
-        inode.attr.write().ctime = now;
+        inode.attr.lock().ctime = now;
         inode.atime_due.store(true, Ordering::Relaxed);
         Ok(())
     }

@@ -1,0 +1,221 @@
+//! The attributes of an inode in DRAM, read without a lock.
+//!
+//! Every step along a path and every stat reads them, from several threads at once; a lock there would be written by
+//! each reader. So they are words behind a version, which is odd while a writer changes them: a reader copies the words
+//! and looks whether the version is still the same.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use nacre_engine::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::format::RawInode;
+
+/// The attributes that an attribute entry carries, without the size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Attributes {
+    pub(crate) mode: u16,
+    pub(crate) policy: u16,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) flags: u32,
+    pub(crate) atime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+}
+
+impl Attributes {
+    /// The attributes that an inode is made with.
+    pub(crate) fn first(raw: &RawInode, btime: Timestamp) -> Attributes {
+        Attributes {
+            mode: raw.mode,
+            policy: raw.policy,
+            uid: raw.uid,
+            gid: raw.gid,
+            flags: raw.flags,
+            atime: btime,
+            mtime: btime,
+            ctime: btime,
+        }
+    }
+
+    fn to_words(self) -> [u64; WORDS] {
+        [
+            u64::from(self.mode) | u64::from(self.policy) << 16 | u64::from(self.uid) << 32,
+            u64::from(self.gid) | u64::from(self.flags) << 32,
+            self.atime.pack(),
+            self.mtime.pack(),
+            self.ctime.pack(),
+        ]
+    }
+
+    fn from_words(words: [u64; WORDS]) -> Attributes {
+        Attributes {
+            mode: words[0] as u16,
+            policy: (words[0] >> 16) as u16,
+            uid: (words[0] >> 32) as u32,
+            gid: words[1] as u32,
+            flags: (words[1] >> 32) as u32,
+            atime: unpack(words[2]),
+            mtime: unpack(words[3]),
+            ctime: unpack(words[4]),
+        }
+    }
+}
+
+const WORDS: usize = 5;
+/// Turns after which a reader waits for the writer.
+const OPTIMISTIC_READS: usize = 64;
+
+/// Words come from [`Timestamp::pack`], which is never out of range.
+fn unpack(word: u64) -> Timestamp {
+    Timestamp::unpack(word).unwrap_or_default()
+}
+
+/// The attributes of one inode.
+pub(crate) struct AttributeCell {
+    version: AtomicU32,
+    writer: Mutex<()>,
+    words: [AtomicU64; WORDS],
+}
+
+/// The right to change them; what was changed is there when it goes.
+pub(crate) struct AttributeGuard<'a> {
+    cell: &'a AttributeCell,
+    before: Attributes,
+    now: Attributes,
+    _writer: MutexGuard<'a, ()>,
+}
+
+impl AttributeCell {
+    pub(crate) fn new(attributes: Attributes) -> AttributeCell {
+        let words = attributes.to_words().map(AtomicU64::new);
+        AttributeCell { version: AtomicU32::new(0), writer: Mutex::new(()), words }
+    }
+
+    /// All of them, as they were at one moment.
+    #[inline]
+    pub(crate) fn get(&self) -> Attributes {
+        for _ in 0..OPTIMISTIC_READS {
+            let version = self.version.load(Ordering::Acquire);
+            let words = self.load();
+            fence(Ordering::Acquire);
+            if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
+                return Attributes::from_words(words);
+            }
+            std::hint::spin_loop();
+        }
+        let _writer = self.writer.lock();
+        Attributes::from_words(self.load())
+    }
+
+    /// Locks them for a change.
+    pub(crate) fn lock(&self) -> AttributeGuard<'_> {
+        let writer = self.writer.lock();
+        let before = Attributes::from_words(self.load());
+        AttributeGuard { cell: self, before, now: before, _writer: writer }
+    }
+
+    /// Sets mtime and ctime.
+    pub(crate) fn touch(&self, now: Timestamp) {
+        let _writer = self.writer.lock();
+        let word = now.pack();
+        self.change(|words| {
+            words[3].store(word, Ordering::Relaxed);
+            words[4].store(word, Ordering::Relaxed);
+        });
+    }
+
+    #[inline]
+    fn load(&self) -> [u64; WORDS] {
+        self.words.each_ref().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// Under the writer's lock.
+    fn change(&self, change: impl FnOnce(&[AtomicU64; WORDS])) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        change(&self.words);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+}
+
+impl Deref for AttributeGuard<'_> {
+    type Target = Attributes;
+
+    fn deref(&self) -> &Attributes {
+        &self.now
+    }
+}
+
+impl DerefMut for AttributeGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Attributes {
+        &mut self.now
+    }
+}
+
+impl Drop for AttributeGuard<'_> {
+    fn drop(&mut self) {
+        if self.now != self.before {
+            let words = self.now.to_words();
+            self.cell.change(|cell| {
+                for (word, value) in cell.iter().zip(words) {
+                    word.store(value, Ordering::Relaxed);
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AttributeCell, Attributes};
+    use nacre_engine::Timestamp;
+
+    fn sample(value: u32) -> Attributes {
+        let time = Timestamp::new(i64::from(value), value);
+        Attributes {
+            mode: value as u16 & 0o7777,
+            policy: value as u16,
+            uid: value,
+            gid: value ^ u32::MAX,
+            flags: value,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
+
+    #[test]
+    fn what_was_set_is_read() {
+        let cell = AttributeCell::new(sample(1));
+        assert_eq!(cell.get(), sample(1));
+        *cell.lock() = sample(77);
+        assert_eq!(cell.get(), sample(77));
+        cell.touch(Timestamp::new(-5, 9));
+        let time = Timestamp::new(-5, 9);
+        assert_eq!(cell.get(), Attributes { mtime: time, ctime: time, ..sample(77) });
+    }
+
+    /// Readers never see a mixture of two changes.
+    #[test]
+    fn readers_see_one_change_or_the_other() {
+        let cell = AttributeCell::new(sample(0));
+        std::thread::scope(|scope| {
+            for writer in 0..2 {
+                let cell = &cell;
+                scope.spawn(move || (0..20_000).for_each(|turn| *cell.lock() = sample(turn * 2 + writer)));
+            }
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let seen = cell.get();
+                        assert_eq!(seen, sample(seen.uid));
+                    }
+                });
+            }
+        });
+    }
+}
