@@ -26,7 +26,7 @@ const LEAF: u64 = 512;
 const FANOUT: usize = 512;
 const TOP: usize = (MAX_FILE_SIZE / BLOCK_SIZE / LEAF) as usize / FANOUT / FANOUT;
 /// A leaf with more extents becomes an array.
-const MAX_EXTENTS: usize = 64;
+const MAX_EXTENTS: usize = 32;
 /// Optimistic reads before a reader takes the leaf's lock.
 const OPTIMISTIC_READS: usize = 8;
 const NOWHERE: u64 = u64::MAX;

@@ -32,7 +32,11 @@ pub(crate) const GROWTH: u32 = 3;
 /// Pages that one portion copies.
 const PORTION: usize = 4;
 
+/// Blocks of an entry that are looked at before the limit of its pieces is.
+const LIVE_STEP: u64 = 1 << 12;
+
 /// A live entry, sealed for its new place, and what refers to it.
+#[derive(Clone)]
 struct Survivor {
     bytes: SmallVec<[u8; LINE]>,
     sequence: u64,
@@ -44,6 +48,7 @@ struct Survivor {
 /// Runs of blocks; of an entry for one block, one.
 type Pieces = SmallVec<[Piece; 1]>;
 
+#[derive(Clone)]
 enum References {
     /// Blocks of the map.
     Pieces(Pieces),
@@ -103,7 +108,19 @@ impl Log {
         let mut count = 0;
         let mut page = from;
         while count < PORTION && page != self.tail && page != NO_PAGE {
+            let (before, last_before) = (survivors.len(), survivors.last().cloned());
             self.gather(fs, inode, page, at_head, &mut survivors)?;
+            if survivors.len() > before + PAGE_LINES {
+                // What its entries name is in more pieces by now than it has lines: a copy would be larger.
+                survivors.truncate(before);
+                if let (Some(survivor), Some(was)) = (survivors.last_mut(), last_before) {
+                    *survivor = was; // the page's first entry may have joined it
+                }
+                if count == 0 {
+                    return Ok(self.pages[page as usize].next);
+                }
+                break;
+            }
             last = page;
             count += 1;
             page = self.pages[page as usize].next;
@@ -118,7 +135,7 @@ impl Log {
         Ok(page)
     }
 
-    /// Adds the live entries of a page.
+    /// Adds the live entries of a page; not all of them when they are more than fit in one.
     fn gather<P: Pm>(
         &self,
         fs: &Shared<P>,
@@ -131,7 +148,8 @@ impl Log {
         let mut bytes = [0u8; LINE * PAGE_LINES];
         fs.pm.read(block.offset() + LINE as u64, &mut bytes)?;
         let mut line = 0;
-        while line < PAGE_LINES {
+        let limit = survivors.len() + PAGE_LINES;
+        while line < PAGE_LINES && survivors.len() <= limit {
             let Some(header) = parse_entry(&bytes[line * LINE..], inode.seed) else {
                 line += 1;
                 continue;
@@ -165,7 +183,7 @@ impl Log {
             kind::WRITE if !last_touch => {
                 return gather_write(inode, page, entry, address, survivors);
             }
-            kind::WRITE => References::Pieces(live_pieces(inode, page, entry)),
+            kind::WRITE => References::Pieces(live_pieces(inode, page, entry, usize::MAX)),
             kind::DENTRY => {
                 let name = dentry_name(entry).unwrap_or_default();
                 match &inode.body {
@@ -363,7 +381,7 @@ fn gather_write(
     survivors: &mut Vec<Survivor>,
 ) -> Result<()> {
     let Ok((raw, _)) = WriteEntry::read_from_prefix(entry) else { return Ok(()) };
-    for piece in live_pieces(inode, page, entry) {
+    for piece in live_pieces(inode, page, entry, PAGE_LINES) {
         if let Some(last) = survivors.last_mut()
             && let References::Pieces(pieces) = &mut last.references
             && let Ok((mut joined, _)) = WriteEntry::read_from_prefix(&last.bytes)
@@ -401,18 +419,25 @@ fn gather_write(
     Ok(())
 }
 
-/// The blocks of a write entry that are still where it says, by its word.
-fn live_pieces(inode: &Inode, page: u32, entry: &[u8]) -> Pieces {
+/// The blocks of a write entry that are still where it says, by its word. Not all of them when they are in more than
+/// `limit` pieces.
+fn live_pieces(inode: &Inode, page: u32, entry: &[u8], limit: usize) -> Pieces {
     let mut pieces = Pieces::new();
     let (Body::File(map), Ok((raw, _))) = (&inode.body, WriteEntry::read_from_prefix(entry)) else {
         return pieces;
     };
     let start = raw.file_block & place::BLOCK_MASK;
-    map.for_each(start, u64::from(raw.blocks), |piece| {
-        if piece.owner == page && piece.place == raw.place + (piece.start - start) {
-            pieces.push(piece);
-        }
-    });
+    let end = start + u64::from(raw.blocks);
+    let mut at = start;
+    while at < end && pieces.len() <= limit {
+        let step = LIVE_STEP.min(end - at);
+        map.for_each(at, step, |piece| {
+            if piece.owner == page && piece.place == raw.place + (piece.start - start) {
+                pieces.push(piece);
+            }
+        });
+        at += step;
+    }
     pieces
 }
 
