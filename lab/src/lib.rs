@@ -1,5 +1,6 @@
-//! The lab: reference model, crash images, behaviour suite.
+//! The lab: reference model, random sequences of operations and of calls, crash images, behaviour suite.
 
+pub mod calls;
 pub mod crash;
 pub mod model;
 pub mod random;

@@ -222,7 +222,8 @@ impl File {
 
     /// Changes owner and group, each when it is given.
     pub fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        self.set_attr(&SetAttr { uid, gid, ..SetAttr::default() })
+        let caller = self.inner.identity.caller();
+        self.inner.vfs.chown(&caller, self.handle.node(), uid, gid).map(drop)
     }
 
     fn set_attr(&self, change: &SetAttr) -> Result<()> {

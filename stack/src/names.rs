@@ -116,12 +116,7 @@ impl FileSystem {
 
     fn make(&self, path: &Path, create: &Create<'_>) -> Result<()> {
         let place = self.inner.place(path)?;
-        let caller = self.inner.identity.caller();
-        if place.must_be_dir && create.kind != FileKind::Directory {
-            let found = self.inner.vfs.lookup(&caller, place.dir.node(), place.name);
-            return Err(if found.is_ok() { Kind::Exists } else { Kind::NotFound }.into());
-        }
-        self.inner.vfs.create(&caller, place.dir.node(), place.name, create).map(drop)
+        self.inner.vfs.create_at(&self.inner.identity.caller(), &place, create).map(drop)
     }
 
     /// The target of a symbolic link.
@@ -137,29 +132,17 @@ impl FileSystem {
     }
 
     pub(crate) fn link_node(&self, node: &AnyNode, link: &Path) -> Result<()> {
-        let place = self.inner.place(link)?;
-        if place.must_be_dir {
-            return Err(Kind::NotFound.into());
-        }
-        self.inner.vfs.link(&self.inner.identity.caller(), node, place.dir.node(), place.name)
+        self.inner.vfs.link_at(&self.inner.identity.caller(), node, &self.inner.place(link)?)
     }
 
     /// Removes a name of a file.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        let place = self.inner.place(path.as_ref())?;
-        let caller = self.inner.identity.caller();
-        if place.must_be_dir {
-            let node = self.inner.vfs.lookup(&caller, place.dir.node(), place.name)?;
-            let is_dir = self.inner.vfs.kind(&node) == FileKind::Directory;
-            return Err(if is_dir { Kind::IsDirectory } else { Kind::NotDirectory }.into());
-        }
-        self.inner.vfs.unlink(&caller, place.dir.node(), place.name)
+        self.inner.vfs.unlink_at(&self.inner.identity.caller(), &self.inner.place(path.as_ref())?)
     }
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        let place = self.inner.place(path.as_ref())?;
-        self.inner.vfs.rmdir(&self.inner.identity.caller(), place.dir.node(), place.name)
+        self.inner.vfs.rmdir_at(&self.inner.identity.caller(), &self.inner.place(path.as_ref())?)
     }
 
     /// Removes a directory with everything in it. Symbolic links are removed, not followed.
@@ -187,17 +170,7 @@ impl FileSystem {
     pub fn rename_with(&self, from: impl AsRef<Path>, to: impl AsRef<Path>, mode: RenameMode) -> Result<()> {
         let from = self.inner.place(from.as_ref())?;
         let to = self.inner.place(to.as_ref())?;
-        let caller = self.inner.identity.caller();
-        for (place, demands) in [(&from, from.must_be_dir || to.must_be_dir), (&to, to.must_be_dir)] {
-            if !demands || std::ptr::eq(place, &to) && mode != RenameMode::Exchange {
-                continue;
-            }
-            let node = self.inner.vfs.lookup(&caller, place.dir.node(), place.name)?;
-            if self.inner.vfs.kind(&node) != FileKind::Directory {
-                return Err(Kind::NotDirectory.into());
-            }
-        }
-        self.inner.vfs.rename(&caller, from.dir.node(), from.name, to.dir.node(), to.name, mode)
+        self.inner.vfs.rename_at(&self.inner.identity.caller(), &from, &to, mode)
     }
 
     /// The entries of a directory, without `.` and `..`.
@@ -275,14 +248,16 @@ impl FileSystem {
 
     /// Changes owner and group, each when it is given.
     pub fn chown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        self.set_attr(path, &SetAttr { uid, gid, ..SetAttr::default() }).map(drop)
+        self.chown_node(&self.inner.node(path.as_ref(), true)?, uid, gid)
     }
 
     /// Changes the owner and group of a symbolic link itself.
     pub fn lchown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        let node = self.inner.node(path.as_ref(), false)?;
-        let change = SetAttr { uid, gid, ..SetAttr::default() };
-        self.inner.vfs.setattr(&self.inner.identity.caller(), &node, &change, false).map(drop)
+        self.chown_node(&self.inner.node(path.as_ref(), false)?, uid, gid)
+    }
+
+    fn chown_node(&self, node: &AnyNode, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.inner.vfs.chown(&self.inner.identity.caller(), node, uid, gid).map(drop)
     }
 
     /// Cuts or extends a file.

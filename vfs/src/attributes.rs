@@ -67,6 +67,19 @@ impl<L: Layout> Vfs<L> {
         self.apply(caller, node, change, kill_suidgid)
     }
 
+    /// Changes owner and group, as chown(2) does: set-id bits of what is no directory go even where both stay.
+    pub fn chown(
+        &self,
+        caller: &Caller<'_>,
+        node: &L::Node,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<Attr> {
+        let changes_nothing = uid.is_none() && gid.is_none();
+        let kill_suidgid = changes_nothing && self.layout.kind(node) != FileKind::Directory;
+        self.setattr(caller, node, &SetAttr { uid, gid, ..SetAttr::default() }, kill_suidgid)
+    }
+
     /// Sets the times. Both to now takes the right to write or ownership, anything else ownership.
     pub fn set_times(
         &self,

@@ -188,6 +188,9 @@ impl<L: Layout> Handle<L> {
 
     /// Allocates, frees or zeroes a range.
     pub fn fallocate(&self, vfs: &Vfs<L>, mode: FallocateMode, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Err(Kind::InvalidInput.into()); // before the question of rights, as in Linux
+        }
         self.require_write(vfs)?;
         let caller = Caller { check: false, ..Caller::ROOT };
         if vfs.kind(&self.node) == FileKind::Regular {

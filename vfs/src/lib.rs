@@ -17,6 +17,7 @@
 
 mod access;
 mod acl;
+mod at;
 mod attributes;
 mod caller;
 mod handle;

@@ -40,11 +40,19 @@ impl<'a> Create<'a> {
         Create { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target }
     }
 
-    fn check(&self, caller: &Caller<'_>) -> Result<()> {
+    /// The target of a symbolic link is looked at before the name that it gets.
+    pub fn check_target(&self) -> Result<()> {
         match self.kind {
             FileKind::Symlink if self.target.is_empty() => Err(Kind::NotFound.into()),
             FileKind::Symlink if self.target.len() > TARGET_MAX => Err(Kind::NameTooLong.into()),
             FileKind::Symlink if self.target.contains(&0) => Err(Kind::InvalidInput.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, caller: &Caller<'_>) -> Result<()> {
+        self.check_target()?;
+        match self.kind {
             FileKind::CharDevice | FileKind::BlockDevice if caller.restricted() => {
                 Err(Kind::NotPermitted.into())
             }

@@ -211,7 +211,9 @@ impl<L: Layout> Vfs<L> {
 
     /// The next data or hole at or after `offset`; [`NoSuchOffset`](Kind::NoSuchOffset) beyond the last.
     pub fn seek(&self, node: &L::Node, offset: u64, to: SeekTo) -> Result<u64> {
-        self.require_regular(node)?;
+        if self.layout.kind(node) != FileKind::Regular {
+            return Err(Kind::InvalidInput.into());
+        }
         self.layout.seek(node, offset, to)
     }
 

@@ -71,6 +71,11 @@ impl OpenFlags {
     }
 }
 
+/// A file is not made at a name that a slash follows, whether the name is there or not.
+fn refuse_slash(name: &[u8], slash: bool) -> Result<()> {
+    if slash && !matches!(name, b"." | b"..") { Err(Kind::IsDirectory.into()) } else { Ok(()) }
+}
+
 impl<L: Layout> Vfs<L> {
     /// Opens what a path names, or makes a regular file with this mode where the flags say so.
     pub fn open(
@@ -82,9 +87,6 @@ impl<L: Layout> Vfs<L> {
         mode: u32,
     ) -> Result<Handle<L>> {
         flags.check()?;
-        if flags.creates() && path.ends_with(b"/") {
-            return Err(Kind::IsDirectory.into());
-        }
         if flags.tmpfile {
             let dir = self.resolve(caller, start, path, true)?;
             let node = self.create_unnamed(caller, &dir, mode)?;
@@ -92,6 +94,7 @@ impl<L: Layout> Vfs<L> {
         }
         if flags.create_new {
             let place = self.resolve_place(caller, start, path)?;
+            refuse_slash(place.name, place.must_be_dir)?;
             return self.open_created(caller, &place, flags, mode);
         }
         if flags.create {
@@ -121,6 +124,7 @@ impl<L: Layout> Vfs<L> {
         budget: &mut u32,
     ) -> Result<Handle<L>> {
         let place = self.walk_to_place(caller, start, path, budget)?;
+        refuse_slash(place.name, place.must_be_dir)?;
         let dir = place.dir.node();
         match self.lookup(caller, dir, place.name) {
             Ok(link) if self.layout.kind(&link) == FileKind::Symlink && !flags.nofollow => {
@@ -159,9 +163,6 @@ impl<L: Layout> Vfs<L> {
         flags: OpenFlags,
         mode: u32,
     ) -> Result<Handle<L>> {
-        if place.must_be_dir {
-            return Err(Kind::IsDirectory.into());
-        }
         let node = self.create(caller, place.dir.node(), place.name, &Create::file(mode))?;
         Ok(Handle::new(node, flags, caller))
     }

@@ -7,6 +7,7 @@ mod harness;
 mod load;
 
 mod behaviour;
+mod calls;
 mod command;
 mod corrupt;
 mod full;

@@ -223,7 +223,8 @@ impl State {
         let inode = self.get_mut(number);
         let old = inode.attr.size;
         inode.attr.size = size;
-        if size < old {
+        if size <= old {
+            // To the same size, too: what was allocated beyond it goes.
             inode.blocks_mut().split_off(&size.div_ceil(BLOCK_SIZE));
             let tail = BLOCK_SIZE - size % BLOCK_SIZE;
             if tail < BLOCK_SIZE {
@@ -263,73 +264,61 @@ impl State {
         let end = end_of(offset, len)?;
         let grows =
             matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) && end > inode.attr.size;
-        let changes = match mode {
+        match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
-                self.allocate(number, offset, end)?
+                self.allocate(number, offset, end)?;
             }
             FallocateMode::PunchHole => self.erase(number, offset, end),
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
-                let allocates = self.allocate(number, offset, end)?;
-                self.unwrite(number, offset, end) || allocates
+                self.allocate(number, offset, end)?;
+                self.unwrite(number, offset, end);
             }
-        };
+        }
         let inode = self.get_mut(number);
         if grows {
             inode.attr.size = end;
         }
-        if grows || changes {
-            inode.modified(now);
-        }
+        inode.modified(now);
         self.recount(number);
         Ok(())
     }
 
     /// Allocates every block that a range touches; tells whether one was missing.
-    fn allocate(&mut self, number: u64, offset: u64, end: u64) -> Result<bool> {
+    fn allocate(&mut self, number: u64, offset: u64, end: u64) -> Result<()> {
         let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
         let present = self.get(number).blocks()?.range(first..last).count() as u64;
-        let missing = last - first - present;
-        self.check_space(missing)?;
+        self.check_space(last - first - present)?;
         for block in first..last {
             let place = self.new_place();
             let blocks = self.get_mut(number).blocks_mut();
             blocks.entry(block).or_insert(FileBlockState { place, bytes: None });
         }
-        Ok(missing > 0)
+        Ok(())
     }
 
-    /// Frees the whole blocks of a range and zeroes the rest; tells whether there was anything to erase.
-    fn erase(&mut self, number: u64, offset: u64, end: u64) -> bool {
+    /// Frees the whole blocks of a range and zeroes the rest.
+    fn erase(&mut self, number: u64, offset: u64, end: u64) {
         let blocks = self.get_mut(number).blocks_mut();
-        let before = blocks.len();
         blocks.retain(|&block, _| block < offset.div_ceil(BLOCK_SIZE) || block >= end / BLOCK_SIZE);
-        let freed = blocks.len() < before;
-        self.zero_edges(number, offset, end) || freed
+        self.zero_edges(number, offset, end);
     }
 
-    /// Makes the whole blocks of a range unwritten and zeroes the rest; tells whether there was anything to erase.
-    fn unwrite(&mut self, number: u64, offset: u64, end: u64) -> bool {
+    /// Makes the whole blocks of a range unwritten and zeroes the rest.
+    fn unwrite(&mut self, number: u64, offset: u64, end: u64) {
         let (first, last) = (offset.div_ceil(BLOCK_SIZE), end / BLOCK_SIZE);
-        let mut unwritten = false;
         if first < last {
             let blocks = self.get_mut(number).blocks_mut();
-            blocks.range_mut(first..last).for_each(|(_, block)| unwritten |= block.bytes.take().is_some());
+            blocks.range_mut(first..last).for_each(|(_, block)| block.bytes = None);
         }
-        self.zero_edges(number, offset, end) || unwritten
+        self.zero_edges(number, offset, end);
     }
 
-    /// Zeroes the parts of a range that are not whole blocks; tells whether one was written, and not beyond the end.
-    fn zero_edges(&mut self, number: u64, offset: u64, end: u64) -> bool {
+    /// Zeroes the parts of a range that are not whole blocks.
+    fn zero_edges(&mut self, number: u64, offset: u64, end: u64) {
         let head = (offset.next_multiple_of(BLOCK_SIZE)).min(end);
         let tail = (end / BLOCK_SIZE * BLOCK_SIZE).max(head);
-        let mut erased = false;
         for (start, end) in [(offset, head), (tail, end)] {
-            let inode = self.get(number);
-            let written =
-                |block| inode.blocks().is_ok_and(|b| b.get(&block).is_some_and(|b| b.bytes.is_some()));
-            erased |= start < end && start < inode.attr.size && written(start / BLOCK_SIZE);
             self.zero_written(number, start, end - start);
         }
-        erased
     }
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nacre_engine::{Attr, Error, FallocateMode, FileKind, RenameMode, SeekTo, SetAttr, XattrMode};
-use nacre_vfs::{Caller, Create, Handle, Layout, OpenFlags, SetTime, Vfs, VfsOptions};
+use nacre_vfs::{Caller, Create, Handle, Layout, OpenFlags, PathEnd, SetTime, Vfs, VfsOptions};
 
 use super::target::{File, Listed, Need, NewTime, Open, Outcome, Space, Stat, Target, User};
 
@@ -72,12 +72,12 @@ impl<L: Layout> VfsTarget<L> {
     fn at_place<T>(
         &self,
         path: &[u8],
-        run: impl FnOnce(&Vfs<L>, &Caller<'_>, &L::Node, &[u8]) -> Result<T, Error>,
+        run: impl FnOnce(&Vfs<L>, &Caller<'_>, &PathEnd<'_, L::Node>) -> Result<T, Error>,
     ) -> Outcome<T> {
         let vfs = self.vfs();
         let caller = self.caller();
         let place = vfs.resolve_place(&caller, vfs.root(), path).map_err(|error| error.kind())?;
-        run(vfs, &caller, place.dir.node(), place.name).map_err(|error| error.kind())
+        run(vfs, &caller, &place).map_err(|error| error.kind())
     }
 
     fn setattr(&self, path: &[u8], follow: bool, change: &SetAttr) -> Outcome<()> {
@@ -204,27 +204,28 @@ impl<L: Layout> Target for VfsTarget<L> {
     }
 
     fn mkdir(&self, path: &[u8], mode: u32) -> Outcome<()> {
-        self.at_place(path, |vfs, caller, dir, name| {
-            vfs.create(caller, dir, name, &Create::directory(mode)).map(drop)
+        self.at_place(path, |vfs, caller, place| {
+            vfs.create_at(caller, place, &Create::directory(mode)).map(drop)
         })
     }
 
     fn rmdir(&self, path: &[u8]) -> Outcome<()> {
-        self.at_place(path, |vfs, caller, dir, name| vfs.rmdir(caller, dir, name))
+        self.at_place(path, |vfs, caller, place| vfs.rmdir_at(caller, place))
     }
 
     fn unlink(&self, path: &[u8]) -> Outcome<()> {
-        self.at_place(path, |vfs, caller, dir, name| vfs.unlink(caller, dir, name))
+        self.at_place(path, |vfs, caller, place| vfs.unlink_at(caller, place))
     }
 
     fn link(&self, from: &[u8], to: &[u8]) -> Outcome<()> {
         let node = self.node(from, false)?;
-        self.at_place(to, |vfs, caller, dir, name| vfs.link(caller, &node, dir, name))
+        self.at_place(to, |vfs, caller, place| vfs.link_at(caller, &node, place))
     }
 
     fn symlink(&self, target: &[u8], path: &[u8]) -> Outcome<()> {
-        self.at_place(path, |vfs, caller, dir, name| {
-            vfs.create(caller, dir, name, &Create::symlink(target)).map(drop)
+        Create::symlink(target).check_target().map_err(|error| error.kind())?;
+        self.at_place(path, |vfs, caller, place| {
+            vfs.create_at(caller, place, &Create::symlink(target)).map(drop)
         })
     }
 
@@ -235,7 +236,7 @@ impl<L: Layout> Target for VfsTarget<L> {
 
     fn mknod(&self, path: &[u8], kind: FileKind, mode: u32, rdev: u64) -> Outcome<()> {
         let create = Create { kind, mode, rdev, target: &[] };
-        self.at_place(path, |vfs, caller, dir, name| vfs.create(caller, dir, name, &create).map(drop))
+        self.at_place(path, |vfs, caller, place| vfs.create_at(caller, place, &create).map(drop))
     }
 
     fn rename(&self, from: &[u8], to: &[u8], mode: RenameMode) -> Outcome<()> {
@@ -243,8 +244,7 @@ impl<L: Layout> Target for VfsTarget<L> {
         let caller = self.caller();
         let from = vfs.resolve_place(&caller, vfs.root(), from).map_err(|error| error.kind())?;
         let to = vfs.resolve_place(&caller, vfs.root(), to).map_err(|error| error.kind())?;
-        vfs.rename(&caller, from.dir.node(), from.name, to.dir.node(), to.name, mode)
-            .map_err(|error| error.kind())
+        vfs.rename_at(&caller, &from, &to, mode).map_err(|error| error.kind())
     }
 
     fn read_dir(&self, path: &[u8], cookie: u64, max: usize) -> Outcome<Vec<Listed>> {
@@ -276,7 +276,8 @@ impl<L: Layout> Target for VfsTarget<L> {
     }
 
     fn chown(&self, path: &[u8], uid: Option<u32>, gid: Option<u32>, follow: bool) -> Outcome<()> {
-        self.setattr(path, follow, &SetAttr { uid, gid, ..SetAttr::default() })
+        let node = self.node(path, follow)?;
+        self.vfs().chown(&self.caller(), &node, uid, gid).map(drop).map_err(|error| error.kind())
     }
 
     fn set_times(&self, path: &[u8], atime: NewTime, mtime: NewTime, follow: bool) -> Outcome<()> {

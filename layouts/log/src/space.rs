@@ -56,11 +56,14 @@ impl<P: Pm> Shared<P> {
         let attributes = changed_attributes(inode, change, now, true);
         let gap = if size > old { self.zero_gap(map, old, size)? } else { None };
         let after = gap.map_or_else(Durable::nothing_before, |gap| self.pm.fence(gap));
-        let truncates = if size < old { flag::TRUNCATE } else { 0 };
+        let first = size.div_ceil(BLOCK_SIZE);
+        // To the same size, too: what was allocated beyond it goes.
+        let cuts = size < old || size == old && map.next_mapped(first).is_some();
+        let truncates = if cuts { flag::TRUNCATE } else { 0 };
         self.commit_attributes(inode, &mut log, attributes, size, truncates, after)?;
         drop(log);
-        if size < old {
-            self.trim_from(inode, &extend, size.div_ceil(BLOCK_SIZE));
+        if cuts {
+            self.trim_from(inode, &extend, first);
         }
         Ok(())
     }
@@ -152,10 +155,8 @@ impl<P: Pm> Shared<P> {
                 Some(flushed) => self.pm.fence(flushed),
                 None => Durable::nothing_before(),
             };
-            if plan.changes.is_empty() && new_size == size {
-                return Ok(());
-            }
             if plan.changes.is_empty() {
+                // The times change all the same, as with the kernel's file systems.
                 let change = SetAttr { size: Some(new_size), ..SetAttr::default() };
                 let attributes = changed_attributes(inode, &change, now, true);
                 self.commit_attributes(inode, &mut log, attributes, new_size, 0, after)?;

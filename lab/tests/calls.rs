@@ -1,0 +1,71 @@
+//! Random sequences of system calls beside the reference model. A tmpfs proves the model; the layout is held to it.
+//!
+//! `NACRE_MODEL_SECONDS` is how long each test looks for differences (4 by default), `NACRE_SEED` runs one seed only.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nacre_lab::calls::{Settings, Stats, check};
+use nacre_lab::model::MemLayout;
+use nacre_lab::suite::{DirectoryTarget, Need, Target, VfsTarget};
+use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_media::SimPm;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+const SETTINGS: Settings =
+    Settings { calls: 1500, compare_every: 100, remount_every: Some(400), exact_allocation: true };
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+fn model() -> VfsTarget<MemLayout> {
+    let layout = MemLayout::new(1 << 20, 1 << 20);
+    VfsTarget::new("the reference model", layout, Arc::new(|old: MemLayout| old.remount()), &[])
+}
+
+/// Runs sequences until the time is over; every kind of call must have succeeded often enough to say something.
+fn run(subject: &mut dyn Target, settings: Settings) {
+    let limit = Duration::from_secs(variable("NACRE_MODEL_SECONDS").unwrap_or(4));
+    let (start, mut rng, mut total) = (Instant::now(), SmallRng::from_os_rng(), Stats::default());
+    let mut model = model();
+    loop {
+        let asked = variable("NACRE_SEED");
+        let seed = asked.unwrap_or_else(|| rng.random_range(0..1 << 32));
+        match check(subject, &mut model, seed, settings) {
+            Ok(stats) => total.add(&stats),
+            Err(failure) => panic!("{failure}"),
+        }
+        if asked.is_some() || start.elapsed() > limit {
+            break;
+        }
+    }
+    let (made, succeeded) = total.total();
+    println!("{}: {made} calls, {succeeded} succeeded: {:?}", subject.describe(), total.calls);
+}
+
+#[test]
+fn the_model_is_like_a_tmpfs() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory on a tmpfs");
+    let lacking = [
+        (Need::ZeroRange, "tmpfs has no FALLOC_FL_ZERO_RANGE"),
+        (Need::SeekHole, "tmpfs counts what was allocated twice, and not written, as data"),
+    ];
+    let mut target = DirectoryTarget::new(Path::new(dir.path()), &lacking, None);
+    run(&mut target, Settings { remount_every: None, ..SETTINGS });
+}
+
+#[test]
+fn the_log_layout_is_like_the_model() {
+    let pm = Arc::new(SimPm::new(64 << 20));
+    mkfs(&*pm, &MkfsOptions::default()).expect("mkfs");
+    let mount = |pm: Arc<SimPm>| LogFs::mount(pm, &MountOptions::default()).expect("mount");
+    let reopen = Arc::new(move |old: LogFs<SimPm>| {
+        let pm = Arc::clone(old.pm());
+        old.unmount().expect("unmount");
+        mount(pm)
+    });
+    run(&mut VfsTarget::new("the log layout", mount(pm), reopen, &[]), SETTINGS);
+}
