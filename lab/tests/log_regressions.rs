@@ -219,3 +219,24 @@ fn a_read_after_the_last_unlink_moves_atime() {
     fs.read(&file, 0, &mut buffer, Some(at(5))).unwrap();
     assert_eq!(fs.getattr(&file).unwrap().atime, at(5));
 }
+
+/// The target of a symbolic link stood in a page of the log that nothing referred to, and was collected with it.
+#[test]
+fn the_target_of_a_link_outlives_many_changes_of_its_attributes() {
+    let mut fs = empty(16 << 20);
+    let link = NewInode { target: b"somewhere", ..new(FileKind::Symlink) };
+    fs.create(&fs.root(), b"link", &link).unwrap();
+    for round in 0..3 {
+        let node = fs.lookup(&fs.root(), b"link").unwrap();
+        for change in 0..300 {
+            let value = [change as u8; 200];
+            fs.set_xattr(&node, b"trusted.name", &value, XattrMode::Set, None, at(2 + round)).unwrap();
+        }
+        assert_eq!(fs.read_link(&node).unwrap(), b"somewhere");
+        drop(node);
+        fs = if round == 1 { crash(&fs) } else { remount(fs) };
+        let node = fs.lookup(&fs.root(), b"link").unwrap();
+        assert_eq!(fs.read_link(&node).unwrap(), b"somewhere");
+        assert_eq!(fs.getattr(&node).unwrap().size, 9);
+    }
+}

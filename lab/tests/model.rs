@@ -31,12 +31,14 @@ fn seeds() -> impl Iterator<Item = u64> {
     })
 }
 
-const TREE: Settings = Settings { profile: Profile::Tree, operations: 700, compare_every: 50, scarce: false };
+const TREE: Settings =
+    Settings { profile: Profile::Tree, operations: 700, compare_every: 50, mount_every: 150, scarce: false };
 const NAMES: Settings = Settings { profile: Profile::Names, ..TREE };
-const ONE_FILE: Settings =
-    Settings { profile: Profile::OneFile, operations: 500, compare_every: 25, scarce: false };
+const ONE_FILE: Settings = Settings { profile: Profile::OneFile, operations: 500, compare_every: 25, ..TREE };
 const SCARCE: Settings =
-    Settings { profile: Profile::Tree, operations: 2500, compare_every: 250, scarce: true };
+    Settings { profile: Profile::Tree, operations: 2500, compare_every: 250, scarce: true, ..TREE };
+/// Long sequences on a file system that is mounted for long.
+const LONG: Settings = Settings { operations: 40_000, compare_every: 5000, mount_every: 10_000, ..TREE };
 
 /// The settings with the length that is asked for.
 fn sized(settings: Settings) -> Settings {
@@ -51,10 +53,7 @@ fn run<S: Subject>(mut subject: S, settings: Settings) {
     let (mut total, mut runs) = (Stats::default(), 0);
     for seed in seeds() {
         let stats = check(&mut subject, seed, settings).unwrap_or_else(|failure| panic!("{failure}"));
-        total.operations += stats.operations;
-        total.succeeded += stats.succeeded;
-        total.refused += stats.refused;
-        total.mounts += stats.mounts;
+        total.add(&stats);
         runs += 1;
     }
     println!("{}: {runs} sequences, {total:?}", subject.describe());
@@ -211,6 +210,24 @@ impl Subject for Log {
 #[test]
 fn the_log_layout_is_the_model() {
     run(Log::new(48 << 20, true), TREE);
+}
+
+/// `NACRE_MODEL_LONG` operations (40,000 by default). Each kind must succeed often enough to say something.
+#[test]
+fn the_log_layout_is_the_model_for_long() {
+    let wanted = variable("NACRE_MODEL_LONG").unwrap_or(LONG.operations as u64) as usize;
+    let mut subject = Log::new(64 << 20, true);
+    let mut rng = SmallRng::from_os_rng();
+    let mut total = Stats::default();
+    while total.operations < wanted {
+        let seed = variable("NACRE_SEED").unwrap_or_else(|| rng.random_range(0..1 << 32));
+        let stats = check(&mut subject, seed, LONG).unwrap_or_else(|failure| panic!("{failure}"));
+        total.add(&stats);
+    }
+    println!("{total:?}");
+    for (kind, count) in &total.kinds {
+        assert!(count * 100 >= total.operations, "{kind}: {count} successes of {}", total.operations);
+    }
 }
 
 #[test]

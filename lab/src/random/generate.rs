@@ -8,7 +8,10 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::op::{NAMES, Op, Path, SLOTS, Who};
+use super::run::time_of;
 use super::tree::Guess;
+use super::world::{Tolerance, World};
+use crate::model::MemLayout;
 
 /// What a sequence is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +24,16 @@ pub enum Profile {
     Names,
 }
 
-/// A sequence of so many operations; the same for the same seed. Mounts come in only when `mounts` says so.
-pub fn sequence(seed: u64, profile: Profile, length: usize, mounts: bool) -> Vec<Op> {
+/// A sequence of so many operations; the same for the same seed. One in `mount_every` is followed by a mount.
+///
+/// The operations run on `model` while they are made, so that the generator knows which names exist.
+pub fn sequence(
+    seed: u64,
+    profile: Profile,
+    length: usize,
+    mount_every: Option<u32>,
+    mut model: MemLayout,
+) -> Vec<Op> {
     let mut generator = Generator {
         rng: SmallRng::seed_from_u64(seed),
         profile,
@@ -30,29 +41,27 @@ pub fn sequence(seed: u64, profile: Profile, length: usize, mounts: bool) -> Vec
         flags_to_clear: None,
     };
     let mut ops = Vec::with_capacity(length);
-    if profile == Profile::OneFile {
-        ops.push(Op::Create {
-            path: Path(vec![0]),
-            kind: FileKind::Regular,
-            slot: 0,
-            mode: 0o644,
-            with_xattr: false,
-        });
-    }
+    let mut ids = vec![None; SLOTS.into()];
     while ops.len() < length {
-        if mounts && generator.rng.random_ratio(1, 150) {
-            ops.push(if generator.rng.random() { Op::Remount } else { Op::Crash });
-        }
-        let op = match generator.flags_to_clear.take() {
-            Some((node, 0)) => Op::SetAttr { node, change: SetAttr { flags: Some(0), ..SetAttr::default() } },
-            Some((node, steps)) => {
-                generator.flags_to_clear = Some((node, steps - 1));
-                generator.op()
+        let mut world = World::open(&model, "w", ids, Tolerance::NONE);
+        while ops.len() < length {
+            let op = if profile == Profile::OneFile && ops.is_empty() {
+                let path = Path(vec![0]);
+                Op::Create { path, kind: FileKind::Regular, slot: 0, mode: 0o644, with_xattr: false }
+            } else {
+                generator.next_op(mount_every)
+            };
+            let mounts = matches!(op, Op::Remount | Op::Crash);
+            if !mounts && world.apply(&op, time_of(ops.len() + 1)).is_some_and(|answer| answer.is_success()) {
+                generator.guess.note(&op);
             }
-            None => generator.op(),
-        };
-        generator.guess.note(&op);
-        ops.push(op);
+            ops.push(op);
+            if mounts {
+                break;
+            }
+        }
+        ids = world.close();
+        model = model.remount();
     }
     ops
 }
@@ -66,14 +75,28 @@ struct Generator {
 }
 
 impl Generator {
+    fn next_op(&mut self, mount_every: Option<u32>) -> Op {
+        if mount_every.is_some_and(|every| self.rng.random_ratio(1, every)) {
+            return if self.rng.random() { Op::Remount } else { Op::Crash };
+        }
+        match self.flags_to_clear.take() {
+            Some((node, 0)) => Op::SetAttr { node, change: SetAttr { flags: Some(0), ..SetAttr::default() } },
+            Some((node, steps)) => {
+                self.flags_to_clear = Some((node, steps - 1));
+                self.op()
+            }
+            None => self.op(),
+        }
+    }
+
     fn op(&mut self) -> Op {
         match self.profile {
             Profile::OneFile => self.content_op(),
             Profile::Names if self.rng.random_ratio(1, 8) => self.attribute_op(),
             Profile::Names => self.names_op(),
-            Profile::Tree => match self.rng.random_range(0..10) {
-                0..4 => self.names_op(),
-                4..8 => self.content_op(),
+            Profile::Tree => match self.rng.random_range(0..12) {
+                0..5 => self.names_op(),
+                5..8 => self.content_op(),
                 _ => self.attribute_op(),
             },
         }
@@ -129,23 +152,43 @@ impl Generator {
     }
 
     fn names_op(&mut self) -> Op {
-        match self.rng.random_range(0..34) {
-            0..3 => Op::Hold { slot: self.slot(), path: self.path() },
-            3 => Op::Release { slot: self.slot() },
-            4 => Op::HoldById { slot: self.slot() },
-            5..13 => self.create(),
-            13 => Op::CreateUnnamed { slot: self.slot() },
-            14..17 => Op::Link { node: self.who(), path: self.new_path() },
-            17..20 => Op::Unlink { path: self.file_path() },
-            20..22 => {
-                let directory = self.guess.directory(&mut self.rng);
-                Op::Rmdir { path: if self.rng.random_ratio(2, 3) { directory } else { self.path() } }
+        match self.rng.random_range(0..48) {
+            0..4 => Op::Hold { slot: self.slot(), path: self.path() },
+            4..6 => Op::Release { slot: self.slot() },
+            6..8 => Op::HoldById { slot: self.slot() },
+            8..17 => self.create(),
+            17..19 => Op::CreateUnnamed { slot: self.slot() },
+            19..23 => {
+                let node = match self.guess.file(&mut self.rng) {
+                    Some(path) if self.rng.random_ratio(2, 3) => Who::Path(path),
+                    _ => self.who(),
+                };
+                Op::Link { node, path: self.new_path() }
             }
-            22..29 => self.rename(),
-            29..32 => Op::ReadDir { dir: self.who(), piece: self.pick(&[1, 2, 3, 100]) },
-            32 => Op::ReadLink { node: self.who() },
-            _ => Op::Parent { dir: self.who() },
+            23..27 => Op::Unlink { path: self.file_path() },
+            27..33 => {
+                let path = match self.guess.empty_directory(&mut self.rng) {
+                    Some(path) if self.rng.random_ratio(5, 6) => path,
+                    _ => self.path(),
+                };
+                Op::Rmdir { path }
+            }
+            33..41 => self.rename(),
+            41..44 => Op::ReadDir { dir: self.dir(), piece: self.pick(&[1, 2, 3, 100]) },
+            44..46 => {
+                let node = match self.guess.of_kind(&mut self.rng, FileKind::Symlink) {
+                    Some(path) if self.rng.random_ratio(4, 5) => Who::Path(path),
+                    _ => self.who(),
+                };
+                Op::ReadLink { node }
+            }
+            _ => Op::Parent { dir: self.dir() },
         }
+    }
+
+    /// Mostly a directory.
+    fn dir(&mut self) -> Who {
+        if self.rng.random_ratio(2, 3) { Who::Path(self.guess.directory(&mut self.rng)) } else { self.who() }
     }
 
     fn create(&mut self) -> Op {
@@ -158,13 +201,16 @@ impl Generator {
             FileKind::Directory,
             FileKind::Directory,
             FileKind::Directory,
+            FileKind::Directory,
+            FileKind::Directory,
+            FileKind::Symlink,
             FileKind::Symlink,
             FileKind::Fifo,
             FileKind::CharDevice,
         ]);
         let mode = self.rng.random_range(0..0o10000);
         Op::Create {
-            path: self.path(),
+            path: if self.rng.random_ratio(3, 4) { self.new_path() } else { self.path() },
             kind,
             slot: self.slot(),
             mode,
@@ -222,16 +268,15 @@ impl Generator {
 
     /// Mostly something that should have content.
     fn file(&mut self) -> Who {
-        if self.profile == Profile::Tree && self.rng.random_ratio(2, 3) {
-            Who::Path(self.file_path())
-        } else {
-            self.who()
+        match self.guess.of_kind(&mut self.rng, FileKind::Regular) {
+            Some(path) if self.profile == Profile::Tree && self.rng.random_ratio(3, 4) => Who::Path(path),
+            _ => self.who(),
         }
     }
 
     fn content_op(&mut self) -> Op {
         let node = self.file();
-        match self.rng.random_range(0..32) {
+        match self.rng.random_range(0..36) {
             0..11 => Op::Write {
                 node,
                 offset: self.offset(),
@@ -243,8 +288,8 @@ impl Generator {
             14..20 => Op::Read { node, offset: self.offset(), len: self.len(), stamped: self.rng.random() },
             20..23 => Op::SetAttr { node, change: SetAttr { size: Some(self.size()), ..SetAttr::default() } },
             23..28 => self.fallocate(node),
-            28..30 => Op::Seek { node, offset: self.offset(), to: self.pick(&[SeekTo::Data, SeekTo::Hole]) },
-            30 => {
+            28..32 => Op::Seek { node, offset: self.offset(), to: self.pick(&[SeekTo::Data, SeekTo::Hole]) },
+            32..34 => {
                 Op::Resolve { node, start: self.rng.random_range(0..70), len: self.rng.random_range(0..80) }
             }
             _ => Op::Sync { node },
@@ -269,11 +314,12 @@ impl Generator {
 
     fn attribute_op(&mut self) -> Op {
         let node = self.who();
-        let name = self.rng.random_range(0..5);
-        match self.rng.random_range(0..14) {
+        // One name more often than the others, so that attributes meet.
+        let name = if self.rng.random() { 0 } else { self.rng.random_range(0..5) };
+        match self.rng.random_range(0..18) {
             0..3 => Op::GetAttr { node },
             3..6 => self.setattr(node),
-            6..9 => Op::SetXattr {
+            6..10 => Op::SetXattr {
                 node,
                 name,
                 len: self.xattr_len(),
@@ -281,8 +327,8 @@ impl Generator {
                 how: self.pick(&[XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]),
                 mode: self.pick(&[None, None, Some(0o640)]),
             },
-            9..11 => Op::GetXattr { node, name },
-            11..13 => Op::RemoveXattr { node, name },
+            10..14 => Op::GetXattr { node, name },
+            14..17 => Op::RemoveXattr { node, name },
             _ => Op::ListXattrs { node },
         }
     }

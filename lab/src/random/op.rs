@@ -181,6 +181,41 @@ pub enum Op {
     Crash,
 }
 
+impl Op {
+    /// The name of its kind, for counting.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Op::Hold { .. } => "hold",
+            Op::Release { .. } => "release",
+            Op::HoldById { .. } => "hold_by_id",
+            Op::Create { .. } => "create",
+            Op::CreateUnnamed { .. } => "create_unnamed",
+            Op::Link { .. } => "link",
+            Op::Unlink { .. } => "unlink",
+            Op::Rmdir { .. } => "rmdir",
+            Op::Rename { .. } => "rename",
+            Op::ReadDir { .. } => "read_dir",
+            Op::ReadLink { .. } => "read_link",
+            Op::Parent { .. } => "parent",
+            Op::GetAttr { .. } => "get_attr",
+            Op::SetAttr { .. } => "set_attr",
+            Op::Read { .. } => "read",
+            Op::Write { .. } => "write",
+            Op::Append { .. } => "append",
+            Op::Fallocate { .. } => "fallocate",
+            Op::Seek { .. } => "seek",
+            Op::Resolve { .. } => "resolve",
+            Op::GetXattr { .. } => "get_xattr",
+            Op::SetXattr { .. } => "set_xattr",
+            Op::RemoveXattr { .. } => "remove_xattr",
+            Op::ListXattrs { .. } => "list_xattrs",
+            Op::Sync { .. } => "sync",
+            Op::Remount => "remount",
+            Op::Crash => "crash",
+        }
+    }
+}
+
 /// The name of an extended attribute.
 pub(super) fn xattr_name(index: u8) -> Vec<u8> {
     match index % 5 {

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,19 +66,25 @@ pub struct Settings {
     pub operations: usize,
     /// Whole trees are compared after so many operations, and at the end.
     pub compare_every: usize,
+    /// One operation in so many is followed by a mount or by a crash and a mount.
+    pub mount_every: u32,
     /// The device is expected to be full at times. What it has no room for must have changed nothing, and removing a
     /// name always succeeds. Otherwise the model is small, and what it has no room for is not asked of the layout.
     pub scarce: bool,
 }
 
 impl Settings {
+    fn sequence(&self, seed: u64, mount_every: Option<u32>, parts: u64) -> Vec<Op> {
+        sequence(seed, self.profile, self.operations, mount_every, self.model(parts))
+    }
+
     fn model(&self, parts: u64) -> MemLayout {
         if self.scarce { MemLayout::default() } else { MemLayout::new(MODEL_BLOCKS / parts, MODEL_INODES) }
     }
 }
 
 /// What a sequence did.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Stats {
     /// Operations that ran.
     pub operations: usize,
@@ -87,6 +94,21 @@ pub struct Stats {
     pub refused: usize,
     /// Mounts in the middle.
     pub mounts: usize,
+    /// Operations that succeeded, by kind.
+    pub kinds: BTreeMap<&'static str, usize>,
+}
+
+impl Stats {
+    /// Adds what another sequence did.
+    pub fn add(&mut self, other: &Stats) {
+        self.operations += other.operations;
+        self.succeeded += other.succeeded;
+        self.refused += other.refused;
+        self.mounts += other.mounts;
+        for (kind, count) in &other.kinds {
+            *self.kinds.entry(kind).or_default() += count;
+        }
+    }
 }
 
 /// A difference from the model, and how to see it again.
@@ -125,7 +147,7 @@ pub(super) struct Broken {
 
 /// Runs the sequence of this seed; a failure comes with the shortest sequence that could be found for it.
 pub fn check<S: Subject>(subject: &mut S, seed: u64, settings: Settings) -> Result<Stats, Failure> {
-    let ops = sequence(seed, settings.profile, settings.operations, true);
+    let ops = settings.sequence(seed, Some(settings.mount_every), 1);
     let broken = match run(subject, &ops, settings) {
         Ok(stats) => return Ok(stats),
         Err(broken) => broken,
@@ -152,7 +174,7 @@ where
         let layout = &layout;
         let run = |(thread, model)| {
             scope.spawn(move || {
-                let ops = sequence(seed + thread, settings.profile, settings.operations, false);
+                let ops = settings.sequence(seed + thread, None, threads);
                 let mut left = World::open(layout, &dir(thread), no_ids(), tolerance);
                 let mut right = World::open(model, &dir(thread), no_ids(), tolerance);
                 let step = Cell::new(0);
@@ -169,9 +191,7 @@ where
     });
     let mut total = Stats::default();
     for verdict in verdicts {
-        let stats = verdict?;
-        total.operations += stats.operations;
-        total.succeeded += stats.succeeded;
+        total.add(&verdict?);
     }
     let layout = subject.remount(layout);
     for (thread, model) in (0..threads).zip(&models) {
@@ -201,7 +221,7 @@ impl<'a> Progress<'a> {
 }
 
 /// The time of a step: later than the one before, by enough for relatime to notice.
-fn time_of(step: usize) -> Timestamp {
+pub(super) fn time_of(step: usize) -> Timestamp {
     Timestamp::new(1_000_000 + step as i64 * 1000, (step as u64 * 12_345_677 % 1_000_000_000) as u32)
 }
 
@@ -313,13 +333,16 @@ fn segment<A: Data + Extents, B: Data + Extents>(
             return Err(format!("{op:?}: found {found:?}, the model says {expected:?}"));
         }
         progress.stats.operations += 1;
-        progress.stats.succeeded += usize::from(!matches!(expected, Answer::Failed(_)));
+        if expected.is_success() {
+            progress.stats.succeeded += 1;
+            *progress.stats.kinds.entry(op.kind()).or_default() += 1;
+        }
         if step.is_multiple_of(settings.compare_every) {
             compare(left, right, tolerance).map_err(|why| format!("after {op:?}: {why}"))?;
         }
     }
     compare(left, right, tolerance)?;
-    Ok(progress.stats)
+    Ok(progress.stats.clone())
 }
 
 /// Whether both answers are the same, as far as the contract says what they are.

@@ -4,13 +4,13 @@ use nacre_engine::{FileKind, RenameMode};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 
-use super::op::{Op, Path};
+use super::op::{Op, Path, Who};
 
-/// The names that should exist after a sequence, and whether each is a directory. Flags and the longest names are not
-/// thought of: being wrong now and then does no harm.
+/// The names that exist after the operations of a sequence that succeeded, and what each is. Two names of one inode that
+/// were renamed onto each other may both stay; being wrong now and then does no harm.
 #[derive(Default)]
 pub(super) struct Guess {
-    names: Vec<(Path, bool)>,
+    names: Vec<(Path, FileKind)>,
 }
 
 impl Guess {
@@ -21,43 +21,60 @@ impl Guess {
 
     /// Something that should exist and is no directory.
     pub(super) fn file(&self, rng: &mut SmallRng) -> Option<Path> {
-        let all: Vec<_> = self.names.iter().filter(|(_, directory)| !directory).collect();
-        all.choose(rng).map(|(path, _)| path.clone())
+        self.one_of(rng, |kind, _| kind != FileKind::Directory)
+    }
+
+    /// Something of this kind that should exist.
+    pub(super) fn of_kind(&self, rng: &mut SmallRng, wanted: FileKind) -> Option<Path> {
+        self.one_of(rng, |kind, _| kind == wanted)
     }
 
     /// A directory that should exist; the root, too.
     pub(super) fn directory(&self, rng: &mut SmallRng) -> Path {
-        let all: Vec<_> = self.names.iter().filter(|(_, directory)| *directory).collect();
-        all.choose(rng).map_or(Path(Vec::new()), |(path, _)| path.clone())
+        self.of_kind(rng, FileKind::Directory).unwrap_or(Path(Vec::new()))
     }
 
-    /// Takes note of an operation.
+    /// A directory that should exist and have nothing in it.
+    pub(super) fn empty_directory(&self, rng: &mut SmallRng) -> Option<Path> {
+        self.one_of(rng, |kind, path| kind == FileKind::Directory && self.is_empty(path))
+    }
+
+    fn one_of(&self, rng: &mut SmallRng, wanted: impl Fn(FileKind, &Path) -> bool) -> Option<Path> {
+        let all: Vec<_> = self.names.iter().filter(|(path, kind)| wanted(*kind, path)).collect();
+        all.choose(rng).map(|(path, _)| path.clone())
+    }
+
+    /// Takes note of an operation that succeeded.
     pub(super) fn note(&mut self, op: &Op) {
         match op {
-            Op::Create { path, kind, .. } => self.insert(path, *kind == FileKind::Directory),
-            Op::Link { path, .. } => self.insert(path, false),
-            Op::Unlink { path } if self.find(path) == Some(false) => self.remove(path),
-            Op::Rmdir { path } if self.find(path) == Some(true) && self.is_empty(path) => self.remove(path),
+            Op::Create { path, kind, .. } => self.insert(path, *kind),
+            Op::Link { node, path } => {
+                let kind = match node {
+                    Who::Path(path) => self.find(path),
+                    Who::Slot(_) => None,
+                };
+                self.insert(path, kind.unwrap_or(FileKind::Regular));
+            }
+            Op::Unlink { path } | Op::Rmdir { path } => self.remove(path),
             Op::Rename { from, to, mode } => self.rename(from, to, *mode),
             _ => {}
         }
     }
 
-    fn find(&self, path: &Path) -> Option<bool> {
+    fn find(&self, path: &Path) -> Option<FileKind> {
         if path.0.is_empty() {
-            return Some(true);
+            return Some(FileKind::Directory);
         }
-        self.names.iter().find(|(name, _)| name == path).map(|(_, directory)| *directory)
+        self.names.iter().find(|(name, _)| name == path).map(|(_, kind)| *kind)
     }
 
     fn is_empty(&self, path: &Path) -> bool {
         !self.names.iter().any(|(name, _)| is_below(name, path))
     }
 
-    fn insert(&mut self, path: &Path, directory: bool) {
-        let parent = Path(path.0[..path.0.len().saturating_sub(1)].to_vec());
-        if self.find(&parent) == Some(true) && self.find(path).is_none() {
-            self.names.push((path.clone(), directory));
+    fn insert(&mut self, path: &Path, kind: FileKind) {
+        if self.find(path).is_none() {
+            self.names.push((path.clone(), kind));
         }
     }
 
@@ -66,16 +83,10 @@ impl Guess {
     }
 
     fn rename(&mut self, from: &Path, to: &Path, mode: RenameMode) {
-        let (Some(source), target) = (self.find(from), self.find(to)) else { return };
-        let impossible = match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) | (RenameMode::Exchange, None) => true,
-            (RenameMode::Replace, Some(target)) => target != source || !self.is_empty(to),
-            _ => false,
-        };
-        if impossible || from == to || is_below(to, from) || is_below(from, to) {
+        if from == to {
             return;
         }
-        if mode == RenameMode::Replace {
+        if mode != RenameMode::Exchange {
             self.remove(to);
         }
         for (name, _) in &mut self.names {

@@ -25,6 +25,12 @@ pub(super) enum Answer {
     Placed(Vec<(u64, u64)>),
 }
 
+impl Answer {
+    pub(super) fn is_success(&self) -> bool {
+        !matches!(self, Answer::Failed(_))
+    }
+}
+
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

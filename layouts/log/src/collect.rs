@@ -56,6 +56,8 @@ enum References {
     Name,
     /// An extended attribute.
     Attribute,
+    /// The target of the symbolic link that the inode is.
+    Target,
     /// Nothing but its being the last of its kind, or what it takes away.
     Nothing,
 }
@@ -213,10 +215,11 @@ impl Log {
                 }
                 return Ok(());
             }
+            kind::SYMLINK => References::Target,
             other if is_negative(other, header.flags) && !at_head => References::Nothing,
             _ if kept > 0 => References::Nothing,
             kind::ATTR | kind::HOLE | kind::REMOVE | kind::XATTR_REMOVE => return Ok(()),
-            _ => References::Nothing, // a symbolic link's target, or what a newer program wrote
+            _ => References::Nothing, // what a newer program wrote
         };
         let mut bytes = SmallVec::from_slice(entry);
         reseal(&mut bytes, inode.seed);
@@ -355,6 +358,7 @@ impl Log {
                     inode.attribute_moved(survivor.sequence, old, (owner, address));
                     live += 1;
                 }
+                References::Target => live += 1,
                 References::Nothing => {}
             }
             for last in

@@ -388,6 +388,8 @@ impl Log {
             }
         }
         match header.kind {
+            // It stays as long as the inode, and nothing in the index refers to it.
+            kind::SYMLINK => self.hold(owner, 1),
             kind::WRITE | kind::ATTR | kind::HOLE | kind::DENTRY | kind::REMOVE => {
                 self.hold(owner, 1);
                 let before = [std::mem::replace(&mut self.last_touch, here), self.last_ctime.take()];
@@ -478,9 +480,8 @@ impl Log {
         if entry.live > 0 {
             return true;
         }
-        // A symbolic link's target has no other reference; a removal must stay while its victim is there.
+        // A removal must stay while its victim is there.
         match entry.kind {
-            kind::SYMLINK => true,
             kind::REMOVE => self.inline.iter().any(|e| e.kind == kind::DENTRY && e.sequence == entry.victim),
             kind::XATTR_REMOVE => self.has_older(entry.sequence, kind::XATTR),
             kind::HOLE => self.has_older(entry.sequence, kind::WRITE),
