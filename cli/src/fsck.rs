@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use nacre::{CheckReport, Kind};
+use nacre::{CheckReport, Kind, Repair};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -23,10 +23,11 @@ pub(crate) struct FsckArgs {
     /// Change nothing; also the default
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no: bool,
-    /// Repair what can be proved, without questions; pass over what was unmounted in order (at boot)
+    /// Repair what loses nothing, without questions; pass over what was unmounted in order (at boot)
     #[arg(short = 'p', short_alias = 'a')]
     preen: bool,
-    /// Repair what can be proved, without questions
+    /// Repair everything, without questions: keep what the format proves and give up the rest; what has lost its name
+    /// goes to /lost+found
     #[arg(short = 'y')]
     yes: bool,
     /// With -p: check it even when it was unmounted in order
@@ -69,7 +70,11 @@ fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
         }
         return Ok(0);
     }
-    let repair = args.preen || args.yes;
+    let repair = match (args.preen, args.yes) {
+        (_, true) => Repair::All,
+        (true, _) => Repair::Safe,
+        _ => Repair::None,
+    };
     let report = nacre::check(&args.device, repair).map_err(|error| {
         let code = if error.kind() == Kind::Corrupt { UNCORRECTED } else { OPERATIONAL_ERROR };
         (Failure::on(&args.device, &error), code)
@@ -78,7 +83,7 @@ fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
         let report = json!(report);
         printed(output::json(json!({ "device": args.device.display().to_string(), "report": report })))?;
     } else {
-        printed(output::text_out(&describe(&args.device, &report, repair)))?;
+        printed(output::text_out(&describe(&args.device, &report, repair != Repair::None)))?;
     }
     let mut code = 0;
     if report.is_repaired() {
@@ -101,7 +106,8 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
     for problem in &report.problems {
         let outcome = match (problem.repaired, problem.repair, repair) {
             (true, Some(repair), _) => format!("repaired: {repair}"),
-            (_, Some(repair), _) => format!("-y would: {repair}"),
+            (_, Some(repair), _) if problem.loses => format!("-y would: {repair}"),
+            (_, Some(repair), _) => format!("-p would: {repair}"),
             (_, None, _) => {
                 "nothing proves what it should be; save what can be read, then make it anew".to_owned()
             }

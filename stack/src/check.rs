@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nacre_engine::{BLOCK_SIZE, Error, Result};
+pub use nacre_layout_log::check::Repair;
 use nacre_media::{PmOptions, RealPm};
 use serde::Serialize;
 
@@ -16,6 +17,8 @@ pub struct Problem {
     pub what: String,
     /// What a repair does about it; none when nothing can be proved.
     pub repair: Option<&'static str>,
+    /// The repair gives up what cannot be saved.
+    pub loses: bool,
     /// It was repaired.
     pub repaired: bool,
 }
@@ -54,7 +57,8 @@ impl CheckReport {
     }
 }
 
-/// Checks every structure of the file system on a device. With `repair`, writes what can be proved right.
+/// Checks every structure of the file system on a device. What `repair` allows is written: what can be proved right, and
+/// with [`Repair::All`] also what has to give up something.
 ///
 /// [`Busy`](nacre_engine::Kind::Busy) when somebody has it open; [`Corrupt`](nacre_engine::Kind::Corrupt) when there is
 /// no file system, or nothing that leads into it.
@@ -64,21 +68,22 @@ impl CheckReport {
 /// # let dir = tempfile::tempdir().expect("a directory");
 /// # let path = dir.path().join("pm");
 /// nacre::mkfs(&path, &nacre::MkfsOptions::with_size(64 << 20))?;
-/// let report = nacre::check(&path, false)?;
+/// let report = nacre::check(&path, nacre::Repair::None)?;
 /// assert!(report.is_sound() && !report.is_repaired());
 /// assert_eq!((report.directories, report.files), (1, 0));
 /// # Ok(())
 /// # }
 /// ```
-pub fn check(path: impl AsRef<Path>, repair: bool) -> Result<CheckReport> {
+pub fn check(path: impl AsRef<Path>, repair: Repair) -> Result<CheckReport> {
     let name = path.as_ref().display().to_string();
-    let options = PmOptions { read_only: !repair, ..PmOptions::default() };
+    let options = PmOptions { read_only: repair == Repair::None, ..PmOptions::default() };
     let run = || {
         let pm = RealPm::open(path.as_ref(), &options)?;
-        let found = nacre_layout_log::check::check(&pm, repair)?;
+        let found = nacre_layout_log::check::check_with(&pm, repair)?;
         let problem = |problem: &nacre_layout_log::check::Problem| Problem {
             what: problem.what.clone(),
             repair: (!problem.repair.is_empty()).then_some(problem.repair),
+            loses: problem.loses,
             repaired: problem.repaired,
         };
         Ok(CheckReport {
@@ -86,7 +91,7 @@ pub fn check(path: impl AsRef<Path>, repair: bool) -> Result<CheckReport> {
             problems: found.problems.iter().map(problem).collect(),
             directories: found.walk.directories,
             files: found.walk.files,
-            interrupted: found.walk.torn + found.walk.rolled_back,
+            interrupted: found.walk.torn + found.walk.rolled_back + u64::from(found.interrupted_superblock),
             used: found.used_blocks * BLOCK_SIZE,
             free: found.free_blocks * BLOCK_SIZE,
             duration: found.walk.duration,

@@ -72,7 +72,7 @@ pub use nacre_layout_log::RecoveryReport;
 pub use nacre_media::{Emulation, Promise};
 pub use nacre_vfs::{Caller, SetTime, Vfs};
 
-pub use check::{CheckReport, Problem, check};
+pub use check::{CheckReport, Problem, Repair, check};
 pub use dir::{DirEntry, ReadDir};
 pub use file::{File, FileOptions};
 pub use fs::{FileSystem, OpenOptions};

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `format` | the bytes on media; nothing else defines bytes |
 //! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
+//! | `mend` | repairing what is damaged, as far as the format proves it |
 //! | `superblock`, `checkpoint` | the superblock's copies; what a clean unmount leaves |
 //! | `commit`, `collect` | the commit protocol of a log; garbage collection of logs |
 //! | `scan`, `load` | reading a log; building an inode in DRAM from it |
@@ -28,6 +29,7 @@ mod fs;
 mod inode;
 mod layout;
 mod load;
+mod mend;
 mod mkfs;
 mod mount;
 mod namespace;

@@ -48,7 +48,7 @@ pub struct LogFs<P: Pm> {
     summary: Summary,
 }
 
-impl<P: Pm> LogFs<P> {
+impl<P: Pm + 'static> LogFs<P> {
     /// Mounts the file system on `pm`.
     pub fn mount(pm: Arc<P>, options: &MountOptions) -> Result<LogFs<P>> {
         let found = Superblock::read(&*pm)?;
@@ -103,7 +103,9 @@ impl<P: Pm> LogFs<P> {
         let thread = if shared.background { Some(start_background(&shared)?) } else { None };
         Ok(LogFs { shared, root: Some(root), recovery, thread, summary })
     }
+}
 
+impl<P: Pm> LogFs<P> {
     /// What recovery found when this was mounted.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
@@ -204,8 +206,7 @@ fn bring_up<P: Pm>(
             .advice("it has to write: mount it writable once"));
     }
     let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
-    let seeds = (superblock.seed(), raw.hash_seed);
-    let walk = Walk::new(pm, seeds, inodes, &chunks, raw.settled_transactions, ending);
+    let walk = Walk::new(pm, inodes, &chunks, superblock, ending);
     walk.run();
     let report = walk.report(started);
     if report.damage_count > 0 && !options.read_only {
@@ -229,7 +230,7 @@ fn default_lanes() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn start_background<P: Pm>(shared: &Arc<Shared<P>>) -> Result<JoinHandle<()>> {
+fn start_background<P: Pm + 'static>(shared: &Arc<Shared<P>>) -> Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     std::thread::Builder::new()
         .name("nacre-free".to_owned())

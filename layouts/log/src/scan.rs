@@ -351,17 +351,22 @@ impl<P: Pm> Scanner<'_, P> {
     }
 }
 
+/// Sequence numbers are smaller: as cookies they must fit the kernel's signed offsets.
+pub(crate) const MAX_SEQUENCE: u64 = 1 << 62;
+
 /// The header of the valid entry at the start of `bytes`, or nothing.
 pub(crate) fn parse_entry(bytes: &[u8], seed: u32) -> Option<EntryHeader> {
     let (header, _) = EntryHeader::read_from_prefix(bytes).ok()?;
     let count = usize::from(header.lines);
-    if header.kind == 0 || count == 0 || count > MAX_ENTRY_LINES || count * LINE > bytes.len() {
+    // A log that counts to the end of all numbers cannot be continued.
+    let is_number = header.sequence < MAX_SEQUENCE;
+    if header.kind == 0 || !is_number || count == 0 || count > MAX_ENTRY_LINES || count * LINE > bytes.len() {
         return None;
     }
     (header.checksum == entry_checksum(&bytes[..count * LINE], seed)).then_some(header)
 }
 
-fn check_known(header: &EntryHeader) -> Result<(), &'static str> {
+pub(crate) fn check_known(header: &EntryHeader) -> Result<(), &'static str> {
     if header.reserved != 0 || header.flags & !flag::KNOWN != 0 {
         return Err("reserved bits of an entry that are not zero");
     }
