@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use nacre::{CheckReport, Kind, Repair};
+use nacre::{CheckOptions, CheckReport, Emulation, Kind, Repair};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -33,6 +33,13 @@ pub(crate) struct FsckArgs {
     /// With -p: check it even when it was unmounted in order
     #[arg(short, long)]
     force: bool,
+    /// Also read every block: names what media errors have destroyed, and with -p or -y sees to it that their blocks
+    /// are never allocated again
+    #[arg(short = 'c', long)]
+    media: bool,
+    /// Read it as memory of this kind, such as dram,poison=OFFSET+LENGTH
+    #[arg(long, value_name = "KIND")]
+    emulate: Option<Emulation>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -60,7 +67,7 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
 
 fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
     let printed = |result: Result<(), Failure>| result.map_err(|failure| (failure, OPERATIONAL_ERROR));
-    if args.preen && !args.force && may_be_passed_over(&args.device) {
+    if args.preen && !args.force && !args.media && may_be_passed_over(&args.device) {
         if args.json {
             printed(output::json(
                 json!({ "device": args.device.display().to_string(), "passed_over": true }),
@@ -70,12 +77,13 @@ fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
         }
         return Ok(0);
     }
+    let checked = CheckOptions { media: args.media, emulation: args.emulate.clone() };
     let repair = match (args.preen, args.yes) {
         (_, true) => Repair::All,
         (true, _) => Repair::Safe,
         _ => Repair::None,
     };
-    let report = nacre::check(&args.device, repair).map_err(|error| {
+    let report = nacre::check(&args.device, repair, &checked).map_err(|error| {
         let code = if error.kind() == Kind::Corrupt { UNCORRECTED } else { OPERATIONAL_ERROR };
         (Failure::on(&args.device, &error), code)
     })?;
@@ -113,6 +121,9 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
             }
         };
         text += &format!("{}: {} ({outcome})\n", device.display(), problem.what);
+    }
+    for error in &report.unreadable {
+        text += &format!("{}: {error} (what was there is lost)\n", device.display());
     }
     if report.interrupted > 0 {
         let fate = if repair { "erased" } else { "the next mount erases them" };

@@ -10,7 +10,7 @@
 //! `Lane::free` is the number of set bits of the lane.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use nacre_engine::{Block, Error, Kind, Result};
 use parking_lot::Mutex;
@@ -69,6 +69,9 @@ pub(crate) struct Allocator {
     /// Blocks that only metadata may use.
     reserve: u64,
     blocks: u64,
+    /// Blocks with media errors: once they are not in use they are in nobody's map any more.
+    bad: Mutex<Vec<Block>>,
+    has_bad: AtomicBool,
 }
 
 thread_local! {
@@ -98,7 +101,14 @@ impl Allocator {
                 map: Mutex::new(LaneMap::new((lane_blocks / 64) as usize)),
             })
             .collect();
-        Allocator { lanes, lane_blocks, reserve, blocks }
+        Allocator {
+            lanes,
+            lane_blocks,
+            reserve,
+            blocks,
+            bad: Mutex::default(),
+            has_bad: AtomicBool::new(false),
+        }
     }
 
     /// Number of free blocks, the reserve included.
@@ -194,6 +204,14 @@ impl Allocator {
     /// Gives blocks back. Each must have been allocated.
     pub(crate) fn free(&self, run: Run) {
         assert!(run.start.0 + run.len <= self.blocks, "freed beyond the device: {run:?}");
+        if self.has_bad.load(Ordering::Acquire) {
+            self.good_parts(run).into_iter().for_each(|part| self.free_good(part));
+        } else {
+            self.free_good(run);
+        }
+    }
+
+    fn free_good(&self, run: Run) {
         let (mut start, mut left) = (run.start.0, run.len);
         while left > 0 {
             let lane = &self.lanes[(start / self.lane_blocks) as usize];
@@ -204,6 +222,39 @@ impl Allocator {
             start += len;
             left -= len;
         }
+    }
+
+    /// A run without its bad blocks.
+    fn good_parts(&self, run: Run) -> Vec<Run> {
+        let mut parts = Vec::new();
+        let (mut start, end) = (run.start.0, run.start.0 + run.len);
+        for bad in self.bad.lock().iter().filter(|bad| (run.start.0..end).contains(&bad.0)) {
+            if bad.0 > start {
+                parts.push(Run { start: Block(start), len: bad.0 - start });
+            }
+            start = bad.0 + 1;
+        }
+        if start < end {
+            parts.push(Run { start: Block(start), len: end - start });
+        }
+        parts
+    }
+
+    /// Takes a block out of use for good: now where it is free, else when it is freed.
+    pub(crate) fn withdraw(&self, block: Block) {
+        let mut bad = self.bad.lock();
+        let Err(position) = bad.binary_search(&block) else { return };
+        bad.insert(position, block);
+        self.has_bad.store(true, Ordering::Release);
+        drop(bad);
+        let lane = &self.lanes[(block.0 / self.lane_blocks) as usize];
+        let taken = lane.map.lock().take_at(block.0 % self.lane_blocks, 1);
+        lane.free.fetch_sub(taken, Ordering::Relaxed);
+    }
+
+    /// The blocks that were taken out of use, in order.
+    pub(crate) fn bad_blocks(&self) -> Vec<Block> {
+        self.bad.lock().clone()
     }
 
     /// Calls `visit` with each maximal run of free blocks, in order of address. Runs end at lanes.
@@ -495,6 +546,20 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         allocator.for_each_free_run(|run| seen.extend(run.start.0..run.start.0 + run.len));
         assert_eq!(seen, free);
+    }
+
+    #[test]
+    fn a_bad_block_is_never_given_out() {
+        let allocator = full(1024, 1, 0);
+        allocator.withdraw(Block(5));
+        let mut runs = Runs::new();
+        allocator.allocate(1023, Purpose::Data, &mut runs).unwrap();
+        assert!(runs.iter().all(|run| !(run.start.0..run.start.0 + run.len).contains(&5)), "{runs:?}");
+        // One that is in use goes when it is freed.
+        allocator.withdraw(Block(700));
+        runs.into_iter().for_each(|run| allocator.free(run));
+        assert_eq!(allocator.free_blocks(), 1022);
+        assert_eq!(allocator.bad_blocks(), [Block(5), Block(700)]);
     }
 
     #[test]

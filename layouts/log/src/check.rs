@@ -1,22 +1,26 @@
 //! Checks a file system that is not mounted: every structure that is reachable, every block against every other, what
 //! is cached against what is true. Repairs what the format can prove.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use nacre_engine::{Block, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Result};
 use nacre_media::{Overlay, Pm};
 
 use crate::alloc::Allocator;
+use crate::badblocks::{self, BadBlocks};
 use crate::checkpoint;
 use crate::format::{CHUNK_INODES, state};
 pub use crate::mend::Repair;
 use crate::mend::{self, Evidence, Finding};
 use crate::recover::{RecoveryReport, Walk};
 use crate::scan::Ending;
+use crate::scrub::bad_lines;
 use crate::superblock::{Found, Summary, Superblock};
 use crate::table::InodeTable;
 
+/// Bytes that are read at a time when looking for media errors.
+const MEDIA_PIECE: u64 = 1 << 20;
 /// Rounds of repair. Each leaves less damage than the one before; what is still there after so many stays.
 const ROUNDS: usize = 8;
 
@@ -33,6 +37,15 @@ pub struct Problem {
     pub repaired: bool,
 }
 
+/// What [`check_media`] found.
+#[derive(Debug, Clone, Default)]
+pub struct MediaReport {
+    /// Each media error, in words: path and range, where it is in a file.
+    pub errors: Vec<String>,
+    /// Blocks that were not in the list of bad blocks.
+    pub new_blocks: u64,
+}
+
 /// What a check found.
 #[derive(Debug, Clone)]
 pub struct CheckReport {
@@ -45,7 +58,9 @@ pub struct CheckReport {
     pub interrupted_superblock: bool,
     /// What the walk over everything found.
     pub walk: RecoveryReport,
-    /// Blocks in use and free.
+    /// Blocks in the list of bad blocks.
+    pub bad_blocks: u64,
+    /// Blocks in use, bad ones included, and free.
     pub used_blocks: u64,
     /// See `used_blocks`.
     pub free_blocks: u64,
@@ -98,6 +113,40 @@ pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
         pass.report.problems.extend(found);
     }
     Ok(pass.report)
+}
+
+/// Looks for media errors in all of a device that [`check_with`] found sound, and says which files they are in. With
+/// `record`, puts their blocks into the list of bad blocks, which makes them no problem any more: what they held is lost
+/// either way.
+pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
+    let superblock = Superblock::read(pm)?.superblock;
+    let mut report = MediaReport::default();
+    let end = superblock.raw.device_blocks * BLOCK_SIZE;
+    let lines: BTreeSet<u64> = (0..end)
+        .step_by(MEDIA_PIECE as usize)
+        .flat_map(|at| bad_lines(pm, at, MEDIA_PIECE.min(end - at)))
+        .collect();
+    if lines.is_empty() {
+        return Ok(report);
+    }
+    let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
+    report.errors = mend::locate(pm, &superblock, ending, &lines)?;
+    let known = badblocks::read(pm, &superblock)?.blocks;
+    let blocks: BTreeSet<Block> = lines.iter().map(|line| Block(line / BLOCK_SIZE)).collect();
+    let first = superblock.first_data_block();
+    for block in blocks.into_iter().filter(|block| block.0 >= first && !known.contains(block)) {
+        report.new_blocks += 1;
+        if record {
+            badblocks::add(pm, &superblock, block)?;
+        }
+    }
+    if record && report.new_blocks > 0 {
+        // The checkpoint may list them as free.
+        let mut superblock = superblock;
+        superblock.raw.checkpoint = 0;
+        superblock.write(pm)?;
+    }
+    Ok(report)
 }
 
 /// What one strict pass over everything found.
@@ -211,6 +260,7 @@ fn examine<P: Pm>(pm: &P, repairs: bool) -> Result<Pass> {
         problems: Vec::new(),
         interrupted_superblock: interrupted,
         walk: RecoveryReport::default(),
+        bad_blocks: 0,
         used_blocks: 0,
         free_blocks: 0,
     };
@@ -221,6 +271,14 @@ fn examine<P: Pm>(pm: &P, repairs: bool) -> Result<Pass> {
         report
             .add(format!("{} errors were noted while it was mounted", superblock.raw.errors), "forget them");
     }
+    let bad = badblocks::read(pm, &superblock)?;
+    if !bad.damaged.is_empty() {
+        report.add(
+            format!("the list of bad blocks has {} words that do not validate", bad.damaged.len()),
+            "forget what they said; fsck -c finds bad blocks again",
+        );
+    }
+    report.bad_blocks = bad.blocks.len() as u64;
     let inodes = table(&superblock)?;
     let chunks = match inodes.load_chunks(pm) {
         Ok(chunks) => chunks,
@@ -232,7 +290,7 @@ fn examine<P: Pm>(pm: &P, repairs: bool) -> Result<Pass> {
     };
     let walk = Walk::new(pm, &inodes, &chunks, &superblock, ending);
     walk.run();
-    let alloc = Allocator::new(blocks, 1, 0);
+    let alloc = allocator(&superblock, &bad);
     walk.free_the_rest(&alloc, superblock.first_data_block(), blocks);
     report.free_blocks = alloc.free_blocks();
     report.used_blocks = blocks - superblock.first_data_block() - report.free_blocks;
@@ -243,13 +301,21 @@ fn examine<P: Pm>(pm: &P, repairs: bool) -> Result<Pass> {
     // Where something is damaged, counts differ because of it.
     if ending == Ending::Clean && report.walk.damage_count == 0 {
         check_cached(&walk, &mut report);
-        check_checkpoint(pm, &superblock, &inodes, &alloc, &mut report);
+        check_checkpoint(pm, &superblock, &inodes, &alloc, &bad, &mut report);
     }
     let evidence = Evidence { in_use: in_use_at_unmount(pm, &superblock) };
     if repairs {
+        badblocks::clear_damaged(pm, &superblock, &bad)?;
         recover(pm, &walk, &mut superblock, report.walk.damage_count > 0)?;
     }
     Ok(Pass { report, superblock, ending, evidence, tableless: false })
+}
+
+/// An allocator in which nothing is free and bad blocks never will be.
+fn allocator(superblock: &Superblock, bad: &BadBlocks) -> Allocator {
+    let alloc = Allocator::new(superblock.raw.device_blocks, 1, 0);
+    bad.blocks.iter().for_each(|&block| alloc.withdraw(block));
+    alloc
 }
 
 fn table(superblock: &Superblock) -> Result<InodeTable> {
@@ -292,6 +358,7 @@ fn check_checkpoint<P: Pm>(
     superblock: &Superblock,
     walked: &InodeTable,
     free: &Allocator,
+    bad: &BadBlocks,
     report: &mut CheckReport,
 ) {
     const REPAIR: &str = "drop it: the next mount counts";
@@ -299,7 +366,7 @@ fn check_checkpoint<P: Pm>(
     if raw.checkpoint == 0 {
         return;
     }
-    let alloc = Allocator::new(raw.device_blocks, 1, 0);
+    let alloc = allocator(superblock, bad);
     let read = table(superblock).and_then(|inodes| {
         inodes.load_chunks(pm)?;
         let first = Block(raw.checkpoint);

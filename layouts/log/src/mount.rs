@@ -10,12 +10,14 @@ use nacre_media::Pm;
 use parking_lot::{Mutex, RwLock};
 
 use crate::alloc::Allocator;
+use crate::badblocks;
 use crate::checkpoint;
 use crate::format::{CHUNK_INODES, ROOT_INODE, state};
 use crate::fs::{Shared, Transactions};
 use crate::inode::{Graveyard, Inode, Node};
 use crate::recover::{RecoveryReport, Walk, refuse};
 use crate::scan::Ending;
+use crate::scrub::Scrubber;
 use crate::superblock::{Summary, Superblock};
 use crate::table::InodeTable;
 
@@ -45,6 +47,7 @@ pub struct LogFs<P: Pm> {
     pub(crate) root: Option<Node>,
     recovery: RecoveryReport,
     thread: Option<JoinHandle<()>>,
+    pub(crate) scrubber: Mutex<Scrubber>,
     summary: Summary,
 }
 
@@ -64,6 +67,9 @@ impl<P: Pm + 'static> LogFs<P> {
         let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
         let max_chunks = device_blocks.div_ceil(CHUNK_INODES);
         let inodes = InodeTable::new(superblock.chunk_table()?, superblock.seed(), max_chunks, lanes);
+        for block in badblocks::read(&*pm, &superblock)?.blocks {
+            alloc.withdraw(block);
+        }
         let recovery = bring_up(&*pm, &mut superblock, &alloc, &inodes, options)?;
         inodes.offer_free();
 
@@ -101,7 +107,7 @@ impl<P: Pm + 'static> LogFs<P> {
         let root = shared.hold(ROOT_INODE).map_err(|error| error.object("root directory"))?;
         root.inode.directory().map_err(|_| Error::corrupt("root directory"))?;
         let thread = if shared.background { Some(start_background(&shared)?) } else { None };
-        Ok(LogFs { shared, root: Some(root), recovery, thread, summary })
+        Ok(LogFs { shared, root: Some(root), recovery, thread, scrubber: Mutex::default(), summary })
     }
 }
 
@@ -166,6 +172,7 @@ impl<P: Pm> LogFs<P> {
     }
 
     fn stop_background(&mut self) {
+        self.scrubber.lock().stop();
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.graveyard.nudge();
         if let Some(thread) = self.thread.take() {

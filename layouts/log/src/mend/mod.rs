@@ -15,7 +15,7 @@ mod take;
 mod tree;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result};
@@ -27,6 +27,7 @@ use crate::format::{
     CHUNK_BLOCKS, CHUNK_INODES, INODE_MAGIC, INODE_VERSION, ROOT_INODE, RawInode, inode_seed,
 };
 use crate::scan::{Ending, LogSource, read_inode};
+use crate::scrub::hits;
 use crate::superblock::Superblock;
 use salvage::Grounds;
 use survey::{Chunks, Survey, find_chunks};
@@ -135,6 +136,50 @@ pub(crate) fn round<P: Pm>(
     }
     findings.append(&mut tree.findings);
     Ok(findings)
+}
+
+/// Says what is in lines that cannot be read: path and range where they are in a file.
+pub(crate) fn locate<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    ending: Ending,
+    lines: &BTreeSet<u64>,
+) -> Result<Vec<String>> {
+    let first_data_block = superblock.first_data_block();
+    let seed = superblock.seed();
+    let survey = Survey::default();
+    let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
+    let chunks = Chunks::read(pm, superblock.chunk_table()?, seed, max_chunks);
+    let taker = Taker {
+        grounds: Grounds { pm, survey: &survey, ending, is_taken: &|_| false },
+        chunks: &chunks,
+        volume_seed: seed,
+        hash_seed: superblock.raw.hash_seed,
+        graveyard: Arc::default(),
+    };
+    let mut tree = Tree::new(&taker, &chunks, first_data_block);
+    walk_from_root(pm, &mut tree, &survey, seed)?;
+    let mut told = BTreeSet::new();
+    let mut words = Vec::new();
+    for visited in tree.visited.clone() {
+        let Ok(taken) = taker.take(visited.claim) else { continue };
+        // The index of a salvaged log does not know its pages, and the inode knows its own place.
+        let mut hits = hits(&taken.loaded.inode, lines, &mut told);
+        for &page in &taken.pages {
+            for &line in lines.range(page.offset()..page.offset() + BLOCK_SIZE) {
+                told.insert(line);
+                hits.push(format!("a media error in its log, at byte {line}"));
+            }
+        }
+        if !hits.is_empty() {
+            let (path, number) = (tree.path_of(visited), visited.claim.number);
+            words.extend(hits.into_iter().map(|hit| format!("{path} (inode {number}): {hit}")));
+        }
+    }
+    for line in lines.difference(&told) {
+        words.push(format!("a media error at byte {line}, in no file (block {})", line / BLOCK_SIZE));
+    }
+    Ok(words)
 }
 
 /// Walks from the root; one that is gone is made anew, empty.

@@ -361,7 +361,7 @@ impl<'t, P: Pm> Tree<'t, P> {
     }
 
     /// A path of an inode that was visited.
-    fn path_of(&self, visited: Visited) -> String {
+    pub(super) fn path_of(&self, visited: Visited) -> String {
         let number = visited.claim.number;
         if let Some(path) = self.paths.get(&number) {
             return shown(path).to_owned();
