@@ -9,6 +9,7 @@ mod load;
 mod behaviour;
 mod command;
 mod corrupt;
+mod faults;
 mod full;
 mod handles;
 mod kill;

@@ -5,6 +5,7 @@
 //! | `format` | the bytes on media; nothing else defines bytes |
 //! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
 //! | `mend` | repairing what is damaged, as far as the format proves it |
+//! | `anatomy` | where the structures of an image are, for tools that damage images |
 //! | `scrub`, `badblocks` | reading everything while it is mounted; blocks that are never used again |
 //! | `superblock`, `checkpoint` | the superblock's copies; what a clean unmount leaves |
 //! | `commit`, `collect` | the commit protocol of a log; garbage collection of logs |
@@ -18,6 +19,7 @@
 //! `docs/format/log.md`.
 
 mod alloc;
+pub mod anatomy;
 mod badblocks;
 mod blockmap;
 pub mod check;

@@ -77,6 +77,7 @@ pub(crate) fn load_inode(
     let (mut builder, btime) = Builder::new(&source, raw, context.hash_seed, pm.len() / BLOCK_SIZE)?;
     let scan =
         scan_log(pm, source, raw, context.ending, context.drop_last, &mut |entry| builder.apply(entry))?;
+    builder.check_target()?;
     Ok(builder.finish(raw, btime, scan, context.graveyard))
 }
 
@@ -98,6 +99,7 @@ pub(crate) fn load_saved<'e>(
             refused(&entry, error);
         }
     }
+    builder.check_target()?;
     Ok(builder.finish(raw, btime, scan, context.graveyard))
 }
 
@@ -163,6 +165,18 @@ impl<'a> Builder<'a> {
             _ => {} // a transaction, or an unknown kind that may be skipped
         }
         Ok(())
+    }
+
+    /// A symbolic link leads somewhere: its target is in an entry or in its first block.
+    fn check_target(&self) -> Result<()> {
+        let in_block = || {
+            let is_written = self.map.find(0, 1).0.is_some_and(|raw| raw & place::UNWRITTEN == 0);
+            is_written && (1..BLOCK_SIZE).contains(&self.size)
+        };
+        if self.kind != FileKind::Symlink || self.symlink.is_some() || in_block() {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!("inode {}: a symbolic link without a target", self.number)))
     }
 
     /// Counts the entry in the log and says who owns what it gives.

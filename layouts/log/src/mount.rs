@@ -164,6 +164,12 @@ impl<P: Pm> LogFs<P> {
         }
         fs.pm.fence(flushed);
         let mut superblock = fs.superblock.lock();
+        if fs.alloc.contradicts_itself() {
+            // The next mount counts what is free from the logs, and sees what belongs to whom.
+            superblock.raw.errors = superblock.raw.errors.saturating_add(1);
+            superblock.write(&*fs.pm)?;
+            return Err(Error::corrupt("a block that was free was freed again").advice("run fsck"));
+        }
         let checkpoint = checkpoint::write(fs, superblock.raw.mount_epoch)?;
         superblock.raw.state = state::CLEAN;
         superblock.raw.checkpoint = checkpoint.map_or(0, |block| block.0);

@@ -359,7 +359,15 @@ impl<P: Pm> Shared<P> {
         let left = {
             let mut attr = node.inode.attr.write();
             attr.ctime = now;
-            node.inode.links.fetch_sub(1, Ordering::AcqRel) - 1
+            let fewer = |links: u32| links.checked_sub(1);
+            match node.inode.links.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer) {
+                Ok(links) => links - 1,
+                Err(none) => {
+                    // It has more names than it said when it was loaded.
+                    self.alloc.note_contradiction();
+                    none
+                }
+            }
         };
         if left == 0 {
             self.unlinked(node);

@@ -271,6 +271,9 @@ impl<'a, P: Pm> Walk<'a, P> {
             }
             std::ops::ControlFlow::Continue(())
         });
+        for (_, error) in crate::xattr::damaged_values(self.pm, inode) {
+            self.note_damage(&error);
+        }
         if !loaded.scan.torn.is_empty() {
             self.torn.fetch_add(1, Ordering::Relaxed);
             self.erase.lock().extend_from_slice(&loaded.scan.torn);

@@ -265,6 +265,10 @@ impl<P: Pm> Scanner<'_, P> {
         let (header, _) = EntryHeader::read_from_prefix(bytes)
             .map_err(|_| self.damaged(address, "an entry that cannot be read"))?;
         check_known(&header).map_err(|what| self.damaged(address, what))?;
+        // Parts of one write may share a number; a name is found by its number when it is removed.
+        if header.sequence + 1 < self.scan.next_sequence && self.scan.torn.is_empty() {
+            return Err(self.damaged(address, "an entry that is older than the one before it"));
+        }
         self.scan.next_sequence = self.scan.next_sequence.max(header.sequence + 1);
         // Garbage collection leaves gaps: what follows with another number shows that the batch was complete.
         let continues = self.batch.last().is_some_and(|held| held.header.sequence + 1 == header.sequence);

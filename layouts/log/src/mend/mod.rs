@@ -238,7 +238,7 @@ fn mend_chunks<P: Pm>(
     let found = find_chunks(pm, superblock.seed(), &chunks.bad, first_data_block);
     for &index in &chunks.bad.clone() {
         let parts = found.get(&index).copied().unwrap_or_default();
-        let known: Vec<u64> = (0..).zip(parts).filter_map(|(i, b)| Some(b?.0.checked_sub(i)?)).collect();
+        let known: Vec<u64> = (0..).zip(parts).filter_map(|(i, b)| b?.0.checked_sub(i)).collect();
         let contiguous = known.first().filter(|first| known.iter().all(|start| start == *first));
         // A part that nobody has used yet is all zeros.
         let is_part = |(i, part): (u64, &Option<Block>), start: u64| {

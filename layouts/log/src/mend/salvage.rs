@@ -12,9 +12,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::survey::Survey;
 use crate::format::{
-    AttrEntry, EntryHeader, HoleEntry, INLINE_LINES, LINE, MAX_ENTRY_LINES, MAX_FILE_SIZE, PAGE_LINES,
-    PAGE_MAGIC, RawInode, RawPageHeader, TransactionEntry, WriteEntry, entry_checksum, flag, kind, open_word,
-    place,
+    AttrEntry, EntryHeader, FIRST_SEQUENCE, HoleEntry, INLINE_LINES, LINE, MAX_ENTRY_LINES, MAX_FILE_SIZE,
+    PAGE_LINES, PAGE_MAGIC, RawInode, RawPageHeader, TransactionEntry, WriteEntry, entry_checksum, flag,
+    kind, open_word, place,
 };
 use crate::scan::{Ending, LogSource, check_known, parse_entry};
 
@@ -201,8 +201,7 @@ impl<P: Pm> Grounds<'_, P> {
     /// and that no other page of this part of the log leads to.
     fn find_next(&self, source: LogSource, salvage: &mut Salvage) -> Option<Block> {
         let later = self.later_pages(source, salvage);
-        let expected =
-            salvage.entries.last().map_or(crate::format::FIRST_SEQUENCE, |e| e.header.sequence + 1);
+        let expected = salvage.entries.last().map_or(FIRST_SEQUENCE, |e| e.header.sequence + 1);
         let mut starts = later.iter().filter(|page| page.first_sequence == expected);
         match (starts.next(), starts.next()) {
             (Some(page), None) => {
@@ -247,14 +246,24 @@ impl<P: Pm> Grounds<'_, P> {
             };
             line += saved.bytes.len() / LINE - 1;
             waiting.drain(..).for_each(|rest| note_lost(source.seed, rest, salvage));
-            if turned {
-                salvage.damage.push(("a flipped bit in an operation of its log".to_owned(), false));
-            }
-            salvage.entries.push(saved);
+            Self::keep(saved, turned, salvage);
         }
         if self.ending == Ending::Clean {
             waiting.drain(..).for_each(|rest| note_lost(source.seed, rest, salvage));
         }
+    }
+
+    /// Takes an entry that validates, if it is in order.
+    fn keep(saved: Saved, turned: bool, salvage: &mut Salvage) {
+        if saved.header.sequence < salvage.last_sequence() {
+            let number = saved.header.sequence;
+            salvage.damage.push((format!("operation {number} of its log is out of order"), true));
+            return;
+        }
+        if turned {
+            salvage.damage.push(("a flipped bit in an operation of its log".to_owned(), false));
+        }
+        salvage.entries.push(saved);
     }
 
     /// Drops a batch that is not complete at the end of the log, and the entries of transactions: a repaired log is
@@ -268,6 +277,11 @@ impl<P: Pm> Grounds<'_, P> {
                 break;
             }
             salvage.entries.pop();
+        }
+        let too_small = |saved: &Saved| saved.header.sequence < FIRST_SEQUENCE;
+        if salvage.entries.iter().any(too_small) {
+            salvage.damage.push(("operations of its log with numbers that none has".to_owned(), true));
+            salvage.entries.retain(|saved| !too_small(saved));
         }
         let transactions = &mut salvage.transactions;
         salvage.entries.retain(|saved| {

@@ -9,7 +9,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::salvage::{Grounds, Salvage, Saved, read_inode_lines, turn_one_bit};
 use super::survey::Chunks;
 use crate::format::{
-    AttrEntry, INODE_MAGIC, INODE_VERSION, LINE, RawInode, inode_seed, kind, open_word, seal_word,
+    AttrEntry, INODE_MAGIC, INODE_VERSION, LINE, RawInode, XATTR_BYTES_OFFSET, inode_seed, kind, open_word,
+    seal_word,
 };
 use crate::inode::Graveyard;
 use crate::load::{LoadContext, Loaded, load_saved};
@@ -127,6 +128,14 @@ impl<P: Pm> Taker<'_, P> {
         // entry without effect.
         let mut entries = entries;
         refused.into_iter().for_each(|index| entries[index].bytes.clear());
+        for (name, error) in crate::xattr::damaged_values(self.grounds.pm, &loaded.inode) {
+            damage.push((error.to_string(), true));
+            // Older values of it are not to come back.
+            entries
+                .iter_mut()
+                .filter(|saved| is_attribute(saved, &name))
+                .for_each(|saved| saved.bytes.clear());
+        }
         Ok(Taken { source, raw, rewrite: false, entries, loaded, pages, damage, next_sequence })
     }
 
@@ -199,6 +208,13 @@ impl<P: Pm> Taker<'_, P> {
             _ => None,
         }
     }
+}
+
+/// An entry that sets or removes this attribute.
+pub(super) fn is_attribute(saved: &Saved, name: &[u8]) -> bool {
+    let length = saved.bytes.get(16..18).map_or(0, |l| usize::from(u16::from_le_bytes([l[0], l[1]])));
+    let named = saved.bytes.get(XATTR_BYTES_OFFSET..XATTR_BYTES_OFFSET + length);
+    matches!(saved.header.kind, kind::XATTR | kind::XATTR_REMOVE) && named == Some(name)
 }
 
 /// What the header says can be.

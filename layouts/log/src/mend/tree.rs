@@ -7,7 +7,7 @@ use nacre_media::Pm;
 
 use super::Finding;
 use super::survey::Chunks;
-use super::take::{Claim, Taken, Taker};
+use super::take::{Claim, Taken, Taker, is_attribute};
 use crate::alloc::{Run, for_each_mask};
 use crate::commit::dentry_name;
 use crate::format::{LINE, MAX_FILE_SIZE, ROOT_INODE, inode_seed, place};
@@ -378,12 +378,8 @@ impl<'t, P: Pm> Tree<'t, P> {
 
 /// An attribute goes, with all older values of it.
 fn drop_attribute(edit: &mut Edit, name: &[u8]) {
-    use crate::format::{XATTR_BYTES_OFFSET, kind};
     for (index, saved) in edit.taken.entries.iter().enumerate() {
-        let is_attribute = matches!(saved.header.kind, kind::XATTR | kind::XATTR_REMOVE);
-        let length = saved.bytes.get(16..18).map_or(0, |l| usize::from(u16::from_le_bytes([l[0], l[1]])));
-        let named = saved.bytes.get(XATTR_BYTES_OFFSET..XATTR_BYTES_OFFSET + length);
-        if is_attribute && named == Some(name) {
+        if is_attribute(saved, name) {
             edit.drop.insert(index);
         }
     }
