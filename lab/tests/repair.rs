@@ -235,6 +235,7 @@ fn a_flipped_bit_in_any_structure_is_turned_back() {
         ("the header of an inode", address(&image, small) + 12),
         ("the generation of an inode", address(&image, small) + 8),
         ("the head of a log", address(&image, written) + 41),
+        ("the head of a log that has no page", address(&image, small) + 43),
         ("an entry in an inode", address(&image, small) + LINE + 20),
         ("a word of the chunk table", 18 * BLOCK + 1),
     ];

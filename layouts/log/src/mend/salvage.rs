@@ -90,7 +90,7 @@ impl<P: Pm> Grounds<'_, P> {
     /// Reads the log of an inode whose header is right.
     pub(super) fn salvage(&self, source: LogSource, raw: &RawInode) -> Salvage {
         let mut salvage = Salvage::default();
-        if raw.head == 0 {
+        if raw.head == 0 || self.was_inline(source, raw.head, &mut salvage) {
             self.salvage_inline(source, raw, &mut salvage);
         } else {
             self.salvage_pages(source, raw.head, &mut salvage);
@@ -106,6 +106,27 @@ impl<P: Pm> Grounds<'_, P> {
             .unwrap_or(0)
             .max(salvage.greatest);
         salvage
+    }
+
+    /// Whether a head that does not validate was 0: it is one bit away from that, or there is no page of this log.
+    fn was_inline(&self, source: LogSource, head: u64, salvage: &mut Salvage) -> bool {
+        let mut pages = self.survey.of(source.number, source.generation).peekable();
+        let has_no_page = pages.peek().is_none();
+        let sealed = |block: Block| crate::format::seal_word(block.0, source.seed);
+        if open_word(head, source.seed, &String::new).is_ok()
+            || pages.any(|page| (sealed(page.block) ^ head).count_ones() == 1)
+            || !(has_no_page || head.count_ones() == 1)
+        {
+            return false;
+        }
+        let flipped = head.count_ones() == 1;
+        let words = if flipped {
+            "a flipped bit in the head of its log"
+        } else {
+            "the head of its log, which has no page"
+        };
+        salvage.damage.push((words.to_owned(), !flipped));
+        true
     }
 
     fn salvage_inline(&self, source: LogSource, raw: &RawInode, salvage: &mut Salvage) {
