@@ -136,7 +136,7 @@ fn bad_data_is_an_error_of_its_range_and_never_used_again() {
         offset + 128,
         offset + 192
     );
-    assert_eq!(status.findings, [words.clone()], "{status:?}");
+    assert_eq!(status.findings, [words], "{status:?}");
     // A whole block in its place heals the file; the old one goes out of use.
     put(&fs, &bad, offset, &[b'b'; 4096]).unwrap();
     assert_eq!(read(&fs, &bad, offset, 4096).unwrap(), [b'b'; 4096]);
@@ -190,7 +190,7 @@ fn fsck_names_bad_data_and_takes_it_out_of_use() {
     assert!(check(&*pm, false).unwrap().problems.is_empty(), "structures are sound");
     let found = check_media(&*pm, false).unwrap();
     assert_eq!(found.new_blocks, 2);
-    assert!(found.errors[0].contains(&format!("/bad (inode")), "{found:?}");
+    assert!(found.errors[0].contains("/bad (inode"), "{found:?}");
     assert!(found.errors[0].contains(&format!(
         "bytes {} to {}",
         20 * BLOCK_SIZE + 64,
