@@ -1,5 +1,5 @@
-//! What a device, the kernel or a second owner can do to a mount: each is a clear error of what it touches, and the rest
-//! goes on.
+//! What a device, the kernel or a second owner can do to a mount: each is a clear error of what it touches, and the
+//! rest goes on.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};

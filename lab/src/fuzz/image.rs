@@ -1,7 +1,7 @@
 //! A damaged image.
 //!
-//! The first byte chooses the image. What follows are edits of 14 bytes: structure (2), offset in it (2), what is done (1),
-//! whether its checksum is made right again (1), a value (8).
+//! The first byte chooses the image. What follows are edits of 14 bytes: structure (2), offset in it (2), what is
+//! done (1), whether its checksum is made right again (1), a value (8).
 
 use nacre_layout_log::anatomy::{Structure, reseal};
 use nacre_layout_log::check::check;

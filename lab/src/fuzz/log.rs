@@ -1,8 +1,8 @@
 //! A log of any content.
 //!
-//! The first byte chooses the image, two more an inode with a log in pages. What follows are entries of 56 bytes: kind (1),
-//! flags (1), lines (1), distance of the sequence number from the one before (1), and the 52 bytes that come after the
-//! header. They take the place of what is in the first page of the log, with right checksums.
+//! The first byte chooses the image, two more an inode with a log in pages. What follows are entries of 56 bytes:
+//! kind (1), flags (1), lines (1), distance of the sequence number from the one before (1), and the 52 bytes that
+//! come after the header. They take the place of what is in the first page of the log, with right checksums.
 
 use nacre_layout_log::anatomy::{Kind, Structure, reseal};
 use nacre_media::Pm;

@@ -1,5 +1,5 @@
-//! Where the structures of an image are, and how a changed one is made to validate again: for fuzzing and for tests that
-//! damage images on purpose.
+//! Where the structures of an image are, and how a changed one is made to validate again: for fuzzing and for tests
+//! that damage images on purpose.
 
 use nacre_engine::{BLOCK_SIZE, Block, Result};
 use nacre_media::Pm;

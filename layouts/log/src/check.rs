@@ -116,8 +116,8 @@ pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
 }
 
 /// Looks for media errors in all of a device that [`check_with`] found sound, and says which files they are in. With
-/// `record`, puts their blocks into the list of bad blocks, which makes them no problem any more: what they held is lost
-/// either way.
+/// `record`, puts their blocks into the list of bad blocks, which makes them no problem any more: what they held is
+/// lost either way.
 pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     let superblock = Superblock::read(pm)?.superblock;
     let mut report = MediaReport::default();

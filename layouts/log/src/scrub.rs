@@ -2,8 +2,8 @@
 //!
 //! Three parts: the superblock's copies, each inode with its log, and every block of the device. A thread does it at a
 //! bounded rate, so that it costs the mount at most that much bandwidth. A bad copy of the superblock is written anew.
-//! A block with a media error is put into the list of bad blocks, and is never allocated (again). What else is damaged is
-//! for fsck.
+//! A block with a media error is put into the list of bad blocks, and is never allocated (again). What else is
+//! damaged is for fsck.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::alloc::Run;
 use crate::badblocks;
-use crate::format::{CHUNK_INODES, INODE_SIZE, MAX_FILE_SIZE, ROOT_INODE, inode_seed, place};
+use crate::format::{CHUNK_INODES, INODE_SIZE, MAX_FILE_SIZE, ROOT_INODE, place};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::mount::LogFs;
@@ -29,6 +29,9 @@ use crate::superblock::Superblock;
 const PIECE: u64 = 256 << 10;
 /// The rate that is taken when none is given: bytes per second.
 pub const DEFAULT_RATE: u64 = 1 << 30;
+/// An inode that is being made does not validate for a moment: it is looked at again so often, after so long.
+const BIRTH_TURNS: usize = 3;
+const BIRTH: Duration = Duration::from_millis(5);
 /// Findings that are described one by one.
 const MAX_FINDINGS: usize = 1000;
 
@@ -192,23 +195,53 @@ impl<P: Pm> Scrub<P> {
         numbers
     }
 
+    /// Calls `look` with an inode: the one that is in DRAM (true), or else one that is read for this only, so that a
+    /// scrub fills no memory. Nobody changes that one meanwhile, for nobody can take it into use.
+    fn with_inode<R>(&self, number: u64, look: impl FnOnce(&Inode, bool) -> Result<R>) -> Result<R> {
+        let slot = self.fs.inodes.slot(number)?.read();
+        if let Some(inode) = &*slot {
+            let inode = Arc::clone(inode);
+            drop(slot);
+            return look(&inode, true);
+        }
+        if !self.fs.inodes.is_used(number) {
+            return Err(Error::new(Kind::Stale));
+        }
+        look(&self.fs.load(number)?, false)
+    }
+
+    /// Reads an inode and its log; gives the bytes of both.
     fn inode(&self, number: u64) -> Result<u64> {
-        let node = self.fs.hold(number)?;
-        let inode = &node.inode;
-        let log = inode.log.lock();
-        if log.dead_inode {
-            return Ok(0);
+        for _ in 0..BIRTH_TURNS {
+            match self.try_inode(number) {
+                Err(error) if error.kind() != Kind::Stale => std::thread::sleep(BIRTH),
+                done => return done,
+            }
         }
-        let raw = read_inode(&*self.fs.pm, inode.address)?;
-        let seed = inode_seed(self.fs.seed, number, raw.generation);
-        if !raw.is_valid(seed) || raw.generation != inode.generation {
-            return Err(Error::corrupt("header"));
-        }
-        let source = LogSource { number, generation: raw.generation, seed, address: inode.address };
-        let scan = scan_log(&*self.fs.pm, source, &raw, Ending::Clean, false, &mut |_| Ok(()))?;
-        drop(log);
-        self.values(inode)?;
-        Ok((1 + scan.pages.len() as u64) * BLOCK_SIZE)
+        self.try_inode(number)
+    }
+
+    fn try_inode(&self, number: u64) -> Result<u64> {
+        self.with_inode(number, |inode, in_use| {
+            let mut pages = inode.log.lock().page_count;
+            if in_use {
+                let log = inode.log.lock();
+                if log.dead_inode {
+                    return Ok(0);
+                }
+                let raw = read_inode(&*self.fs.pm, inode.address)?;
+                if !raw.is_valid(inode.seed) {
+                    return Err(Error::corrupt("header"));
+                }
+                let (generation, seed, address) = (inode.generation, inode.seed, inode.address);
+                let source = LogSource { number, generation, seed, address };
+                pages = scan_log(&*self.fs.pm, source, &raw, Ending::Clean, false, &mut |_| Ok(()))?
+                    .pages
+                    .len() as u32;
+            }
+            self.values(inode)?;
+            Ok((1 + u64::from(pages)) * BLOCK_SIZE)
+        })
     }
 
     /// Values of attributes in blocks have checksums.
@@ -249,8 +282,9 @@ impl<P: Pm> Scrub<P> {
         let mut told = BTreeSet::new();
         for number in self.in_use() {
             // One that cannot be loaded was told of before.
-            let Ok(node) = self.fs.hold(number) else { continue };
-            let hits = hits(&node.inode, bad, &mut told);
+            let Ok(hits) = self.with_inode(number, |inode, _| Ok(hits(inode, bad, &mut told))) else {
+                continue;
+            };
             if !hits.is_empty() {
                 let path = self.path_of(number);
                 hits.iter().for_each(|hit| self.found(format!("{path} (inode {number}): {hit}")));

@@ -1,10 +1,10 @@
 //! Repairs what is damaged, as far as the format proves it.
 //!
 //! A round reads everything that names lead to and that validates ([`salvage`], [`take`]), decides what is to be done
-//! ([`tree`]), and does it ([`write`]): the log of each damaged inode is written anew into free blocks, durable, and one
-//! store of the inode's head puts it in the place of the old one. So a crash at any point leaves an inode as it was or
-//! as it shall be, and the next repair goes on. What has lost its name gets one in `/lost+found` before anything else
-//! is changed.
+//! ([`tree`]), and does it ([`write`]): the log of each damaged inode is written anew into free blocks, durable, and
+//! one store of the inode's head puts it in the place of the old one. So a crash at any point leaves an inode as it
+//! was or as it shall be, and the next repair goes on. What has lost its name gets one in `/lost+found` before
+//! anything else is changed.
 //!
 //! Rounds follow one another until a strict walk (`recover`) finds nothing any more. What `fsck -n` reports are the
 //! rounds on an overlay, whose stores go nowhere.
