@@ -5,10 +5,13 @@ DESTDIR ?=
 # mount(8) and fsck(8) look for their helpers here, whatever the prefix is.
 SBINDIR ?= /sbin
 KILLS ?= 500
+FUZZ_SECONDS ?= 3600
+FUZZ_ARGS ?=
+FUZZ_TARGETS = image log settings
 # What mkfs(8), fsck(8), mount(8) and umount(8) call the command by.
 NAMES = mkfs.nacre fsck.nacre mount.nacre mount.fuse.nacre umount.nacre umount.fuse.nacre
 
-.PHONY: all test nightly demo lint bench soak install uninstall help
+.PHONY: all test nightly demo lint bench soak fuzz install uninstall help
 
 all:
 	cargo build --release -p nacre-cli
@@ -21,6 +24,7 @@ help:
 	@echo "make lint      formatting and clippy"
 	@echo "make bench     the figures, beside tmpfs"
 	@echo "make soak      kill and remount until told otherwise (KILLS=$(KILLS))"
+	@echo "make fuzz      coverage-guided fuzzing (nightly compiler, cargo-fuzz), FUZZ_SECONDS=$(FUZZ_SECONDS) a target"
 	@echo "make install   into PREFIX=$(PREFIX), helpers for mount and fsck into SBINDIR=$(SBINDIR)"
 
 test:
@@ -43,6 +47,11 @@ bench:
 soak:
 	@scripts/install-deps.sh test
 	NACRE_KILLS=$(KILLS) cargo test --release -p nacre-cli --test system -- --nocapture kill
+
+fuzz:
+	for target in $(FUZZ_TARGETS); do \
+		cargo +nightly fuzz run $(FUZZ_ARGS) $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=2048 \
+			|| exit 1; done
 
 install:
 	cargo build --release -p nacre-cli

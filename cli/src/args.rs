@@ -11,6 +11,7 @@ use crate::fsck::FsckArgs;
 use crate::info::InfoArgs;
 use crate::mkfs::MkfsArgs;
 use crate::mount::MountArgs;
+use crate::scrub::ScrubArgs;
 use crate::stat::StatArgs;
 use crate::umount::UmountArgs;
 
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Umount(UmountArgs),
     /// Check a file system that is not mounted, and repair it
     Fsck(FsckArgs),
+    /// Look for damage on a mounted file system
+    Scrub(ScrubArgs),
     /// Show what a device holds and promises
     Info(InfoArgs),
     /// Show space and its use

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use nacre::{CheckReport, Kind};
+use nacre::{CheckOptions, CheckReport, Emulation, Kind, Repair};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -23,15 +23,23 @@ pub(crate) struct FsckArgs {
     /// Change nothing; also the default
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no: bool,
-    /// Repair what can be proved, without questions; pass over what was unmounted in order (at boot)
+    /// Repair what loses nothing, without questions; pass over what was unmounted in order (at boot)
     #[arg(short = 'p', short_alias = 'a')]
     preen: bool,
-    /// Repair what can be proved, without questions
+    /// Repair everything, without questions: keep what the format proves and give up the rest; what has lost its name
+    /// goes to /lost+found
     #[arg(short = 'y')]
     yes: bool,
     /// With -p: check it even when it was unmounted in order
     #[arg(short, long)]
     force: bool,
+    /// Also read every block: names what media errors have destroyed, and with -p or -y sees to it that their blocks
+    /// are never allocated again
+    #[arg(short = 'c', long)]
+    media: bool,
+    /// Read it as memory of this kind, such as dram,poison=OFFSET+LENGTH
+    #[arg(long, value_name = "KIND")]
+    emulate: Option<Emulation>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -59,7 +67,7 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
 
 fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
     let printed = |result: Result<(), Failure>| result.map_err(|failure| (failure, OPERATIONAL_ERROR));
-    if args.preen && !args.force && may_be_passed_over(&args.device) {
+    if args.preen && !args.force && !args.media && may_be_passed_over(&args.device) {
         if args.json {
             printed(output::json(
                 json!({ "device": args.device.display().to_string(), "passed_over": true }),
@@ -69,8 +77,13 @@ fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
         }
         return Ok(0);
     }
-    let repair = args.preen || args.yes;
-    let report = nacre::check(&args.device, repair).map_err(|error| {
+    let checked = CheckOptions { media: args.media, emulation: args.emulate.clone() };
+    let repair = match (args.preen, args.yes) {
+        (_, true) => Repair::All,
+        (true, _) => Repair::Safe,
+        _ => Repair::None,
+    };
+    let report = nacre::check(&args.device, repair, &checked).map_err(|error| {
         let code = if error.kind() == Kind::Corrupt { UNCORRECTED } else { OPERATIONAL_ERROR };
         (Failure::on(&args.device, &error), code)
     })?;
@@ -78,7 +91,7 @@ fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
         let report = json!(report);
         printed(output::json(json!({ "device": args.device.display().to_string(), "report": report })))?;
     } else {
-        printed(output::text_out(&describe(&args.device, &report, repair)))?;
+        printed(output::text_out(&describe(&args.device, &report, repair != Repair::None)))?;
     }
     let mut code = 0;
     if report.is_repaired() {
@@ -101,12 +114,16 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
     for problem in &report.problems {
         let outcome = match (problem.repaired, problem.repair, repair) {
             (true, Some(repair), _) => format!("repaired: {repair}"),
-            (_, Some(repair), _) => format!("-y would: {repair}"),
+            (_, Some(repair), _) if problem.loses => format!("-y would: {repair}"),
+            (_, Some(repair), _) => format!("-p would: {repair}"),
             (_, None, _) => {
                 "nothing proves what it should be; save what can be read, then make it anew".to_owned()
             }
         };
         text += &format!("{}: {} ({outcome})\n", device.display(), problem.what);
+    }
+    for error in &report.unreadable {
+        text += &format!("{}: {error} (what was there is lost)\n", device.display());
     }
     if report.interrupted > 0 {
         let fate = if repair { "erased" } else { "the next mount erases them" };

@@ -18,6 +18,7 @@ mod mount;
 mod mount_options;
 mod mounted;
 mod output;
+mod scrub;
 mod size;
 mod stat;
 mod umount;
@@ -79,6 +80,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Mount(args) => Ok(mount::run(args)),
         Command::Umount(args) => umount::run(args).map(success),
         Command::Fsck(args) => Ok(fsck::run(&args)),
+        Command::Scrub(args) => scrub::run(args).map(|sound| ExitCode::from(u8::from(!sound))),
         Command::Info(args) => info::run(args).map(success),
         Command::Df(args) => df::run(args).map(success),
         Command::Stat(args) => stat::run(args).map(success),

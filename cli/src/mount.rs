@@ -306,6 +306,7 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
             None => {}
         }),
         describe: Some(describe(file_system.clone(), settings)),
+        scrub: Some(scrub(file_system.clone())),
     }
 }
 
@@ -320,6 +321,15 @@ fn describe(file_system: FileSystem, settings: &MountSettings) -> Arc<dyn Fn() -
         said["mount"] = json!({ "options": options, "pid": std::process::id() });
         said.to_string()
     })
+}
+
+/// How `nacre scrub` reaches the mount.
+fn scrub(file_system: FileSystem) -> nacre_fuse::Scrub {
+    let other = file_system.clone();
+    nacre_fuse::Scrub {
+        status: Arc::new(move || json!(file_system.scrub_status()).to_string()),
+        start: Arc::new(move |rate| other.start_scrub(rate)),
+    }
 }
 
 /// Whether a program name is that of the helper for mount(8).

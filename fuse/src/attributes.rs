@@ -97,6 +97,9 @@ impl<L: Layout> Server<L> {
             _ => return Err(Kind::InvalidInput.into()),
         };
         let node = self.node(id)?;
+        if let Some(result) = self.set_virtual_xattr(request.uid(), name, value) {
+            return result;
+        }
         let groups = if name == ACL_ACCESS { groups_of(request) } else { Vec::new() };
         let caller = Caller { groups: &groups, ..caller(request, 0) };
         self.vfs.set_xattr(&caller, &node, name, value, how)

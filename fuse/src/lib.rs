@@ -24,5 +24,5 @@ mod server;
 mod session;
 mod virtual_xattr;
 
-pub use server::{Alarm, Describe};
+pub use server::{Alarm, Describe, Scrub};
 pub use session::{ServeOptions, Unmounter, serve};

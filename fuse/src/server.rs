@@ -25,6 +25,15 @@ pub type Alarm = Arc<dyn Fn(&Error) + Send + Sync>;
 /// What the server says about itself, as JSON, to whoever reads `system.nacre.info`.
 pub type Describe = Arc<dyn Fn() -> String + Send + Sync>;
 
+/// How the command looks for damage on the mount: `system.nacre.scrub`.
+#[derive(Clone)]
+pub struct Scrub {
+    /// How far it is, as JSON, for whoever reads the attribute.
+    pub status: Describe,
+    /// Starts it; the bytes in a second that it may read, or a default.
+    pub start: Arc<dyn Fn(Option<u64>) -> Result<()> + Send + Sync>,
+}
+
 /// How requests are served.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Settings {
@@ -55,6 +64,7 @@ pub(crate) struct Server<L: Layout> {
     pub(crate) nodes: Nodes<L>,
     pub(crate) settings: Settings,
     pub(crate) describe: Option<Describe>,
+    pub(crate) scrub: Option<Scrub>,
     alarm: Alarm,
 }
 
@@ -64,9 +74,10 @@ impl<L: Layout> Server<L> {
         settings: Settings,
         alarm: Alarm,
         describe: Option<Describe>,
+        scrub: Option<Scrub>,
     ) -> Server<L> {
         let nodes = Nodes::new(vfs.layout());
-        Server { vfs, nodes, settings, describe, alarm }
+        Server { vfs, nodes, settings, describe, scrub, alarm }
     }
 
     /// The node of a request.

@@ -14,7 +14,7 @@ use nacre_vfs::{Layout, Vfs};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::mounts::{self, FSTYPE, FUSERMOUNT};
-use crate::server::{Alarm, Describe, Server, Settings};
+use crate::server::{Alarm, Describe, Scrub, Server, Settings};
 
 /// The device through which the kernel and a server talk.
 const FUSE_DEVICE: &str = "/dev/fuse";
@@ -56,6 +56,8 @@ pub struct ServeOptions {
     pub alarm: Alarm,
     /// What the mount says about itself in the extended attribute `system.nacre.info`.
     pub describe: Option<Describe>,
+    /// What reading and setting the extended attribute `system.nacre.scrub` does.
+    pub scrub: Option<Scrub>,
 }
 
 impl Default for ServeOptions {
@@ -75,6 +77,7 @@ impl Default for ServeOptions {
             direct_io: false,
             alarm: Arc::new(|error| eprintln!("nacre: {error}")),
             describe: None,
+            scrub: None,
         }
     }
 }
@@ -199,7 +202,8 @@ pub fn serve<L: Layout>(
         durable_on_return: vfs.layout().capabilities().durable_on_return,
         ..Settings::default()
     };
-    let server = Server::new(vfs, settings, options.alarm.clone(), options.describe.clone());
+    let server =
+        Server::new(vfs, settings, options.alarm.clone(), options.describe.clone(), options.scrub.clone());
     let session = begin(server, &path, options)?;
     // Nothing here may ask the mount: its requests wait until the session runs.
     let unmounter = match mounts::at_absolute(&path)? {

@@ -6,7 +6,10 @@
 //!   block}` in blocks, with `tier` where the place is one, and `next`, the block to go on from, or null at the end.
 //!   A value holds at most [`EXTENTS_PER_PAGE`], because the kernel allows 64 KiB.
 //!
-//! They do not show in lists and cannot be set. Who may read a file's attributes may read them.
+//! - `system.nacre.scrub` on any file: how far the search for damage is, as JSON. Root, or the user that mounted, starts it
+//!   by setting the attribute to `start` or, with bytes in a second, `start RATE`.
+//!
+//! They do not show in lists, and no other can be set. Who may read a file's attributes may read them.
 
 use nacre_engine::{FileBlock, FileKind, Kind, Place, PlacedExtent, Result};
 use nacre_vfs::Layout;
@@ -26,11 +29,28 @@ impl<L: Layout> Server<L> {
         let name = name.strip_prefix(PREFIX)?;
         Some(match (name, &self.describe) {
             (b"info", Some(describe)) => Ok(describe().into_bytes()),
+            (b"scrub", _) => match &self.scrub {
+                Some(scrub) => Ok((scrub.status)().into_bytes()),
+                None => Err(Kind::NoAttribute.into()),
+            },
             (b"extents", _) => self.extents(node, 0),
             _ => match name.strip_prefix(b"extents.").and_then(number) {
                 Some(start) => self.extents(node, start),
                 None => Err(Kind::NoAttribute.into()),
             },
+        })
+    }
+
+    /// Does what setting a virtual attribute asks for; `None` for an ordinary one.
+    pub(crate) fn set_virtual_xattr(&self, uid: u32, name: &[u8], value: &[u8]) -> Option<Result<()>> {
+        let name = name.strip_prefix(PREFIX)?;
+        let (b"scrub", Some(scrub)) = (name, &self.scrub) else { return Some(Err(Kind::Unsupported.into())) };
+        if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+            return Some(Err(Kind::NotPermitted.into()));
+        }
+        Some(match rate_of(value) {
+            Some(rate) => (scrub.start)(rate),
+            None => Err(Kind::InvalidInput.into()),
         })
     }
 
@@ -57,6 +77,14 @@ impl<L: Layout> Server<L> {
             window = window.saturating_mul(4).min(u64::MAX - at);
         };
         Ok(page(&found, next).into_bytes())
+    }
+}
+
+/// What `start` or `start RATE` says: the rate, if any.
+fn rate_of(value: &[u8]) -> Option<Option<u64>> {
+    match value.strip_prefix(b"start")? {
+        [] => Some(None),
+        rest => number(rest.strip_prefix(b" ")?).map(Some),
     }
 }
 
@@ -107,7 +135,7 @@ fn row(extent: &PlacedExtent) -> String {
 mod tests {
     use nacre_engine::{Block, FileBlock, Place, PlacedExtent};
 
-    use super::{EXTENTS_PER_PAGE, append, number, page};
+    use super::{EXTENTS_PER_PAGE, append, number, page, rate_of};
 
     fn extent(start: u64, len: u64, place: Place) -> PlacedExtent {
         PlacedExtent { start: FileBlock(start), len, place }
@@ -134,6 +162,13 @@ mod tests {
         let place = Place::Tier { tier: u8::MAX, block: Block(u64::MAX) };
         let extents = vec![extent(u64::MAX, u64::MAX, place); EXTENTS_PER_PAGE];
         assert!(page(&extents, Some(u64::MAX)).len() <= 65536);
+    }
+
+    #[test]
+    fn a_scrub_is_started_by_its_word() {
+        assert_eq!(rate_of(b"start"), Some(None));
+        assert_eq!(rate_of(b"start 4096"), Some(Some(4096)));
+        assert_eq!((rate_of(b"starting"), rate_of(b"start "), rate_of(b"stop")), (None, None, None));
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! The lab: reference model, random sequences of operations and of calls, crash images, behaviour suite.
+//! The lab: reference model, random sequences of operations and of calls, crash images, behaviour suite, fuzz targets.
 
 pub mod calls;
 pub mod crash;
+pub mod fuzz;
 pub mod model;
 pub mod random;
 pub mod suite;

@@ -10,7 +10,7 @@ use nacre_media::{Pm, PmOptions, RealPm, SimPm};
 /// Small enough to be filled.
 const SIZE: u64 = 64 << 20;
 
-fn mount<P: Pm>(pm: Arc<P>) -> LogFs<P> {
+fn mount<P: Pm + 'static>(pm: Arc<P>) -> LogFs<P> {
     LogFs::mount(pm, &MountOptions::default()).expect("mount")
 }
 

@@ -24,6 +24,8 @@ pub struct Emulation {
     pub read_latency_ns: u64,
     /// Cap on the sum of all readers.
     pub read_bandwidth: u64,
+    /// Bytes that cannot be read, as after an uncorrectable error of the hardware: offset and length.
+    pub poison: Vec<(u64, u64)>,
 }
 
 /// One row of the table of presets.
@@ -86,7 +88,7 @@ const PRESETS: [Preset; 5] = [
 ];
 
 const ADVICE: &str = "give dram, pcm, optane, reram or stt, and settings such as latency=200,bandwidth=1G,\
-                      read-latency=300,read-bandwidth=2G,factor=0.1, separated by commas";
+                      read-latency=300,read-bandwidth=2G,factor=0.1,poison=4096+64, separated by commas";
 
 impl Emulation {
     /// The preset with this name.
@@ -98,6 +100,7 @@ impl Emulation {
             write_bandwidth: preset.write_bandwidth,
             read_latency_ns: preset.read_latency_ns,
             read_bandwidth: preset.read_bandwidth,
+            poison: Vec::new(),
         })
     }
 
@@ -122,6 +125,10 @@ impl Emulation {
                 for bandwidth in [&mut self.write_bandwidth, &mut self.read_bandwidth] {
                     *bandwidth = (*bandwidth as f64 * factor) as u64;
                 }
+            }
+            "poison" => {
+                let (offset, len) = value.split_once('+')?;
+                self.poison.push((offset.parse().ok()?, len.parse().ok().filter(|&len| len > 0)?));
             }
             _ => return None,
         }
@@ -176,6 +183,16 @@ impl fmt::Display for Emulation {
     }
 }
 
+impl Emulation {
+    /// The first byte of a range that cannot be read.
+    pub(crate) fn poisoned(&self, offset: u64, len: u64) -> Option<u64> {
+        let touches = |&&(start, bad): &&(u64, u64)| {
+            start < offset.saturating_add(len) && offset < start.saturating_add(bad)
+        };
+        self.poison.iter().find(touches).map(|&(start, _)| start.max(offset))
+    }
+}
+
 fn nanoseconds(text: &str) -> Option<u64> {
     let number: u64 = text.strip_suffix("ns").unwrap_or(text).trim().parse().ok()?;
     (number <= GB).then_some(number)
@@ -215,6 +232,12 @@ mod tests {
         assert_eq!(custom.name, "custom");
         let slower: Emulation = "optane,factor=0.5,latency=100".parse().unwrap();
         assert_eq!((slower.write_latency_ns, slower.write_bandwidth), (100, 6_100_000_000));
+        let bad: Emulation = "dram,poison=4096+64,poison=8192+1".parse().unwrap();
+        assert_eq!(bad.poison, [(4096, 64), (8192, 1)]);
+        assert_eq!(
+            (bad.poisoned(0, 4096), bad.poisoned(4000, 100), bad.poisoned(8193, 9)),
+            (None, Some(4096), None)
+        );
         let dram: Emulation = "dram".parse().unwrap();
         assert!(!dram.delays());
         for (name, source) in Emulation::presets() {
@@ -224,9 +247,18 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_the_place() {
-        for text in
-            ["", "flash", "latency", "pcm,optane", "latency=fast", "bandwidth=1X", "speed=1", "bandwidth=-1"]
-        {
+        for text in [
+            "",
+            "flash",
+            "latency",
+            "poison=7",
+            "poison=1+0",
+            "pcm,optane",
+            "latency=fast",
+            "bandwidth=1X",
+            "speed=1",
+            "bandwidth=-1",
+        ] {
             let error = text.parse::<Emulation>().unwrap_err();
             assert!(error.to_string().contains("separated by commas"), "{error}");
         }

@@ -2,7 +2,7 @@
 //!
 //! [`Pm`] is the interface. The tokens [`Stored`], [`Flushed`] and [`Durable`] prove order by types.
 //! [`RealPm`] is a mapped device, slowed down where an [`Emulation`] says so; [`SimPm`] is simulated memory, whose
-//! recorded [`Trace`] the module [`crash`] turns into crash images.
+//! recorded [`Trace`] the module [`crash`] turns into crash images. An [`Overlay`] keeps stores from what is below it.
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the stores, flushes and fences of this crate are written for x86-64 only");
@@ -10,6 +10,7 @@ compile_error!("the stores, flushes and fences of this crate are written for x86
 pub mod crash;
 mod emulation;
 mod image;
+mod overlay;
 mod pm;
 mod real;
 pub mod sim;
@@ -18,6 +19,7 @@ mod token;
 
 pub use emulation::Emulation;
 pub use image::Image;
+pub use overlay::Overlay;
 pub use pm::Pm;
 pub use real::{Counters, DeviceKind, PmOptions, Promise, RealPm};
 pub use sim::{SimPm, Trace};

@@ -13,7 +13,7 @@ use crate::token::{Durable, Flushed, Stored};
 /// The crash model: an aligned 8-byte store is atomic. Ordinary stores to one line (64 bytes) reach media in order.
 /// Non-temporal stores reach it in any combination of their 8-byte words. A line that was not flushed, or flushed and
 /// not fenced, may or may not be on media after a crash.
-pub trait Pm: Send + Sync + 'static {
+pub trait Pm: Send + Sync {
     /// Size in bytes.
     fn len(&self) -> u64;
 

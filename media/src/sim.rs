@@ -7,6 +7,7 @@
 //! The memory is made of atomic words, so that threads may race on it without unsafe code; a store of part of a word
 //! merges into it. One lock orders the trace; when nothing is recorded no lock is taken.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -132,6 +133,9 @@ pub struct SimPm {
     loaded: Mutex<Option<Image>>,
     recording: AtomicBool,
     recorder: Mutex<Recorder>,
+    /// Lines that cannot be read; looked at only when there are some.
+    poison: Mutex<BTreeSet<u64>>,
+    has_poison: AtomicBool,
 }
 
 impl SimPm {
@@ -158,7 +162,49 @@ impl SimPm {
             loaded: Mutex::new(None),
             recording: AtomicBool::new(false),
             recorder: Mutex::default(),
+            poison: Mutex::default(),
+            has_poison: AtomicBool::new(false),
         }
+    }
+
+    /// Makes the lines of a range unreadable, as an uncorrectable error of the hardware does: loads of them, and stores
+    /// to a part of one, are errors. A line that is stored to as a whole past the cache can be read again.
+    pub fn poison(&self, offset: u64, len: u64) {
+        self.check(offset, len).expect("inside the memory");
+        let lines = offset / LINE_SIZE..(offset + len).div_ceil(LINE_SIZE);
+        self.poisoned().extend(lines);
+        self.has_poison.store(true, Ordering::Release);
+    }
+
+    fn poisoned(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.poison.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An access must not touch a poisoned line.
+    fn check_poison(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 || !self.has_poison.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match self.poisoned().range(offset / LINE_SIZE..(offset + len).div_ceil(LINE_SIZE)).next() {
+            None => Ok(()),
+            Some(line) => Err(Error::new(Kind::Media).object(format!(
+                "bytes {offset} to {}, at {}",
+                offset + len,
+                line * LINE_SIZE
+            ))),
+        }
+    }
+
+    /// A copy past the cache: whole lines are good again, parts of bad ones are errors.
+    fn overwrite_poison(&self, offset: u64, len: u64) -> Result<()> {
+        if !self.has_poison.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (first, end) = (offset.div_ceil(LINE_SIZE), (offset + len) / LINE_SIZE);
+        if first < end {
+            self.poisoned().retain(|line| !(first..end).contains(line));
+        }
+        self.check_poison(offset, len)
     }
 
     /// Starts to record, with nothing recorded yet.
@@ -323,6 +369,7 @@ impl Pm for SimPm {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.check(offset, buf.len() as u64)?;
+        self.check_poison(offset, buf.len() as u64)?;
         let (edge, body, tail) = split_words(offset, buf.len());
         self.read_part(offset, &mut buf[..edge]);
         let first = (offset as usize + edge) / 8;
@@ -338,17 +385,20 @@ impl Pm for SimPm {
     fn load_u64(&self, offset: u64) -> Result<u64> {
         check_aligned(offset)?;
         self.check(offset, 8)?;
+        self.check_poison(offset, 8)?;
         Ok(self.words[(offset / 8) as usize].load(Ordering::Acquire))
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<Stored> {
         self.check(offset, bytes.len() as u64)?;
+        self.check_poison(offset, bytes.len() as u64)?;
         self.write(offset, bytes, StoreKind::Cached);
         Ok(Stored::new(offset, bytes.len() as u64))
     }
 
     fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
         self.check(offset, bytes.len() as u64)?;
+        self.overwrite_poison(offset, bytes.len() as u64)?;
         let (head, body, _) = split_words(offset, bytes.len());
         let (head, rest) = bytes.split_at(head);
         let (body, tail) = rest.split_at(body);

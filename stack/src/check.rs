@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use nacre_engine::{BLOCK_SIZE, Error, Result};
-use nacre_media::{PmOptions, RealPm};
+pub use nacre_layout_log::check::Repair;
+use nacre_media::{Emulation, PmOptions, RealPm};
 use serde::Serialize;
 
 use crate::info::VolumeInfo;
@@ -16,6 +17,8 @@ pub struct Problem {
     pub what: String,
     /// What a repair does about it; none when nothing can be proved.
     pub repair: Option<&'static str>,
+    /// The repair gives up what cannot be saved.
+    pub loses: bool,
     /// It was repaired.
     pub repaired: bool,
 }
@@ -28,6 +31,10 @@ pub struct CheckReport {
     /// What is not as it should be. An operation that a crash interrupted is none: the next mount completes or erases
     /// it.
     pub problems: Vec<Problem>,
+    /// Errors of the media, when these were looked for: path and range, where one is in a file. What it held is lost.
+    pub unreadable: Vec<String>,
+    /// Blocks that are never allocated.
+    pub bad_blocks: u64,
     /// Directories with a name.
     pub directories: u64,
     /// Other inodes with a name.
@@ -54,7 +61,17 @@ impl CheckReport {
     }
 }
 
-/// Checks every structure of the file system on a device. With `repair`, writes what can be proved right.
+/// What is checked.
+#[derive(Debug, Clone, Default)]
+pub struct CheckOptions {
+    /// Also read every block, for errors of the media.
+    pub media: bool,
+    /// Slow the device down to what it emulates.
+    pub emulation: Option<Emulation>,
+}
+
+/// Checks every structure of the file system on a device. What `repair` allows is written: what can be proved right, and
+/// with [`Repair::All`] also what has to give up something.
 ///
 /// [`Busy`](nacre_engine::Kind::Busy) when somebody has it open; [`Corrupt`](nacre_engine::Kind::Corrupt) when there is
 /// no file system, or nothing that leads into it.
@@ -64,29 +81,53 @@ impl CheckReport {
 /// # let dir = tempfile::tempdir().expect("a directory");
 /// # let path = dir.path().join("pm");
 /// nacre::mkfs(&path, &nacre::MkfsOptions::with_size(64 << 20))?;
-/// let report = nacre::check(&path, false)?;
+/// let report = nacre::check(&path, nacre::Repair::None, &nacre::CheckOptions::default())?;
 /// assert!(report.is_sound() && !report.is_repaired());
 /// assert_eq!((report.directories, report.files), (1, 0));
 /// # Ok(())
 /// # }
 /// ```
-pub fn check(path: impl AsRef<Path>, repair: bool) -> Result<CheckReport> {
+pub fn check(path: impl AsRef<Path>, repair: Repair, checked: &CheckOptions) -> Result<CheckReport> {
     let name = path.as_ref().display().to_string();
-    let options = PmOptions { read_only: !repair, ..PmOptions::default() };
+    let options = PmOptions {
+        read_only: repair == Repair::None,
+        emulation: checked.emulation.clone(),
+        ..PmOptions::default()
+    };
     let run = || {
         let pm = RealPm::open(path.as_ref(), &options)?;
-        let found = nacre_layout_log::check::check(&pm, repair)?;
+        let found = nacre_layout_log::check::check_with(&pm, repair)?;
         let problem = |problem: &nacre_layout_log::check::Problem| Problem {
             what: problem.what.clone(),
             repair: (!problem.repair.is_empty()).then_some(problem.repair),
+            loses: problem.loses,
             repaired: problem.repaired,
         };
+        let mut problems: Vec<Problem> = found.problems.iter().map(problem).collect();
+        let mut unreadable = Vec::new();
+        let mut bad_blocks = found.bad_blocks;
+        if checked.media {
+            let record = repair != Repair::None;
+            let media = nacre_layout_log::check::check_media(&pm, record)?;
+            unreadable = media.errors;
+            if media.new_blocks > 0 {
+                problems.push(Problem {
+                    what: format!("{} blocks with media errors may be allocated", media.new_blocks),
+                    repair: Some("put them into the list of bad blocks"),
+                    loses: false,
+                    repaired: record,
+                });
+                bad_blocks += if record { media.new_blocks } else { 0 };
+            }
+        }
         Ok(CheckReport {
             volume: VolumeInfo::of_log(&found.summary),
-            problems: found.problems.iter().map(problem).collect(),
+            problems,
+            unreadable,
+            bad_blocks,
             directories: found.walk.directories,
             files: found.walk.files,
-            interrupted: found.walk.torn + found.walk.rolled_back,
+            interrupted: found.walk.torn + found.walk.rolled_back + u64::from(found.interrupted_superblock),
             used: found.used_blocks * BLOCK_SIZE,
             free: found.free_blocks * BLOCK_SIZE,
             duration: found.walk.duration,

@@ -10,7 +10,7 @@ use nacre_media::{Emulation, PmOptions, Promise, RealPm};
 use nacre_vfs::{Vfs, VfsOptions};
 
 use crate::identity::Identity;
-use crate::info::{DeviceInfo, Info, SpaceInfo, VolumeInfo};
+use crate::info::{DeviceInfo, Info, ScrubInfo, SpaceInfo, VolumeInfo};
 use crate::layout::AnyLayout;
 use crate::mkfs::{self, MkfsOptions};
 
@@ -158,6 +158,22 @@ impl FileSystem {
     /// an advance payment only, returns when it is done or `stop` becomes true, and is meant for a thread of its own.
     pub fn prefault(&self, stop: &AtomicBool) -> Result<()> {
         self.inner.pm.prefault(0..nacre_media::Pm::len(&*self.inner.pm), stop).map(drop)
+    }
+
+    /// Starts to read everything in the background, at most `rate` bytes in a second (by default 1 GiB): what cannot be
+    /// read or does not validate is told by [`FileSystem::scrub_status`], blocks with media errors are not allocated
+    /// again. [`Busy`](Kind::Busy) while that is under way.
+    pub fn start_scrub(&self, rate: Option<u64>) -> Result<()> {
+        match self.inner.vfs.layout() {
+            AnyLayout::Log(layout) => layout.start_scrub(rate.unwrap_or(nacre_layout_log::DEFAULT_RATE)),
+        }
+    }
+
+    /// How far the last scrub is, and what it found.
+    pub fn scrub_status(&self) -> ScrubInfo {
+        match self.inner.vfs.layout() {
+            AnyLayout::Log(layout) => ScrubInfo::of_log(layout.scrub_status()),
+        }
     }
 
     /// Makes everything durable.

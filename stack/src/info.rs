@@ -179,3 +179,36 @@ pub fn info(path: impl AsRef<Path>) -> Result<Info> {
     };
     read().map_err(|error: nacre_engine::Error| error.operation("info").object(name))
 }
+
+/// How far a scrub is and what it found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ScrubInfo {
+    /// `never`, `running`, `finished` or `stopped`.
+    pub state: &'static str,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Bytes to read in all.
+    pub total: u64,
+    /// Inodes whose logs were read.
+    pub inodes: u64,
+    /// What is damaged: path and range, where it is in a file.
+    pub findings: Vec<String>,
+    /// How much of it was repaired.
+    pub repaired: u64,
+    /// Blocks that are never allocated again.
+    pub bad_blocks: u64,
+}
+
+impl ScrubInfo {
+    pub(crate) fn of_log(status: nacre_layout_log::ScrubStatus) -> ScrubInfo {
+        let state = match (status.running, status.finished, status.total) {
+            (true, ..) => "running",
+            (_, true, _) => "finished",
+            (.., 0) => "never",
+            _ => "stopped",
+        };
+        let nacre_layout_log::ScrubStatus { bytes, total, inodes, findings, repaired, bad_blocks, .. } =
+            status;
+        ScrubInfo { state, bytes, total, inodes, findings, repaired, bad_blocks }
+    }
+}

@@ -72,12 +72,12 @@ pub use nacre_layout_log::RecoveryReport;
 pub use nacre_media::{Emulation, Promise};
 pub use nacre_vfs::{Caller, SetTime, Vfs};
 
-pub use check::{CheckReport, Problem, check};
+pub use check::{CheckOptions, CheckReport, Problem, Repair, check};
 pub use dir::{DirEntry, ReadDir};
 pub use file::{File, FileOptions};
 pub use fs::{FileSystem, OpenOptions};
 pub use identity::Identity;
-pub use info::{CounterInfo, DeviceInfo, Features, Info, SpaceInfo, VolumeInfo, info};
+pub use info::{CounterInfo, DeviceInfo, Features, Info, ScrubInfo, SpaceInfo, VolumeInfo, info};
 pub use layout::{AnyLayout, AnyNode};
 pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures};

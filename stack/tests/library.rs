@@ -58,8 +58,8 @@ fn what_was_written_is_there_after_closing_and_opening() {
     fs.close().unwrap();
 
     assert_eq!(nacre::info(&path).unwrap().volume.size, SIZE);
-    for repair in [false, true] {
-        let report = nacre::check(&path, repair).unwrap();
+    for repair in [nacre::Repair::None, nacre::Repair::Safe, nacre::Repair::All] {
+        let report = nacre::check(&path, repair, &nacre::CheckOptions::default()).unwrap();
         assert_eq!((report.problems, report.interrupted), (vec![], 0));
         assert_eq!((report.directories, report.files), (4, 2));
     }

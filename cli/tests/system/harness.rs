@@ -282,6 +282,13 @@ impl Ground {
         daemon.wait().expect("wait");
     }
 
+    /// Waits for a server whose mount has gone away otherwise than by [`Ground::unmount`].
+    pub(crate) fn forget(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            wait(daemon, MOUNT_LIMIT).unwrap_or_else(|error| panic!("nacre mount: {error}"));
+        }
+    }
+
     /// Checks the unmounted file system: `fsck -n` must find nothing.
     pub(crate) fn fsck(&self) {
         assert!(self.daemon.is_none(), "fsck needs it unmounted");

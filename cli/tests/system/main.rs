@@ -10,6 +10,7 @@ mod behaviour;
 mod calls;
 mod command;
 mod corrupt;
+mod faults;
 mod full;
 mod handles;
 mod kill;

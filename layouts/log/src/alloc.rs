@@ -10,7 +10,7 @@
 //! says; `Lane::free` is the number of set bits of the lane.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use nacre_engine::{Block, Error, Kind, Result};
 use parking_lot::Mutex;
@@ -84,6 +84,10 @@ pub(crate) struct Allocator {
     /// Blocks that only metadata may use.
     reserve: u64,
     blocks: u64,
+    /// Blocks with media errors: once they are not in use they are in nobody's map any more.
+    bad: Mutex<Vec<Block>>,
+    has_bad: AtomicBool,
+    freed_again: AtomicBool,
 }
 
 thread_local! {
@@ -113,7 +117,15 @@ impl Allocator {
                 map: Mutex::new(LaneMap::new((lane_blocks / 64) as usize)),
             })
             .collect();
-        Allocator { lanes, lane_blocks, reserve, blocks }
+        Allocator {
+            lanes,
+            lane_blocks,
+            reserve,
+            blocks,
+            bad: Mutex::default(),
+            has_bad: AtomicBool::new(false),
+            freed_again: AtomicBool::new(false),
+        }
     }
 
     /// Number of free blocks, the reserve included.
@@ -219,21 +231,77 @@ impl Allocator {
         Err(Error::new(Kind::NoSpace))
     }
 
-    /// Gives blocks back. Each must have been allocated.
+    /// Gives blocks back. Each must have been allocated; one that was not is noted, see [`Allocator::contradicts_itself`].
     pub(crate) fn free(&self, run: Run) {
         assert!(run.start.0 + run.len <= self.blocks, "freed beyond the device: {run:?}");
+        if self.has_bad.load(Ordering::Acquire) {
+            self.good_parts(run).into_iter().for_each(|part| self.free_good(part));
+        } else {
+            self.free_good(run);
+        }
+    }
+
+    fn free_good(&self, run: Run) {
         let (mut start, mut left) = (run.start.0, run.len);
         while left > 0 {
             let lane = &self.lanes[(start / self.lane_blocks) as usize];
             let within = start % self.lane_blocks;
             let len = left.min(self.lane_blocks - within);
             let mut map = lane.map.lock();
-            map.set(within, len);
-            lane.count_freed(len);
+            let freed = map.set(within, len);
+            lane.count_freed(freed);
             drop(map);
+            if freed != len {
+                self.freed_again.store(true, Ordering::Release);
+            }
             start += len;
             left -= len;
         }
+    }
+
+    /// A block that was free was freed again: what said that it was in use, or free, was wrong. The file system must be
+    /// counted anew.
+    pub(crate) fn contradicts_itself(&self) -> bool {
+        self.freed_again.load(Ordering::Acquire)
+    }
+
+    /// Something that was counted at the last unmount is not as it was counted.
+    pub(crate) fn note_contradiction(&self) {
+        self.freed_again.store(true, Ordering::Release);
+    }
+
+    /// A run without its bad blocks.
+    fn good_parts(&self, run: Run) -> Vec<Run> {
+        let mut parts = Vec::new();
+        let (mut start, end) = (run.start.0, run.start.0 + run.len);
+        for bad in self.bad.lock().iter().filter(|bad| (run.start.0..end).contains(&bad.0)) {
+            if bad.0 > start {
+                parts.push(Run { start: Block(start), len: bad.0 - start });
+            }
+            start = bad.0 + 1;
+        }
+        if start < end {
+            parts.push(Run { start: Block(start), len: end - start });
+        }
+        parts
+    }
+
+    /// Takes a block out of use for good: now where it is free, else when it is freed.
+    pub(crate) fn withdraw(&self, block: Block) {
+        let mut bad = self.bad.lock();
+        let Err(position) = bad.binary_search(&block) else { return };
+        bad.insert(position, block);
+        self.has_bad.store(true, Ordering::Release);
+        drop(bad);
+        let lane = &self.lanes[(block.0 / self.lane_blocks) as usize];
+        let mut map = lane.map.lock();
+        let taken = map.take_at(block.0 % self.lane_blocks, 1);
+        lane.count_taken(taken);
+    }
+
+    /// The blocks that were taken out of use, in order.
+    pub(crate) fn bad_blocks(&self) -> Vec<Block> {
+        self.bad.lock().clone()
     }
 
     /// Calls `visit` with each maximal run of free blocks, in order of address. Runs end at lanes.
@@ -459,19 +527,22 @@ impl LaneMap {
         });
     }
 
-    fn set(&mut self, start: u64, len: u64) {
+    /// Sets bits; gives the number of those that were not set.
+    fn set(&mut self, start: u64, len: u64) -> u64 {
+        let mut freed = 0;
         self.low = self.low.min((start / 64) as usize);
         for_each_mask(start, len, |index, mask| {
             let word = self.words[index];
-            assert_eq!(word & mask, 0, "a free block was freed again near block {start} of its lane");
+            freed += u64::from((mask & !word).count_ones());
             self.words[index] = word | mask;
             if word == 0 {
                 self.some.insert(index);
             }
-            if word | mask == u64::MAX {
+            if word | mask == u64::MAX && word != u64::MAX {
                 self.whole.insert(index);
             }
         });
+        freed
     }
 }
 
@@ -604,10 +675,12 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "freed again")]
     fn a_double_free_is_seen() {
         let allocator = full(512, 1, 0);
+        assert!(!allocator.contradicts_itself());
         allocator.free(Run { start: Block(7), len: 1 });
+        assert!(allocator.contradicts_itself());
+        assert_eq!(allocator.free_blocks(), 512);
     }
 
     /// Random allocation and freeing of single blocks in a map that is nearly full, against a plain set.
@@ -635,6 +708,20 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         allocator.for_each_free_run(|run| seen.extend(run.start.0..run.start.0 + run.len));
         assert_eq!(seen, free);
+    }
+
+    #[test]
+    fn a_bad_block_is_never_given_out() {
+        let allocator = full(1024, 1, 0);
+        allocator.withdraw(Block(5));
+        let mut runs = Runs::new();
+        allocator.allocate(1023, Purpose::Data, &mut runs).unwrap();
+        assert!(runs.iter().all(|run| !(run.start.0..run.start.0 + run.len).contains(&5)), "{runs:?}");
+        // One that is in use goes when it is freed.
+        allocator.withdraw(Block(700));
+        runs.into_iter().for_each(|run| allocator.free(run));
+        assert_eq!(allocator.free_blocks(), 1022);
+        assert_eq!(allocator.bad_blocks(), [Block(5), Block(700)]);
     }
 
     #[test]

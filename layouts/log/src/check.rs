@@ -1,18 +1,28 @@
 //! Checks a file system that is not mounted: every structure that is reachable, every block against every other, what
 //! is cached against what is true. Repairs what the format can prove.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use nacre_engine::{Block, Result};
-use nacre_media::Pm;
+use nacre_engine::{BLOCK_SIZE, Block, Result};
+use nacre_media::{Overlay, Pm};
 
 use crate::alloc::Allocator;
+use crate::badblocks::{self, BadBlocks};
 use crate::checkpoint;
 use crate::format::{CHUNK_INODES, state};
+pub use crate::mend::Repair;
+use crate::mend::{self, Evidence, Finding};
 use crate::recover::{RecoveryReport, Walk};
 use crate::scan::Ending;
+use crate::scrub::bad_lines;
 use crate::superblock::{Found, Summary, Superblock};
 use crate::table::InodeTable;
+
+/// Bytes that are read at a time when looking for media errors.
+const MEDIA_PIECE: u64 = 1 << 20;
+/// Rounds of repair. Each leaves less damage than the one before; what is still there after so many stays.
+const ROUNDS: usize = 8;
 
 /// One thing that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,8 +31,19 @@ pub struct Problem {
     pub what: String,
     /// What a repair does about it; empty when nothing can be proved.
     pub repair: &'static str,
+    /// The repair gives up what cannot be saved.
+    pub loses: bool,
     /// It was repaired.
     pub repaired: bool,
+}
+
+/// What [`check_media`] found.
+#[derive(Debug, Clone, Default)]
+pub struct MediaReport {
+    /// Each media error, in words: path and range, where it is in a file.
+    pub errors: Vec<String>,
+    /// Blocks that were not in the list of bad blocks.
+    pub new_blocks: u64,
 }
 
 /// What a check found.
@@ -33,9 +54,13 @@ pub struct CheckReport {
     /// What is not as it should be. An interrupted operation after a crash is no problem: the next mount completes or
     /// erases it.
     pub problems: Vec<Problem>,
+    /// A copy of the superblock was being written at the crash.
+    pub interrupted_superblock: bool,
     /// What the walk over everything found.
     pub walk: RecoveryReport,
-    /// Blocks in use and free.
+    /// Blocks in the list of bad blocks.
+    pub bad_blocks: u64,
+    /// Blocks in use, bad ones included, and free.
     pub used_blocks: u64,
     /// See `used_blocks`.
     pub free_blocks: u64,
@@ -48,57 +73,273 @@ impl CheckReport {
     }
 
     fn add(&mut self, what: impl Into<String>, repair: &'static str) {
-        self.problems.push(Problem { what: what.into(), repair, repaired: false });
+        self.problems.push(Problem { what: what.into(), repair, loses: false, repaired: false });
+    }
+
+    fn add_findings(&mut self, findings: Vec<Finding>) {
+        for Finding { what, repair, loses, done, .. } in findings {
+            // A later round may say again what an earlier one could not do.
+            if self.problems.iter().all(|problem| problem.what != what) {
+                self.problems.push(Problem { what, repair, loses, repaired: done });
+            }
+        }
     }
 }
 
-/// Checks the file system on `pm`, which must not be mounted. With `repair`, writes what can be proved right.
+/// Checks the file system on `pm`, which must not be mounted. With `repair`, writes what can be proved right and gives
+/// up what cannot be saved.
 ///
 /// An error means that nothing could be checked: there is no file system, or both superblocks are damaged.
 pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
-    let started = Instant::now();
-    let Found { mut superblock, valid } = Superblock::read(pm)?;
-    let blocks = superblock.raw.device_blocks;
-    let inodes = table(&superblock)?;
-    let chunks = inodes.load_chunks(pm)?;
-    let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
-    let seeds = (superblock.seed(), superblock.raw.hash_seed);
-    let walk = Walk::new(pm, seeds, &inodes, &chunks, superblock.raw.settled_transactions, ending);
-    walk.run();
-    let alloc = Allocator::new(blocks, 1, 0);
-    walk.free_the_rest(&alloc, superblock.first_data_block(), blocks);
+    check_with(pm, if repair { Repair::All } else { Repair::None })
+}
 
-    let free_blocks = alloc.free_blocks();
+/// The same, with a choice of what a repair may do.
+pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
+    if repair != Repair::None {
+        return mend(pm, repair);
+    }
+    let mut pass = examine(pm, false)?;
+    if pass.is_damaged() {
+        // What a repair would do is found out by doing it, where it leaves no trace.
+        let would = mend(&Overlay::new(pm), Repair::All)?;
+        pass.report.problems.retain(|problem| would.problems.iter().all(|other| other.what != problem.what));
+        pass.report.problems.retain(|problem| !problem.repair.is_empty());
+        let found = would.problems.into_iter().map(|problem| {
+            // What even that would leave damaged has no repair.
+            let repair = if problem.repaired { problem.repair } else { "" };
+            Problem { repair, repaired: false, ..problem }
+        });
+        pass.report.problems.extend(found);
+    }
+    Ok(pass.report)
+}
+
+/// Looks for media errors in all of a device that [`check_with`] found sound, and says which files they are in. With
+/// `record`, puts their blocks into the list of bad blocks, which makes them no problem any more: what they held is
+/// lost either way.
+pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
+    let superblock = Superblock::read(pm)?.superblock;
+    let mut report = MediaReport::default();
+    let end = superblock.raw.device_blocks * BLOCK_SIZE;
+    let lines: BTreeSet<u64> = (0..end)
+        .step_by(MEDIA_PIECE as usize)
+        .flat_map(|at| bad_lines(pm, at, MEDIA_PIECE.min(end - at)))
+        .collect();
+    if lines.is_empty() {
+        return Ok(report);
+    }
+    let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
+    report.errors = mend::locate(pm, &superblock, ending, &lines)?;
+    let known = badblocks::read(pm, &superblock)?.blocks;
+    let blocks: BTreeSet<Block> = lines.iter().map(|line| Block(line / BLOCK_SIZE)).collect();
+    let first = superblock.first_data_block();
+    for block in blocks.into_iter().filter(|block| block.0 >= first && !known.contains(block)) {
+        report.new_blocks += 1;
+        if record {
+            badblocks::add(pm, &superblock, block)?;
+        }
+    }
+    if record && report.new_blocks > 0 {
+        // The checkpoint may list them as free.
+        let mut superblock = superblock;
+        superblock.raw.checkpoint = 0;
+        superblock.write(pm)?;
+    }
+    Ok(report)
+}
+
+/// What one strict pass over everything found.
+struct Pass {
+    report: CheckReport,
+    superblock: Superblock,
+    ending: Ending,
+    evidence: Evidence,
+    /// The table of inodes does not validate: nothing behind it was looked at.
+    tableless: bool,
+}
+
+impl Pass {
+    fn is_damaged(&self) -> bool {
+        self.tableless || self.report.walk.damage_count > 0
+    }
+}
+
+/// Repairs in rounds, until a strict pass finds nothing more or nothing more can be done.
+fn mend<P: Pm>(pm: &P, level: Repair) -> Result<CheckReport> {
+    let mut first: Option<CheckReport> = None;
+    let mut findings = Vec::new();
+    let mut evidence = None;
+    for round in 0..ROUNDS {
+        let mut pass = examine(pm, true)?;
+        let report = first.get_or_insert_with(|| pass.report.clone());
+        if !pass.is_damaged() {
+            settle(pm, &mut pass.superblock)?;
+            report.problems.retain(|problem| !problem.repair.is_empty());
+            report.problems.iter_mut().for_each(|problem| problem.repaired = true);
+            let summary = report.summary.clone();
+            let problems = std::mem::take(&mut report.problems);
+            let mut last = CheckReport { summary, problems, ..pass.report };
+            last.add_findings(findings);
+            // Nothing is left, so that what could not be done in one round was done in a later one.
+            last.problems.iter_mut().for_each(|problem| problem.repaired = true);
+            return Ok(last);
+        }
+        if round + 1 == ROUNDS {
+            break;
+        }
+        let evidence =
+            evidence.get_or_insert(std::mem::replace(&mut pass.evidence, Evidence { in_use: None }));
+        if pass.tableless {
+            open_for_repair(pm, &mut pass.superblock)?;
+        }
+        let found = mend::round(pm, &pass.superblock, pass.ending, evidence, level)?;
+        let changed = found.iter().any(|finding| finding.done);
+        findings.extend(found);
+        if !changed {
+            break;
+        }
+    }
+    let mut report = first.ok_or_else(|| nacre_engine::Error::corrupt("no round of repair was run"))?;
+    let described = !findings.is_empty();
+    report.add_findings(findings);
+    if described && report.problems.iter().any(|problem| !problem.repair.is_empty() && !problem.repaired) {
+        // The findings say it better.
+        report.problems.retain(|problem| !problem.repair.is_empty());
+    }
+    Ok(report)
+}
+
+/// Marks the file system as one under repair: what is free must be counted again from now on, and who mounts it before
+/// the repair is finished is told that there were errors.
+fn open_for_repair<P: Pm>(pm: &P, superblock: &mut Superblock) -> Result<()> {
+    let raw = &mut superblock.raw;
+    if raw.checkpoint != 0 || raw.errors == 0 {
+        raw.checkpoint = 0;
+        raw.errors = raw.errors.max(1);
+        superblock.write(pm)?;
+    }
+    Ok(())
+}
+
+/// Does what a mount would do: erases what was interrupted and counts links. Where something is damaged the counts may
+/// be wrong, and nobody may believe them before the repair is finished.
+fn recover<P: Pm>(pm: &P, walk: &Walk<'_, P>, superblock: &mut Superblock, is_damaged: bool) -> Result<()> {
+    if is_damaged {
+        open_for_repair(pm, superblock)?;
+    }
+    walk.repair()?;
+    let settled = walk.greatest_transaction() + 1;
+    if superblock.raw.settled_transactions < settled {
+        superblock.raw.settled_transactions = settled;
+        if is_damaged {
+            superblock.write(pm)?;
+        }
+    }
+    Ok(())
+}
+
+/// Everything interrupted is erased or complete; without a checkpoint the next mount counts what is free.
+fn settle<P: Pm>(pm: &P, superblock: &mut Superblock) -> Result<()> {
+    let raw = &mut superblock.raw;
+    raw.errors = 0;
+    raw.last_error = 0;
+    raw.checkpoint = 0;
+    raw.state = state::CLEAN;
+    superblock.write(pm)
+}
+
+/// One strict pass; a repair begins with recovery.
+fn examine<P: Pm>(pm: &P, repairs: bool) -> Result<Pass> {
+    let started = Instant::now();
+    let Found { mut superblock, valid, interrupted } = Superblock::read(pm)?;
+    let blocks = superblock.raw.device_blocks;
+    let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
     let mut report = CheckReport {
         summary: superblock.summary(valid),
         problems: Vec::new(),
-        walk: walk.report(started),
-        used_blocks: blocks - superblock.first_data_block() - free_blocks,
-        free_blocks,
+        interrupted_superblock: interrupted,
+        walk: RecoveryReport::default(),
+        bad_blocks: 0,
+        used_blocks: 0,
+        free_blocks: 0,
     };
-    for (index, _) in valid.iter().enumerate().filter(|&(_, &valid)| !valid) {
+    for (index, _) in valid.iter().enumerate().filter(|&(_, &valid)| !valid && !interrupted) {
         report.add(format!("copy {} of the superblock is damaged", index + 1), "write it from the other");
-    }
-    for damage in report.walk.damage.clone() {
-        report.add(damage, "");
-    }
-    if ending == Ending::Clean {
-        check_cached(&walk, &mut report);
-        check_checkpoint(pm, &superblock, &inodes, &alloc, &mut report);
     }
     if superblock.raw.errors != 0 {
         report
             .add(format!("{} errors were noted while it was mounted", superblock.raw.errors), "forget them");
     }
-    if repair {
-        repair_all(pm, &mut superblock, &walk, &mut report)?;
+    let bad = badblocks::read(pm, &superblock)?;
+    if !bad.damaged.is_empty() {
+        report.add(
+            format!("the list of bad blocks has {} words that do not validate", bad.damaged.len()),
+            "forget what they said; fsck -c finds bad blocks again",
+        );
     }
-    Ok(report)
+    report.bad_blocks = bad.blocks.len() as u64;
+    let inodes = table(&superblock)?;
+    let chunks = match inodes.load_chunks(pm) {
+        Ok(chunks) => chunks,
+        Err(error) => {
+            report.add(error.to_string(), "");
+            let evidence = Evidence { in_use: None };
+            return Ok(Pass { report, superblock, ending, evidence, tableless: true });
+        }
+    };
+    let walk = Walk::new(pm, &inodes, &chunks, &superblock, ending);
+    walk.run();
+    let alloc = allocator(&superblock, &bad);
+    walk.free_the_rest(&alloc, superblock.first_data_block(), blocks);
+    report.free_blocks = alloc.free_blocks();
+    report.used_blocks = blocks - superblock.first_data_block() - report.free_blocks;
+    report.walk = walk.report(started);
+    for damage in report.walk.damage.clone() {
+        report.add(damage, "");
+    }
+    // Where something is damaged, counts differ because of it.
+    if ending == Ending::Clean && report.walk.damage_count == 0 {
+        check_cached(&walk, &mut report);
+        check_checkpoint(pm, &superblock, &inodes, &alloc, &bad, &mut report);
+    }
+    let evidence = Evidence { in_use: in_use_at_unmount(pm, &superblock) };
+    if repairs {
+        badblocks::clear_damaged(pm, &superblock, &bad)?;
+        recover(pm, &walk, &mut superblock, report.walk.damage_count > 0)?;
+    }
+    Ok(Pass { report, superblock, ending, evidence, tableless: false })
+}
+
+/// An allocator in which nothing is free and bad blocks never will be.
+fn allocator(superblock: &Superblock, bad: &BadBlocks) -> Allocator {
+    let alloc = Allocator::new(superblock.raw.device_blocks, 1, 0);
+    bad.blocks.iter().for_each(|&block| alloc.withdraw(block));
+    alloc
 }
 
 fn table(superblock: &Superblock) -> Result<InodeTable> {
     let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
     Ok(InodeTable::new(superblock.chunk_table()?, superblock.seed(), max_chunks, 1))
+}
+
+/// The inodes that the checkpoint says are in use.
+fn in_use_at_unmount(pm: &impl Pm, superblock: &Superblock) -> Option<BTreeMap<u64, [u64; 4]>> {
+    let raw = &superblock.raw;
+    if !superblock.is_clean() || raw.checkpoint == 0 {
+        return None;
+    }
+    let inodes = table(superblock).ok()?;
+    inodes.load_chunks(pm).ok()?;
+    let alloc = Allocator::new(raw.device_blocks, 1, 0);
+    let (first, seed) = (Block(raw.checkpoint), superblock.seed());
+    let first_data_block = superblock.first_data_block();
+    checkpoint::read(pm, seed, first, raw.mount_epoch, first_data_block, &alloc, &inodes).ok()?;
+    let mut in_use = BTreeMap::new();
+    inodes.for_each_chunk(|chunk, used| {
+        in_use.insert(chunk, used);
+    });
+    Some(in_use)
 }
 
 /// After a clean unmount what is cached must be true.
@@ -117,6 +358,7 @@ fn check_checkpoint<P: Pm>(
     superblock: &Superblock,
     walked: &InodeTable,
     free: &Allocator,
+    bad: &BadBlocks,
     report: &mut CheckReport,
 ) {
     const REPAIR: &str = "drop it: the next mount counts";
@@ -124,7 +366,7 @@ fn check_checkpoint<P: Pm>(
     if raw.checkpoint == 0 {
         return;
     }
-    let alloc = Allocator::new(raw.device_blocks, 1, 0);
+    let alloc = allocator(superblock, bad);
     let read = table(superblock).and_then(|inodes| {
         inodes.load_chunks(pm)?;
         let first = Block(raw.checkpoint);
@@ -152,25 +394,4 @@ fn check_checkpoint<P: Pm>(
     if used(&inodes) != used(walked) {
         report.add("the checkpoint lists other inodes as in use than have names", REPAIR);
     }
-}
-
-fn repair_all<P: Pm>(
-    pm: &P,
-    superblock: &mut Superblock,
-    walk: &Walk<'_, P>,
-    report: &mut CheckReport,
-) -> Result<()> {
-    walk.repair()?;
-    let raw = &mut superblock.raw;
-    raw.settled_transactions = raw.settled_transactions.max(walk.greatest_transaction() + 1);
-    raw.errors = 0;
-    raw.last_error = 0;
-    raw.checkpoint = 0;
-    // Everything interrupted is now erased or complete; without a checkpoint the next mount counts what is free.
-    raw.state = state::CLEAN;
-    superblock.write(pm)?;
-    for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
-        problem.repaired = true;
-    }
-    Ok(())
 }

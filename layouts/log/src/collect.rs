@@ -496,7 +496,7 @@ fn pack(survivors: &[Survivor]) -> Vec<Packed<'_>> {
 }
 
 /// An entry that is copied stands alone: what it was committed with is committed.
-fn reseal(bytes: &mut [u8], seed: u32) {
+pub(crate) fn reseal(bytes: &mut [u8], seed: u32) {
     if let Ok((header, _)) = EntryHeader::mut_from_prefix(bytes) {
         header.flags &= !flag::MORE;
     }

@@ -167,7 +167,7 @@ impl<P: Pm> Shared<P> {
             let at = offset + done as u64;
             match self.read_run(map, at, &mut buffer[done..len]) {
                 Ok(count) => done += count,
-                Err(_) if done > 0 => break,
+                // Less than was asked for would say that the file ends here, and the kernel would believe it.
                 Err(error) => return Err(error.object(format!("inode {} at byte {at}", inode.number))),
             }
         }

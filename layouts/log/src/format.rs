@@ -425,6 +425,8 @@ pub(crate) struct CheckpointChunk {
 
 const _: () = {
     assert!(size_of::<RawSuperblock>() == 4096);
+    assert!(std::mem::offset_of!(RawSuperblock, update) == 22 * 8);
+    assert!(std::mem::offset_of!(RawSuperblock, lanes) == 28 * 8);
     assert!(std::mem::offset_of!(RawSuperblock, uuid) == 56);
     assert!(std::mem::offset_of!(RawSuperblock, regions) == 232);
     assert!(size_of::<RawInode>() as u64 == INODE_SIZE);

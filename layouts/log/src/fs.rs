@@ -97,7 +97,8 @@ impl<P: Pm> Shared<P> {
         Ok(node)
     }
 
-    fn load(&self, number: u64) -> Result<Inode> {
+    /// Reads an inode from media.
+    pub(crate) fn load(&self, number: u64) -> Result<Inode> {
         let address = self.inodes.address(number)?;
         let raw = read_inode(&*self.pm, address)?;
         let seed = inode_seed(self.seed, number, raw.generation);

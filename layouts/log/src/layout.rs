@@ -28,7 +28,7 @@ impl<P: Pm> LogFs<P> {
     }
 }
 
-impl<P: Pm> Names for LogFs<P> {
+impl<P: Pm + 'static> Names for LogFs<P> {
     type Node = Node;
 
     fn root(&self) -> Node {
@@ -171,7 +171,7 @@ impl<P: Pm> Names for LogFs<P> {
     }
 }
 
-impl<P: Pm> Data for LogFs<P> {
+impl<P: Pm + 'static> Data for LogFs<P> {
     fn read(&self, node: &Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
         self.shared.read(&node.inode, offset, buf, now)
     }
@@ -217,7 +217,7 @@ impl<P: Pm> Data for LogFs<P> {
     }
 }
 
-impl<P: Pm> Extents for LogFs<P> {
+impl<P: Pm + 'static> Extents for LogFs<P> {
     fn resolve(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
         self.shared.resolve(&node.inode, start, len)
     }

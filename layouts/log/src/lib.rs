@@ -4,6 +4,9 @@
 //! | --- | --- |
 //! | `format` | the bytes on media; nothing else defines bytes |
 //! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
+//! | `mend` | repairing what is damaged, as far as the format proves it |
+//! | `anatomy` | where the structures of an image are, for tools that damage images |
+//! | `scrub`, `badblocks` | reading everything while it is mounted; blocks that are never used again |
 //! | `superblock`, `checkpoint` | the superblock's copies; what a clean unmount leaves |
 //! | `commit`, `collect` | the commit protocol of a log; garbage collection of logs |
 //! | `scan`, `load` | reading a log; building an inode in DRAM from it |
@@ -16,7 +19,9 @@
 //! `docs/format/log.md`.
 
 mod alloc;
+pub mod anatomy;
 mod attributes;
+mod badblocks;
 mod blockmap;
 pub mod check;
 mod checkpoint;
@@ -29,12 +34,14 @@ mod fs;
 mod inode;
 mod layout;
 mod load;
+mod mend;
 mod mkfs;
 mod mount;
 mod namespace;
 mod recover;
 mod rename;
 mod scan;
+mod scrub;
 mod space;
 mod superblock;
 mod table;
@@ -44,4 +51,5 @@ pub use inode::Node;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use mount::{LogFs, MountOptions};
 pub use recover::RecoveryReport;
+pub use scrub::{DEFAULT_RATE, ScrubStatus};
 pub use superblock::{Summary, probe};

@@ -75,34 +75,66 @@ pub(crate) fn load_inode(
     raw: &RawInode,
     context: &LoadContext<'_>,
 ) -> Result<Loaded> {
-    let number = source.number;
-    let damaged = |what: &str| Error::corrupt(format!("inode {number}: {what}"));
-    let kind = FileKind::from_u8(raw.kind).ok_or_else(|| damaged("kind"))?;
-    let btime = Timestamp::unpack(raw.btime).ok_or_else(|| damaged("time of creation"))?;
-    if raw.mode & !0o7777 != 0 {
-        return Err(damaged("mode"));
-    }
-    let mut builder = Builder {
-        number,
-        hash_seed: context.hash_seed,
-        kind,
-        attributes: Attributes::first(raw, btime),
-        size: 0,
-        blocks: 0,
-        map: BlockMap::default(),
-        names: Names::default(),
-        symlink: None,
-        xattrs: Mutex::new(None),
-        log: Log::default(),
-        pm_blocks: pm.len() / BLOCK_SIZE,
-        source: &source,
-    };
+    let (mut builder, btime) = Builder::new(&source, raw, context.hash_seed, pm.len() / BLOCK_SIZE)?;
     let scan =
         scan_log(pm, source, raw, context.ending, context.drop_last, &mut |entry| builder.apply(entry))?;
+    builder.check_target()?;
     Ok(builder.finish(raw, btime, scan, context.graveyard))
 }
 
-impl Builder<'_> {
+/// Builds an inode from entries that a repair has saved, each with its number as [`Spot::Page`] and 64 times that as
+/// its address. Those that contradict the format are passed over and told to `refused`.
+pub(crate) fn load_saved<'e>(
+    source: LogSource,
+    raw: &RawInode,
+    pm_blocks: u64,
+    context: &LoadContext<'_>,
+    entries: impl Iterator<Item = Entry<'e>>,
+    mut refused: impl FnMut(&Entry<'_>, Error),
+) -> Result<Loaded> {
+    let (mut builder, btime) = Builder::new(&source, raw, context.hash_seed, pm_blocks)?;
+    let mut scan = Scan { next_sequence: crate::format::FIRST_SEQUENCE, ..Scan::default() };
+    for entry in entries {
+        scan.next_sequence = scan.next_sequence.max(entry.header.sequence.saturating_add(1));
+        if let Err(error) = builder.apply(&entry) {
+            refused(&entry, error);
+        }
+    }
+    builder.check_target()?;
+    Ok(builder.finish(raw, btime, scan, context.graveyard))
+}
+
+impl<'a> Builder<'a> {
+    fn new(
+        source: &'a LogSource,
+        raw: &RawInode,
+        hash_seed: u64,
+        pm_blocks: u64,
+    ) -> Result<(Builder<'a>, Timestamp)> {
+        let damaged = |what: &str| Error::corrupt(format!("inode {}: {what}", source.number));
+        let kind = FileKind::from_u8(raw.kind).ok_or_else(|| damaged("kind"))?;
+        let btime = Timestamp::unpack(raw.btime).ok_or_else(|| damaged("time of creation"))?;
+        if raw.mode & !0o7777 != 0 {
+            return Err(damaged("mode"));
+        }
+        let builder = Builder {
+            number: source.number,
+            hash_seed,
+            kind,
+            attributes: Attributes::first(raw, btime),
+            size: 0,
+            blocks: 0,
+            map: BlockMap::default(),
+            names: Names::default(),
+            symlink: None,
+            xattrs: Mutex::new(None),
+            log: Log::default(),
+            pm_blocks,
+            source,
+        };
+        Ok((builder, btime))
+    }
+
     fn apply(&mut self, entry: &Entry<'_>) -> Result<()> {
         let owner = self.owner_of(entry);
         match entry.header.kind {
@@ -134,6 +166,18 @@ impl Builder<'_> {
             _ => {} // a transaction, or an unknown kind that may be skipped
         }
         Ok(())
+    }
+
+    /// A symbolic link leads somewhere: its target is in an entry or in its first block.
+    fn check_target(&self) -> Result<()> {
+        let in_block = || {
+            let is_written = self.map.find(0, 1).0.is_some_and(|raw| raw & place::UNWRITTEN == 0);
+            is_written && (1..BLOCK_SIZE).contains(&self.size)
+        };
+        if self.kind != FileKind::Symlink || self.symlink.is_some() || in_block() {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!("inode {}: a symbolic link without a target", self.number)))
     }
 
     /// Counts the entry in the log and says who owns what it gives.
@@ -201,7 +245,10 @@ impl Builder<'_> {
         let dentry: DentryEntry = entry.get()?;
         let end = DENTRY_NAME_OFFSET + usize::from(dentry.name_len);
         let name = entry.bytes.get(DENTRY_NAME_OFFSET..end).filter(|name| !name.is_empty());
-        let name = name.ok_or_else(|| self.damaged(entry, "name"))?;
+        let is_name = |name: &&[u8]| {
+            !matches!(name, [b'.'] | [b'.', b'.']) && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
+        };
+        let name = name.filter(is_name).ok_or_else(|| self.damaged(entry, "name"))?;
         let kind = FileKind::from_u8(dentry.kind).ok_or_else(|| self.damaged(entry, "kind of a name"))?;
         if self.kind != FileKind::Directory || dentry.inode == 0 || dentry.inode > u64::from(u32::MAX) {
             return Err(self.damaged(entry, "name"));

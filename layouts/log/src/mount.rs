@@ -10,12 +10,14 @@ use nacre_media::Pm;
 use parking_lot::{Mutex, RwLock};
 
 use crate::alloc::Allocator;
+use crate::badblocks;
 use crate::checkpoint;
 use crate::format::{CHUNK_INODES, ROOT_INODE, state};
 use crate::fs::{Shared, Transactions};
 use crate::inode::{Graveyard, Inode, Node};
 use crate::recover::{RecoveryReport, Walk, refuse};
 use crate::scan::Ending;
+use crate::scrub::Scrubber;
 use crate::superblock::{Summary, Superblock};
 use crate::table::InodeTable;
 
@@ -45,10 +47,11 @@ pub struct LogFs<P: Pm> {
     pub(crate) root: Option<Node>,
     recovery: RecoveryReport,
     thread: Option<JoinHandle<()>>,
+    pub(crate) scrubber: Mutex<Scrubber>,
     summary: Summary,
 }
 
-impl<P: Pm> LogFs<P> {
+impl<P: Pm + 'static> LogFs<P> {
     /// Mounts the file system on `pm`.
     pub fn mount(pm: Arc<P>, options: &MountOptions) -> Result<LogFs<P>> {
         let found = Superblock::read(&*pm)?;
@@ -64,6 +67,9 @@ impl<P: Pm> LogFs<P> {
         let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
         let max_chunks = device_blocks.div_ceil(CHUNK_INODES);
         let inodes = InodeTable::new(superblock.chunk_table()?, superblock.seed(), max_chunks, lanes);
+        for block in badblocks::read(&*pm, &superblock)?.blocks {
+            alloc.withdraw(block);
+        }
         let recovery = bring_up(&*pm, &mut superblock, &alloc, &inodes, options)?;
         inodes.offer_free();
 
@@ -101,9 +107,11 @@ impl<P: Pm> LogFs<P> {
         let root = shared.hold(ROOT_INODE).map_err(|error| error.object("root directory"))?;
         root.inode.directory().map_err(|_| Error::corrupt("root directory"))?;
         let thread = if shared.background { Some(start_background(&shared)?) } else { None };
-        Ok(LogFs { shared, root: Some(root), recovery, thread, summary })
+        Ok(LogFs { shared, root: Some(root), recovery, thread, scrubber: Mutex::default(), summary })
     }
+}
 
+impl<P: Pm> LogFs<P> {
     /// What recovery found when this was mounted.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
@@ -156,6 +164,12 @@ impl<P: Pm> LogFs<P> {
         }
         fs.pm.fence(flushed);
         let mut superblock = fs.superblock.lock();
+        if fs.alloc.contradicts_itself() {
+            // The next mount counts what is free from the logs, and sees what belongs to whom.
+            superblock.raw.errors = superblock.raw.errors.saturating_add(1);
+            superblock.write(&*fs.pm)?;
+            return Err(Error::corrupt("a block that was free was freed again").advice("run fsck"));
+        }
         let checkpoint = checkpoint::write(fs, superblock.raw.mount_epoch)?;
         superblock.raw.state = state::CLEAN;
         superblock.raw.checkpoint = checkpoint.map_or(0, |block| block.0);
@@ -164,6 +178,7 @@ impl<P: Pm> LogFs<P> {
     }
 
     fn stop_background(&mut self) {
+        self.scrubber.lock().stop();
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.graveyard.nudge();
         if let Some(thread) = self.thread.take() {
@@ -204,8 +219,7 @@ fn bring_up<P: Pm>(
             .advice("it has to write: mount it writable once"));
     }
     let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
-    let seeds = (superblock.seed(), raw.hash_seed);
-    let walk = Walk::new(pm, seeds, inodes, &chunks, raw.settled_transactions, ending);
+    let walk = Walk::new(pm, inodes, &chunks, superblock, ending);
     walk.run();
     let report = walk.report(started);
     if report.damage_count > 0 && !options.read_only {
@@ -229,7 +243,7 @@ fn default_lanes() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn start_background<P: Pm>(shared: &Arc<Shared<P>>) -> Result<JoinHandle<()>> {
+fn start_background<P: Pm + 'static>(shared: &Arc<Shared<P>>) -> Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     std::thread::Builder::new()
         .name("nacre-free".to_owned())

@@ -396,7 +396,15 @@ impl<P: Pm> Shared<P> {
             let mut attr = node.inode.attr.lock();
             attr.ctime = now;
             node.inode.atime_due.store(true, Ordering::Relaxed); // also for whoever still holds the file
-            node.inode.links.fetch_sub(1, Ordering::AcqRel) - 1
+            let fewer = |links: u32| links.checked_sub(1);
+            match node.inode.links.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer) {
+                Ok(links) => links - 1,
+                Err(none) => {
+                    // It has more names than it said when it was loaded.
+                    self.alloc.note_contradiction();
+                    none
+                }
+            }
         };
         if left == 0 {
             self.unlinked(node);

@@ -21,6 +21,7 @@ use crate::fs::write_cached_fields;
 use crate::inode::{Body, Graveyard};
 use crate::load::{Child, LoadContext, Loaded, load_inode};
 use crate::scan::{Ending, LogSource, PendingTransaction, read_inode, scan_log};
+use crate::superblock::Superblock;
 use crate::table::InodeTable;
 
 /// Files that one task of the walk reads.
@@ -80,12 +81,14 @@ pub(crate) struct Walk<'a, P> {
 impl<'a, P: Pm> Walk<'a, P> {
     pub(crate) fn new(
         pm: &'a P,
-        seeds: (u32, u64),
         inodes: &'a InodeTable,
         chunks: &(u64, Vec<Run>),
-        settled: u64,
+        superblock: &Superblock,
         ending: Ending,
     ) -> Walk<'a, P> {
+        let (seeds, first_data_block) =
+            ((superblock.seed(), superblock.raw.hash_seed), superblock.first_data_block());
+        let settled = superblock.raw.settled_transactions;
         let blocks = pm.len() / BLOCK_SIZE;
         let count = (chunks.0 * CHUNK_INODES) as usize;
         let walk = Walk {
@@ -109,6 +112,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             damage_count: AtomicU64::new(0),
             graveyard: Arc::default(),
         };
+        walk.mark(Run { start: Block(0), len: first_data_block.min(blocks) }, "superblocks and regions");
         for &run in &chunks.1 {
             walk.mark(run, "a chunk of inodes");
         }
@@ -200,6 +204,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             return false;
         }
         let mut found = false;
+        // In a log that is damaged later on, what comes before counts.
         let scanned = scan_log(self.pm, source, &raw, self.ending, false, &mut |entry| {
             if entry.header.kind == kind::TRANSACTION {
                 let other: TransactionEntry = entry.get()?;
@@ -207,7 +212,12 @@ impl<'a, P: Pm> Walk<'a, P> {
             }
             Ok(())
         });
-        scanned.is_ok() && found
+        found || (scanned.is_err() && self.holds_transaction(source, &raw, transaction.number))
+    }
+
+    /// Looks into a damaged log for the entry of a transaction.
+    fn holds_transaction(&self, source: LogSource, raw: &RawInode, number: u64) -> bool {
+        crate::mend::holds_transaction(self.pm, source, raw, number)
     }
 
     /// Reads an inode that is no directory.
@@ -261,6 +271,9 @@ impl<'a, P: Pm> Walk<'a, P> {
             }
             std::ops::ControlFlow::Continue(())
         });
+        for (_, error) in crate::xattr::damaged_values(self.pm, inode) {
+            self.note_damage(&error);
+        }
         if !loaded.scan.torn.is_empty() {
             self.torn.fetch_add(1, Ordering::Relaxed);
             self.erase.lock().extend_from_slice(&loaded.scan.torn);
@@ -325,7 +338,8 @@ impl<'a, P: Pm> Walk<'a, P> {
             flushed = flushed.and(self.pm.zero(address, len)?);
         }
         for (number, count, _) in self.wrong_links() {
-            let (_, source) = self.inode(number)?;
+            // One that cannot be read is damage, which the report names.
+            let Ok((_, source)) = self.inode(number) else { continue };
             flushed = flushed.and(write_cached_fields(self.pm, source.address, source.seed, count, 0)?);
         }
         for &(number, parent) in self.parents.lock().iter() {

@@ -309,7 +309,8 @@ impl<P: Pm> Shared<P> {
     /// True when `dir` is the directory `number` or below it.
     fn is_within(&self, dir: &Arc<Inode>, number: u64) -> Result<bool> {
         let mut at = Arc::clone(dir);
-        loop {
+        // No way up is longer than there are inodes, unless parents on media form a circle.
+        for _ in 0..=self.inodes.in_use() {
             if at.number == number {
                 return Ok(true);
             }
@@ -322,6 +323,7 @@ impl<P: Pm> Shared<P> {
             let parent = at.directory()?.parent.load(Ordering::Relaxed);
             at = Arc::clone(&self.hold(parent)?.inode);
         }
+        Err(Error::corrupt(format!("the parents of directory {} form a circle", at.number)))
     }
 
     fn after_rename(

@@ -265,6 +265,10 @@ impl<P: Pm> Scanner<'_, P> {
         let (header, _) = EntryHeader::read_from_prefix(bytes)
             .map_err(|_| self.damaged(address, "an entry that cannot be read"))?;
         check_known(&header).map_err(|what| self.damaged(address, what))?;
+        // Parts of one write may share a number; a name is found by its number when it is removed.
+        if header.sequence + 1 < self.scan.next_sequence && self.scan.torn.is_empty() {
+            return Err(self.damaged(address, "an entry that is older than the one before it"));
+        }
         self.scan.next_sequence = self.scan.next_sequence.max(header.sequence + 1);
         // Garbage collection leaves gaps: what follows with another number shows that the batch was complete.
         let continues = self.batch.last().is_some_and(|held| held.header.sequence + 1 == header.sequence);
@@ -351,17 +355,22 @@ impl<P: Pm> Scanner<'_, P> {
     }
 }
 
+/// Sequence numbers are smaller: as cookies they must fit the kernel's signed offsets.
+pub(crate) const MAX_SEQUENCE: u64 = 1 << 62;
+
 /// The header of the valid entry at the start of `bytes`, or nothing.
 pub(crate) fn parse_entry(bytes: &[u8], seed: u32) -> Option<EntryHeader> {
     let (header, _) = EntryHeader::read_from_prefix(bytes).ok()?;
     let count = usize::from(header.lines);
-    if header.kind == 0 || count == 0 || count > MAX_ENTRY_LINES || count * LINE > bytes.len() {
+    // A log that counts to the end of all numbers cannot be continued.
+    let is_number = header.sequence < MAX_SEQUENCE;
+    if header.kind == 0 || !is_number || count == 0 || count > MAX_ENTRY_LINES || count * LINE > bytes.len() {
         return None;
     }
     (header.checksum == entry_checksum(&bytes[..count * LINE], seed)).then_some(header)
 }
 
-fn check_known(header: &EntryHeader) -> Result<(), &'static str> {
+pub(crate) fn check_known(header: &EntryHeader) -> Result<(), &'static str> {
     if header.reserved != 0 || header.flags & !flag::KNOWN != 0 {
         return Err("reserved bits of an entry that are not zero");
     }

@@ -51,7 +51,14 @@ pub(crate) struct Found {
     pub(crate) superblock: Superblock,
     /// Which copies were valid.
     pub(crate) valid: [bool; 2],
+    /// A copy that is not valid is one that a crash interrupted the writing of: it differs from the other in nothing
+    /// but fields that each writing changes.
+    pub(crate) interrupted: bool,
 }
+
+/// The words of a superblock that change from one writing to the next: checksum, update, mount epoch, state and errors,
+/// last error, settled transactions, checkpoint, lanes.
+const CHANGING_WORDS: [usize; 8] = [1, 22, 23, 24, 25, 26, 27, 28];
 
 impl Superblock {
     /// Reads both copies and takes the newer valid one.
@@ -68,7 +75,24 @@ impl Superblock {
         let superblock = newest.unwrap_or_else(|| Err(Error::new(Kind::Corrupt)))?;
         superblock.check_features()?;
         superblock.check_geometry(pm.len())?;
-        Ok(Found { superblock, valid })
+        let interrupted = match valid {
+            [true, true] => false,
+            [first, _] => {
+                let offset = if first { SUPERBLOCK_COPY_OFFSET } else { SUPERBLOCK_OFFSET };
+                superblock.is_interrupted_writing(pm, offset)
+            }
+        };
+        Ok(Found { superblock, valid, interrupted })
+    }
+
+    /// The copy at `offset`, which is not valid, was being written when a crash came.
+    fn is_interrupted_writing(&self, pm: &impl Pm, offset: u64) -> bool {
+        let mut torn = RawSuperblock::new_zeroed();
+        if pm.read(offset, torn.as_mut_bytes()).is_err() {
+            return false;
+        }
+        let words = torn.as_bytes().chunks_exact(8).zip(self.raw.as_bytes().chunks_exact(8));
+        words.enumerate().all(|(index, (torn, whole))| torn == whole || CHANGING_WORDS.contains(&index))
     }
 
     /// Writes the second copy, then the first, each durable before the next step.
@@ -119,7 +143,7 @@ impl Superblock {
         }
     }
 
-    fn region(&self, kind: u32) -> Result<Region> {
+    pub(crate) fn region(&self, kind: u32) -> Result<Region> {
         let regions = &self.raw.regions[..self.raw.region_count as usize];
         regions
             .iter()

@@ -332,7 +332,12 @@ impl InodeTable {
 }
 
 /// The blocks of a scattered chunk.
-fn read_list(pm: &impl Pm, list: Block, seed: u32, index: u64) -> Result<[Block; CHUNK_BLOCKS as usize]> {
+pub(crate) fn read_list(
+    pm: &impl Pm,
+    list: Block,
+    seed: u32,
+    index: u64,
+) -> Result<[Block; CHUNK_BLOCKS as usize]> {
     let mut words = [0u64; CHUNK_BLOCKS as usize];
     pm.read(list.offset(), words.as_mut_bytes())?;
     let mut blocks = [Block(0); CHUNK_BLOCKS as usize];

@@ -108,6 +108,31 @@ pub(crate) fn from_entry(entry: &XattrEntry, bytes: &[u8], owner: Owner, address
     })
 }
 
+/// Reads a value that has blocks of its own, and validates it.
+fn read_blocks(pm: &impl Pm, inode: u64, xattr: &Xattr, run: Run) -> Result<Vec<u8>> {
+    let mut value = vec![0; xattr.value_len as usize];
+    pm.read(run.start.offset(), &mut value)?;
+    if crc32c::crc32c(&value) != xattr.checksum {
+        let name = String::from_utf8_lossy(&xattr.name).into_owned();
+        return Err(Error::corrupt(format!("inode {inode}: value of attribute {name}")));
+    }
+    Ok(value)
+}
+
+/// The attributes whose values have blocks of their own and cannot be read or do not validate, and why.
+pub(crate) fn damaged_values(pm: &impl Pm, inode: &Inode) -> Vec<(Box<[u8]>, Error)> {
+    let mut damaged = Vec::new();
+    for_each(&inode.xattrs, |xattr| {
+        if let Some(run) = xattr.run
+            && let Err(error) = read_blocks(pm, inode.number, xattr, run)
+        {
+            damaged.push((xattr.name.clone(), error));
+        }
+        ControlFlow::Continue(())
+    });
+    damaged
+}
+
 /// Adds the entry for setting an attribute to a batch; a value that does not fit goes to blocks, which join `pending`,
 /// the stores that must be durable before the commit.
 pub(crate) fn push_set<P: Pm>(
@@ -170,20 +195,12 @@ impl<P: Pm> Shared<P> {
     }
 
     fn read_value(&self, inode: &Inode, xattr: &Xattr) -> Result<Vec<u8>> {
-        let mut value = vec![0; xattr.value_len as usize];
-        match xattr.run {
-            None => {
-                let offset = xattr.address + (XATTR_BYTES_OFFSET + xattr.name.len()) as u64;
-                self.pm.read(offset, &mut value)?;
-            }
-            Some(run) => {
-                self.pm.read(run.start.offset(), &mut value)?;
-                if crc32c::crc32c(&value) != xattr.checksum {
-                    let name = String::from_utf8_lossy(&xattr.name).into_owned();
-                    return Err(Error::corrupt(format!("inode {}: value of attribute {name}", inode.number)));
-                }
-            }
+        if let Some(run) = xattr.run {
+            return read_blocks(&*self.pm, inode.number, xattr, run);
         }
+        let mut value = vec![0; xattr.value_len as usize];
+        let offset = xattr.address + (XATTR_BYTES_OFFSET + xattr.name.len()) as u64;
+        self.pm.read(offset, &mut value)?;
         Ok(value)
     }
 

@@ -288,6 +288,19 @@ impl RealPm {
         }
     }
 
+    /// Emulated media errors.
+    #[inline]
+    fn check_poison(&self, offset: u64, len: u64) -> Result<()> {
+        match self.emulator.as_deref().and_then(|emulator| emulator.emulation().poisoned(offset, len)) {
+            None => Ok(()),
+            Some(at) => Err(Error::new(Kind::Media).object(format!(
+                "{}: bytes {offset} to {}, at {at}",
+                self.name(),
+                offset + len
+            ))),
+        }
+    }
+
     /// The time at which an access begins, when somebody wants to know.
     #[inline]
     fn start(&self) -> u64 {
@@ -314,6 +327,7 @@ impl Pm for RealPm {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let from = self.readable(offset, buf.len())?;
         let start = self.start();
+        self.check_poison(offset, buf.len() as u64)?;
         // SAFETY: the source lies in the mapping; the destination is a slice of that length.
         let outcome = unsafe { (self.routines.read)(buf.as_mut_ptr(), from, buf.len()) };
         self.check(outcome, offset, buf.len() as u64)?;
@@ -328,6 +342,7 @@ impl Pm for RealPm {
         check_aligned(offset)?;
         let from = self.readable(offset, 8)?;
         let start = self.start();
+        self.check_poison(offset, 8)?;
         // SAFETY: the aligned word lies in the mapping.
         let outcome = unsafe { asm::nacre_pm_load(from) };
         if let Some(emulator) = &self.emulator {

@@ -1,0 +1,128 @@
+//! `nacre scrub`: looks for damage on a mounted file system.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::{mounted, output, size};
+
+/// What a mount is asked, and told, about scrubbing.
+const QUESTION: &str = "system.nacre.scrub";
+
+/// What `nacre scrub` is told.
+#[derive(Debug, Args)]
+pub(crate) struct ScrubArgs {
+    #[command(subcommand)]
+    command: ScrubCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ScrubCommand {
+    /// Start to read everything in the background; returns at once
+    Start {
+        /// Read at most so many bytes in a second
+        #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+        rate: Option<u64>,
+        /// A file or directory on the mounted file system, or its device
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+    },
+    /// Show how far it is and what it found: the exit code is 1 when something is damaged
+    Status {
+        /// Print it as JSON, with exact bytes
+        #[arg(long)]
+        json: bool,
+        /// A file or directory on the mounted file system, or its device
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+    },
+}
+
+/// Starts a scrub, or tells of it. True when nothing is damaged.
+pub(crate) fn run(args: ScrubArgs) -> Result<bool, Failure> {
+    match args.command {
+        ScrubCommand::Start { rate, path } => start(&path, rate).map(|()| true),
+        ScrubCommand::Status { json, path } => {
+            let mut status = mounted::ask(&mount_of(&path)?, QUESTION)?;
+            let sound = status["findings"].as_array().is_none_or(Vec::is_empty);
+            if json {
+                status["path"] = json!(path.display().to_string());
+                output::json(status)?;
+            } else {
+                output::text_out(&describe(&path, &status))?;
+            }
+            Ok(sound)
+        }
+    }
+}
+
+/// The place in the tree of the mount that serves a path or a device.
+fn mount_of(path: &Path) -> Result<PathBuf, Failure> {
+    let mount = match mounted::serving(path)? {
+        Some(mount) => Some(mount),
+        None => mounted::of_device(path)?,
+    };
+    mount.map(|mount| mount.mountpoint).ok_or_else(|| {
+        Failure::new("scrub", path.display(), "it is not on a mounted nacre file system")
+            .advice("nacre fsck -c checks a device that is not mounted")
+    })
+}
+
+fn start(path: &Path, rate: Option<u64>) -> Result<(), Failure> {
+    let word = rate.map_or_else(|| "start".to_owned(), |rate| format!("start {rate}"));
+    let mountpoint = mount_of(path)?;
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&mountpoint, QUESTION, word.as_bytes(), flags).map_err(|error| {
+        let failed = Failure::new("scrub", mountpoint.display(), error);
+        match error {
+            rustix::io::Errno::BUSY => failed.advice("one is under way: nacre scrub status shows it"),
+            rustix::io::Errno::PERM => failed.advice("only root and who mounted it may start one"),
+            _ => failed,
+        }
+    })
+}
+
+fn describe(path: &Path, status: &Value) -> String {
+    let number = |name: &str| status[name].as_u64().unwrap_or(0);
+    let path = path.display();
+    let findings = status["findings"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut text = String::new();
+    for finding in findings {
+        text += &format!("{path}: {}\n", finding.as_str().unwrap_or_default());
+    }
+    let state = status["state"].as_str().unwrap_or("unknown");
+    if state == "never" {
+        return format!("{path}: not scrubbed since it was mounted\n");
+    }
+    text += &format!(
+        "{path}: {state}; {} of {} read, {} inodes; {} findings, {} repaired; {} bad blocks\n",
+        size::print(number("bytes")),
+        size::print(number("total")),
+        number("inodes"),
+        findings.len(),
+        number("repaired"),
+        number("bad_blocks"),
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::describe;
+
+    #[test]
+    fn people_see_what_is_damaged() {
+        let status = json!({ "state": "finished", "bytes": 4096, "total": 4096, "inodes": 3, "repaired": 0,
+            "bad_blocks": 1, "findings": ["/a (inode 7): a media error in bytes 0 to 64"] });
+        let text = describe(Path::new("/mnt"), &status);
+        assert!(text.starts_with("/mnt: /a (inode 7): a media error in bytes 0 to 64\n"), "{text}");
+        assert!(text.contains("finished; 4 KiB of 4 KiB read, 3 inodes; 1 findings"), "{text}");
+        assert!(describe(Path::new("/mnt"), &json!({ "state": "never" })).contains("not scrubbed"));
+    }
+}

@@ -1,0 +1,242 @@
+//! What a device, the kernel or a second owner can do to a mount: each is a clear error of what it touches, and the
+//! rest goes on.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::harness::{self, Ground, nacre, run, succeed, text};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const BLOCK: u64 = 4096;
+
+/// Where the first block of a file is on the device.
+fn first_byte(ground: &Ground, name: &str) -> u64 {
+    let stat = succeed(nacre().args(["stat", "--json"]).arg(ground.dir().join(name)), LIMIT);
+    let stat: serde_json::Value = serde_json::from_str(&stat).expect("JSON");
+    stat["extents"][0]["block"].as_u64().expect("a block") * BLOCK
+}
+
+/// Waits for a scrub to end; gives the exit code and the words of its status.
+fn scrubbed(ground: &Ground) -> (i32, String) {
+    succeed(nacre().args(["scrub", "start", "--rate", "1G"]).arg(ground.dir()), LIMIT);
+    let end = Instant::now() + LIMIT;
+    loop {
+        let output = run(nacre().args(["scrub", "status"]).arg(ground.dir()), LIMIT).expect("scrub status");
+        if !text(&output).contains("running;") {
+            return (output.status.code().expect("an exit code"), text(&output));
+        }
+        assert!(Instant::now() < end, "{}", text(&output));
+    }
+}
+
+#[test]
+fn a_media_error_is_told_of_by_read_scrub_and_fsck() {
+    if !harness::can_mount("media errors on a mount") {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", None);
+    let (bad, good) = (ground.dir().join("bad"), ground.dir().join("good"));
+    for path in [&bad, &good] {
+        fs::write(path, vec![7; 8 * BLOCK as usize]).expect("a file");
+    }
+    let output = run(nacre().args(["scrub", "status"]).arg(ground.dir()), LIMIT).expect("scrub status");
+    assert!(output.status.success() && text(&output).contains("not scrubbed"), "{}", text(&output));
+    assert_eq!(scrubbed(&ground).0, 0, "nothing is damaged");
+    let at = first_byte(&ground, "bad") + 3 * BLOCK + 64;
+    ground.unmount();
+
+    ground.set_options(Some(&format!("emulate=poison={at}+64")));
+    ground.mount();
+    let mut file = fs::File::open(&bad).expect("open");
+    let mut block = [0; BLOCK as usize];
+    for index in 0..8 {
+        file.seek(SeekFrom::Start(index * BLOCK)).expect("seek");
+        match file.read_exact(&mut block) {
+            Ok(()) => assert!(index != 3 && block == [7; BLOCK as usize], "block {index}"),
+            Err(error) => assert_eq!((index, error.raw_os_error()), (3, Some(libc::EIO)), "{error}"),
+        }
+    }
+    drop(file);
+    assert_eq!(fs::read(&good).expect("another file"), vec![7; 8 * BLOCK as usize]);
+    fs::write(ground.dir().join("new"), "new").expect("the mount lives");
+    let (code, words) = scrubbed(&ground);
+    assert!(code == 1 && words.contains("/bad (inode"), "{words}");
+    assert!(words.contains(&format!("bytes {} to {}", 3 * BLOCK + 64, 3 * BLOCK + 128)), "{words}");
+    assert!(words.contains("1 bad blocks"), "{words}");
+    ground.unmount();
+
+    let fsck = |arguments: &[&str]| {
+        let poison = format!("poison={at}+64");
+        let command = &mut nacre();
+        let output =
+            run(command.arg("fsck").args(arguments).args(["--emulate", &poison]).arg(ground.image()), LIMIT)
+                .expect("fsck ends");
+        (output.status.code(), text(&output))
+    };
+    let (code, words) = fsck(&["-n", "-c"]);
+    assert!(code == Some(0) && words.contains("/bad (inode"), "scrub has recorded the block: {words}");
+    let (code, words) = fsck(&["-n"]);
+    assert!(code == Some(0) && !words.contains("/bad"), "only -c reads data: {words}");
+}
+
+#[test]
+fn a_device_that_is_cut_short_costs_what_was_there() {
+    if !harness::can_mount("a truncated device") {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", None);
+    let path = ground.dir().join("file");
+    fs::write(&path, vec![9; 40 << 20]).expect("a file");
+    ground.remount();
+    let device = OpenOptions::new().write(true).open(ground.image()).expect("the image");
+    device.set_len(24 << 20).expect("truncate");
+    let mut file = fs::File::open(&path).expect("the name is in the part that is left");
+    let mut block = [0; BLOCK as usize];
+    file.read_exact(&mut block).expect("the first block is there");
+    let error = fs::read(&path).expect_err("the last one is not");
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert!(rustix::fs::statfs(ground.dir()).is_ok(), "the mount lives");
+    drop(file);
+    // Its unmount may fail: what it writes may have been in the part that is gone.
+    ground.kill();
+    for arguments in [&["fsck", "-n"][..], &["fsck", "-y"], &["info"]] {
+        let output = run(nacre().args(arguments).arg(ground.image()), LIMIT).expect("it ends");
+        let words = text(&output);
+        assert!(!output.status.success() && words.contains("was truncated"), "{arguments:?}: {words}");
+    }
+    let again = ground.beside().join("again");
+    fs::create_dir(&again).expect("a directory");
+    let output = run(nacre().arg("mount").arg(ground.image()).arg(&again), LIMIT).expect("mount ends");
+    assert!(!output.status.success() && text(&output).contains("was truncated"), "{}", text(&output));
+}
+
+/// A tmpfs to put devices on.
+struct Tmpfs(tempfile::TempDir);
+
+impl Tmpfs {
+    fn new(size: &str) -> Tmpfs {
+        let dir = harness::scratch();
+        let data = std::ffi::CString::new(format!("size={size}")).expect("no NUL");
+        rustix::mount::mount("tmpfs", dir.path(), "tmpfs", MountFlags::empty(), data.as_c_str())
+            .expect("tmpfs");
+        Tmpfs(dir)
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_read_only_device_is_mounted_only_to_read() {
+    if !harness::can_mount("a read-only device") {
+        return;
+    }
+    let place = Tmpfs::new("32M");
+    let (device, dir) = (place.0.path().join("pm"), harness::scratch());
+    succeed(nacre().args(["mkfs", "--size", "16M"]).arg(&device), LIMIT);
+    // The first mount counts what is free.
+    let mount = |options: &[&str]| {
+        run(nacre().arg("mount").args(options).arg(&device).arg(dir.path()), LIMIT).unwrap()
+    };
+    let umount = || succeed(nacre().arg("umount").arg(dir.path()), LIMIT);
+    assert!(mount(&[]).status.success());
+    umount();
+    rustix::mount::mount_remount(place.0.path(), MountFlags::RDONLY, c"").expect("remount read-only");
+    let output = mount(&[]);
+    let words = text(&output).to_lowercase();
+    assert!(!output.status.success() && words.contains("read-only"), "{words}");
+    assert!(mount(&["-o", "ro"]).status.success());
+    assert!(fs::write(dir.path().join("file"), "x").is_err());
+    umount();
+    let output = run(nacre().args(["fsck", "-y"]).arg(&device), LIMIT).unwrap();
+    assert!(
+        !output.status.success() && text(&output).to_lowercase().contains("read-only"),
+        "{}",
+        text(&output)
+    );
+    succeed(nacre().args(["fsck", "-n"]).arg(&device), LIMIT);
+}
+
+#[test]
+fn a_device_on_a_full_tmpfs_is_refused_when_it_is_made() {
+    if !harness::can_mount("a full tmpfs") {
+        return;
+    }
+    let place = Tmpfs::new("40M");
+    let device = place.0.path().join("pm");
+    let output = run(nacre().args(["mkfs", "--size", "64M"]).arg(&device), LIMIT).unwrap();
+    let words = text(&output).to_lowercase();
+    assert!(!output.status.success() && words.contains("space"), "{words}");
+    assert!(!device.exists(), "nothing is left behind");
+    // A sparse device, as a copy leaves it, gets its space before it is mounted or is refused.
+    let sparse = fs::File::create(&device).unwrap();
+    succeed(nacre().args(["mkfs", "--size", "16M"]).arg(place.0.path().join("small")), LIMIT);
+    fs::copy(place.0.path().join("small"), &device).unwrap();
+    fs::remove_file(place.0.path().join("small")).unwrap();
+    sparse.set_len(64 << 20).unwrap();
+    let dir = harness::scratch();
+    let output = run(nacre().arg("mount").arg(&device).arg(dir.path()), LIMIT).unwrap();
+    let words = text(&output).to_lowercase();
+    assert!(!output.status.success() && words.contains("space"), "{words}");
+}
+
+/// Somebody has the device.
+fn is_busy(ground: &Ground) -> bool {
+    let output = run(nacre().args(["fsck", "-n"]).arg(ground.image()), LIMIT).expect("fsck ends");
+    text(&output).contains("in use")
+}
+
+#[test]
+fn an_aborted_connection_loses_nothing_acknowledged() {
+    if !harness::can_mount("an aborted connection") {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", None);
+    let path = ground.dir().join("file");
+    fs::write(&path, "acknowledged").expect("a file");
+    fs::File::open(&path).and_then(|file| file.sync_all()).expect("sync");
+    // MNT_FORCE aborts the connection of a FUSE mount.
+    rustix::mount::unmount(ground.dir(), UnmountFlags::FORCE | UnmountFlags::DETACH).expect("abort");
+    let end = Instant::now() + LIMIT;
+    while is_busy(&ground) {
+        assert!(Instant::now() < end, "the server ends with its connection\n{}", ground.mount_log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    ground.forget();
+    ground.mount();
+    assert_eq!(fs::read_to_string(&path).expect("it is there"), "acknowledged");
+    ground.unmount();
+    ground.fsck();
+}
+
+#[test]
+fn a_second_owner_is_refused_by_every_command() {
+    if !harness::can_mount("two owners") {
+        return;
+    }
+    let ground = Ground::nacre("64M", None);
+    let other = ground.beside().join("other");
+    fs::create_dir(&other).expect("a directory");
+    let image = ground.image().display().to_string();
+    let dir = other.display().to_string();
+    for arguments in [
+        &["mount", &image, &dir][..],
+        &["fsck", "-n", &image],
+        &["fsck", "-y", &image],
+        &["mkfs", "-f", &image],
+    ] {
+        let output = run(nacre().args(arguments), LIMIT).expect("it ends");
+        assert!(
+            !output.status.success() && text(&output).contains("in use"),
+            "{arguments:?}: {}",
+            text(&output)
+        );
+    }
+    fs::write(ground.dir().join("file"), "still served").expect("the owner goes on");
+}

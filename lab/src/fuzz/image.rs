@@ -1,0 +1,106 @@
+//! A damaged image.
+//!
+//! The first byte chooses the image. What follows are edits of 14 bytes: structure (2), offset in it (2), what is
+//! done (1), whether its checksum is made right again (1), a value (8).
+
+use nacre_layout_log::anatomy::{Structure, reseal};
+use nacre_layout_log::check::check;
+use nacre_media::{Pm, SimPm};
+
+use super::Input;
+use super::ground::{change_all, grounds, memory, mount, read_all};
+
+/// Edits that one input may have.
+const MAX_EDITS: usize = 64;
+
+/// Damages an image, checks it, uses it as it is, repairs it, and uses it again.
+///
+/// Panics when a repaired file system is not sound, cannot be mounted, or cannot be read.
+pub fn damaged_image(data: &[u8]) {
+    let mut input = Input::new(data);
+    let ground = &grounds()[usize::from(input.byte() & 1)];
+    let edit = || {
+        let pm = memory(&ground.image);
+        apply(&pm, &ground.structures, input);
+        pm
+    };
+    use_damaged(&edit());
+    repair(&edit());
+}
+
+/// Whatever is on it, it is told as an error or it works.
+pub(super) fn use_damaged(pm: &std::sync::Arc<SimPm>) {
+    if let Ok(fs) = mount(pm) {
+        let (_, files) = read_all(&fs);
+        change_all(&fs, &files);
+        drop(files);
+        // It may find out only now that something contradicts itself.
+        let _ = fs.unmount();
+    }
+    let _ = check(&**pm, false);
+}
+
+/// What a repair calls sound is sound.
+pub(super) fn repair(pm: &std::sync::Arc<SimPm>) {
+    let Ok(told) = check(&**pm, false) else { return };
+    let report = check(&**pm, true).expect("what can be checked can be repaired, or said to be beyond it");
+    if !report.is_sound() {
+        assert!(!told.is_sound(), "a repair finds what a check does not: {report:?}");
+        return;
+    }
+    let again = check(&**pm, false).expect("it was checked a moment ago");
+    assert!(
+        again.problems.is_empty(),
+        "after a repair: {:?}\nwhich did: {:?}",
+        again.problems,
+        report.problems
+    );
+    let fs = mount(pm).expect("what is repaired can be mounted");
+    let (error, files) = read_all(&fs);
+    assert!(error.is_none(), "after a repair: {error:?}\nwhich did: {:?}", report.problems);
+    change_all(&fs, &files);
+    drop(files);
+    fs.unmount().expect("and unmounted");
+    let last = check(&**pm, false).expect("it was unmounted a moment ago");
+    assert!(
+        last.problems.is_empty(),
+        "after it was used: {:?}\nrepaired: {:?}",
+        last.problems,
+        report.problems
+    );
+}
+
+fn apply(pm: &SimPm, structures: &[Structure], mut input: Input<'_>) {
+    let mut touched = Vec::new();
+    for _ in 0..MAX_EDITS {
+        if input.is_empty() {
+            break;
+        }
+        let structure = structures[usize::from(input.short()) % structures.len()];
+        let within = u64::from(input.short()) % structure.len;
+        let (what, sealed, value) = (input.byte(), input.byte() & 1 == 0, input.word());
+        let width = [1u64, 2, 4, 8][usize::from(what & 3)].min(structure.len - within);
+        let mut bytes = [0; 8];
+        let bytes = &mut bytes[..width as usize];
+        if pm.read(structure.offset + within, bytes).is_err() {
+            continue;
+        }
+        let given = value.to_le_bytes();
+        for (byte, given) in bytes.iter_mut().zip(given) {
+            *byte = match what >> 2 & 3 {
+                0 => given,
+                1 => *byte ^ given,
+                2 => byte.wrapping_add(given),
+                _ => 0,
+            };
+        }
+        pm.poke(structure.offset + within, bytes);
+        if sealed {
+            touched.push(structure);
+        }
+    }
+    for structure in touched {
+        // A superblock that was changed beyond recognition cannot be sealed; then it is simply damaged.
+        let _ = reseal(pm, &structure);
+    }
+}

@@ -1,0 +1,48 @@
+//! The bodies of the fuzz targets: plain functions on bytes, so that the corpus is replayed by `cargo test` on stable.
+//!
+//! - [`image`]: an image whose structures are changed, with right checksums or without: it may be refused or repaired.
+//! - [`log`]: entries of any content, with right checksums, as the log of an inode.
+//! - [`settings`]: what people write on the command line.
+//!
+//! None may panic, hang, allocate without bound, or read outside; `fuzz/` drives them by coverage. What a target found
+//! once is a test in `lab/tests/fuzz.rs`, with its story.
+
+mod ground;
+pub mod image;
+pub mod log;
+pub mod settings;
+
+/// The bytes of an input, taken from the front; when they are used up there are only zeros.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Input<'d>(&'d [u8]);
+
+impl<'d> Input<'d> {
+    pub(crate) fn new(data: &'d [u8]) -> Input<'d> {
+        Input(data)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn take<const N: usize>(&mut self) -> [u8; N] {
+        let count = N.min(self.0.len());
+        let (front, rest) = self.0.split_at(count);
+        self.0 = rest;
+        let mut bytes = [0; N];
+        bytes[..count].copy_from_slice(front);
+        bytes
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        self.take::<1>()[0]
+    }
+
+    pub(crate) fn short(&mut self) -> u16 {
+        u16::from_le_bytes(self.take())
+    }
+
+    pub(crate) fn word(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+}

@@ -1,0 +1,182 @@
+//! Where the structures of an image are, and how a changed one is made to validate again: for fuzzing and for tests
+//! that damage images on purpose.
+
+use nacre_engine::{BLOCK_SIZE, Block, Result};
+use nacre_media::Pm;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::format::{
+    CHECKPOINT_MAGIC, CHUNK_INODES, CheckpointHeader, INLINE_LINES, INODE_CACHED_OFFSET, INODE_HEAD_OFFSET,
+    LINE, PAGE_LINES, PAGE_NEXT_OFFSET, RawInode, RawPageHeader, RawSuperblock, SUPERBLOCK_COPY_OFFSET,
+    SUPERBLOCK_OFFSET, entry_checksum, inode_seed, open_word, seal_word,
+};
+use crate::scan::{parse_entry, read_inode};
+use crate::superblock::Superblock;
+use crate::table::{InodeTable, chunk_seed};
+
+/// What kind of structure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A copy of the superblock.
+    Superblock,
+    /// A word of the chunk table.
+    ChunkWord,
+    /// The fixed part of an inode's header.
+    Inode,
+    /// The head of an inode's log.
+    Head,
+    /// The cached fields of an inode.
+    Cached,
+    /// The fixed part of a log page's header.
+    PageHeader,
+    /// The link of a log page.
+    Link,
+    /// An entry of a log.
+    Entry,
+    /// A block of the checkpoint.
+    Checkpoint,
+}
+
+/// One structure of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Structure {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its first byte.
+    pub offset: u64,
+    /// Its size in bytes.
+    pub len: u64,
+    /// The inode that it belongs to; 0 for none.
+    pub inode: u64,
+    /// The seed of its checksum.
+    seed: u32,
+}
+
+impl Structure {
+    /// An entry, anywhere, of the log that this structure belongs to.
+    #[must_use]
+    pub fn entry_at(&self, offset: u64, len: u64) -> Structure {
+        Structure { kind: Kind::Entry, offset, len, ..*self }
+    }
+}
+
+/// The structures of a sound image.
+pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
+    let superblock = Superblock::read(pm)?.superblock;
+    let seed = superblock.seed();
+    let table = superblock.chunk_table()?;
+    let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
+    let inodes = InodeTable::new(table, seed, max_chunks, 1);
+    let (chunks, _) = inodes.load_chunks(pm)?;
+    let mut found = Vec::new();
+    let mut add = |kind, offset, len, inode, seed| found.push(Structure { kind, offset, len, inode, seed });
+    for offset in [SUPERBLOCK_OFFSET, SUPERBLOCK_COPY_OFFSET] {
+        add(Kind::Superblock, offset, BLOCK_SIZE, 0, 0);
+    }
+    for chunk in 0..chunks {
+        let offset = Block(table.start).offset() + chunk * 8;
+        add(Kind::ChunkWord, offset, 8, 0, chunk_seed(seed, chunk));
+    }
+    for number in 1..chunks * CHUNK_INODES {
+        let address = inodes.address(number)?;
+        let raw = read_inode(pm, address)?;
+        let seed = inode_seed(seed, number, raw.generation);
+        if !raw.is_valid(seed) {
+            continue;
+        }
+        add(Kind::Inode, address, 40, number, seed);
+        add(Kind::Head, address + INODE_HEAD_OFFSET, 8, number, seed);
+        add(Kind::Cached, address + INODE_CACHED_OFFSET, 16, number, seed);
+        if raw.head == 0 {
+            let lines = raw.lines.as_flattened();
+            entries(lines, INLINE_LINES, seed, |line, len| {
+                add(Kind::Entry, address + ((1 + line) * LINE) as u64, len, number, seed);
+            });
+        }
+        let mut next = open_word(raw.head, seed, &String::new).ok().flatten();
+        while let Some(block) = next {
+            let offset = Block(block).offset();
+            let mut bytes = [0u8; BLOCK_SIZE as usize];
+            if pm.read(offset, &mut bytes).is_err() {
+                break;
+            }
+            add(Kind::PageHeader, offset, PAGE_NEXT_OFFSET, number, seed);
+            add(Kind::Link, offset + PAGE_NEXT_OFFSET, 8, number, seed);
+            entries(&bytes[LINE..], PAGE_LINES, seed, |line, len| {
+                add(Kind::Entry, offset + ((1 + line) * LINE) as u64, len, number, seed);
+            });
+            let word = RawPageHeader::read_from_prefix(&bytes).map_or(0, |(header, _)| header.next);
+            next = open_word(word, seed, &String::new).ok().flatten();
+        }
+    }
+    let mut block = if superblock.is_clean() { superblock.raw.checkpoint } else { 0 };
+    while block != 0 {
+        add(Kind::Checkpoint, Block(block).offset(), BLOCK_SIZE, 0, seed);
+        let mut header = CheckpointHeader::new_zeroed();
+        pm.read(Block(block).offset(), header.as_mut_bytes())?;
+        block = if header.magic == CHECKPOINT_MAGIC { header.next } else { 0 };
+    }
+    Ok(found)
+}
+
+fn entries(lines: &[u8], count: usize, seed: u32, mut add: impl FnMut(usize, u64)) {
+    let mut line = 0;
+    while line < count {
+        match parse_entry(&lines[line * LINE..], seed) {
+            Some(header) => {
+                add(line, u64::from(header.lines) * LINE as u64);
+                line += usize::from(header.lines);
+            }
+            None => line += 1,
+        }
+    }
+}
+
+/// Makes a structure whose contents were changed validate again.
+pub fn reseal<P: Pm>(pm: &P, structure: &Structure) -> Result<()> {
+    let Structure { kind, offset, len, inode, seed } = *structure;
+    let mut bytes = vec![0; len as usize];
+    pm.read(offset, &mut bytes)?;
+    match kind {
+        Kind::Superblock => {
+            if let Ok(raw) = RawSuperblock::mut_from_bytes(&mut bytes) {
+                raw.checksum = raw.compute_checksum();
+            }
+        }
+        Kind::ChunkWord | Kind::Head | Kind::Link => {
+            let value = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default()) & ((1 << 48) - 1);
+            let word = if value == 0 { 0 } else { seal_word(value, seed) };
+            bytes = word.to_le_bytes().to_vec();
+        }
+        Kind::Inode => {
+            // The generation, which may have been changed, is a part of the seed.
+            let mut raw = RawInode::new_zeroed();
+            raw.as_mut_bytes()[..40].copy_from_slice(&bytes);
+            let superblock = Superblock::read(pm)?.superblock;
+            let checksum = raw.compute_checksum(inode_seed(superblock.seed(), inode, raw.generation));
+            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        }
+        Kind::Cached => {
+            let links = u32::from_le_bytes(bytes[..4].try_into().unwrap_or_default());
+            let parent = u64::from_le_bytes(bytes[8..].try_into().unwrap_or_default());
+            let checksum = RawInode::compute_cached_checksum(links, parent, seed);
+            bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+        }
+        Kind::PageHeader => {
+            let checksum = crc32c::crc32c_append(seed, &bytes[4..48]);
+            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        }
+        Kind::Entry => {
+            bytes[6] = (len / LINE as u64) as u8;
+            let checksum = entry_checksum(&bytes, seed);
+            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        }
+        Kind::Checkpoint => {
+            let checksum = crc32c::crc32c_append(seed, &bytes[4..]);
+            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        }
+    }
+    let copied = pm.copy(offset, &bytes)?;
+    pm.fence(copied);
+    Ok(())
+}

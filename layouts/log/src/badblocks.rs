@@ -1,0 +1,74 @@
+//! The list of bad blocks: blocks with a media error, never to be allocated again.
+//!
+//! A region of checked words, each the number of a block, in no order; 0 is a free place. A block is added by one
+//! atomic store and never taken out.
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_media::{Durable, Pm};
+
+use crate::format::{Region, open_word, region, seal_word};
+use crate::superblock::Superblock;
+
+/// What the region holds.
+#[derive(Debug, Default)]
+pub(crate) struct BadBlocks {
+    pub(crate) blocks: Vec<Block>,
+    /// Words that do not validate, by index; they are passed over.
+    pub(crate) damaged: Vec<u64>,
+}
+
+fn seed(superblock: &Superblock) -> u32 {
+    crc32c::crc32c_append(superblock.seed(), b"bad blocks")
+}
+
+fn words(superblock: &Superblock) -> Result<(Region, u64)> {
+    let region = superblock.region(region::BAD_BLOCKS)?;
+    Ok((region, region.blocks * BLOCK_SIZE / 8))
+}
+
+/// Reads the list. A word that does not validate, or cannot be read, costs no more than what it said.
+pub(crate) fn read(pm: &impl Pm, superblock: &Superblock) -> Result<BadBlocks> {
+    let (region, count) = words(superblock)?;
+    let mut bad = BadBlocks::default();
+    for index in 0..count {
+        let word = pm.load_u64(Block(region.start).offset() + index * 8);
+        match word.and_then(|word| open_word(word, seed(superblock), &String::new)) {
+            Ok(None) => {}
+            Ok(Some(block)) if block < superblock.raw.device_blocks => bad.blocks.push(Block(block)),
+            Ok(Some(_)) | Err(_) => bad.damaged.push(index),
+        }
+    }
+    bad.blocks.sort_unstable();
+    bad.blocks.dedup();
+    Ok(bad)
+}
+
+/// Adds a block, durable when it returns. The caller sees to it that it is not in the list.
+pub(crate) fn add(pm: &impl Pm, superblock: &Superblock, block: Block) -> Result<()> {
+    let (region, count) = words(superblock)?;
+    for index in 0..count {
+        let offset = Block(region.start).offset() + index * 8;
+        if pm.load_u64(offset).is_ok_and(|word| word == 0) {
+            return store(pm, offset, seal_word(block.0, seed(superblock)));
+        }
+    }
+    Err(Error::new(Kind::NoSpace)
+        .object(format!("the list of bad blocks, which has room for {count}"))
+        .advice("replace the device"))
+}
+
+/// Frees the places of words that do not validate.
+pub(crate) fn clear_damaged(pm: &impl Pm, superblock: &Superblock, bad: &BadBlocks) -> Result<()> {
+    let (region, _) = words(superblock)?;
+    for index in &bad.damaged {
+        store(pm, Block(region.start).offset() + index * 8, 0)?;
+    }
+    Ok(())
+}
+
+fn store(pm: &impl Pm, offset: u64, word: u64) -> Result<()> {
+    let stored = pm.publish_u64(offset, word, Durable::nothing_before())?;
+    let flushed = pm.flush(stored);
+    pm.fence(flushed);
+    Ok(())
+}

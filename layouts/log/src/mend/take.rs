@@ -1,0 +1,239 @@
+//! Takes one inode from media, however damaged: its header, its log, and what the log makes of it.
+
+use std::sync::Arc;
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Timestamp};
+use nacre_media::Pm;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::salvage::{Grounds, Salvage, Saved, read_inode_lines, turn_one_bit};
+use super::survey::Chunks;
+use crate::format::{
+    AttrEntry, INODE_MAGIC, INODE_VERSION, LINE, RawInode, XATTR_BYTES_OFFSET, inode_seed, kind, open_word,
+    seal_word,
+};
+use crate::inode::Graveyard;
+use crate::load::{LoadContext, Loaded, load_saved};
+use crate::scan::{Ending, Entry, LogSource, Spot, parse_entry};
+
+/// What a name says about the inode that it refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) number: u64,
+    pub(super) generation: u32,
+    pub(super) kind: FileKind,
+}
+
+/// An inode as far as it can be had.
+pub(super) struct Taken {
+    pub(super) source: LogSource,
+    pub(super) raw: RawInode,
+    /// The header, or lines of the inode, must be written anew.
+    pub(super) rewrite: bool,
+    pub(super) entries: Vec<Saved>,
+    pub(super) loaded: Loaded,
+    pub(super) pages: Vec<Block>,
+    /// What is damaged, in words, and whether something is lost with it.
+    pub(super) damage: Vec<(String, bool)>,
+    /// A sequence number that nothing of the inode has reached.
+    pub(super) next_sequence: u64,
+}
+
+impl Taken {
+    pub(super) fn loses(&self) -> bool {
+        self.damage.iter().any(|&(_, lost)| lost)
+    }
+}
+
+/// Takes inodes.
+pub(super) struct Taker<'a, P> {
+    pub(super) grounds: Grounds<'a, P>,
+    pub(super) chunks: &'a Chunks,
+    pub(super) volume_seed: u32,
+    pub(super) hash_seed: u64,
+    pub(super) graveyard: Arc<Graveyard>,
+}
+
+impl<P: Pm> Taker<'_, P> {
+    /// The inode that a name refers to, or why there is none, in words.
+    pub(super) fn take(&self, claim: Claim) -> Result<Taken, String> {
+        let Claim { number, generation, kind } = claim;
+        let address = self.chunks.address(number).filter(|_| number != 0);
+        let address = address.ok_or_else(|| format!("inode {number}, which does not exist"))?;
+        let (mut raw, bad_lines) = read_inode_lines(self.grounds.pm, address);
+        let mut damage: Vec<(String, bool)> =
+            bad_lines.iter().map(|at| (format!("a media error at byte {at}"), false)).collect();
+        let found = raw.is_valid(inode_seed(self.volume_seed, number, raw.generation)) && plausible(&raw);
+        if found && (raw.generation != generation || raw.kind != kind as u8) {
+            return Err(format!("an inode {number} that is gone or of another kind"));
+        }
+        let seed = inode_seed(self.volume_seed, number, generation);
+        let source = LogSource { number, generation, seed, address };
+        let mut rewrite = !bad_lines.is_empty();
+        if !found {
+            let header_is_lost = bad_lines.first() == Some(&address);
+            let words = self.mend_header(source, kind, &mut raw, header_is_lost)?;
+            damage.push(words);
+            rewrite = true;
+        }
+        if bad_lines.iter().any(|&at| at != address) {
+            raw.lines.iter_mut().filter(|line| line[..] == [0xff; LINE]).for_each(|line| line.fill(0));
+            if raw.head == 0 {
+                damage.push(("operations of its log in lines that cannot be read".to_owned(), true));
+            }
+        }
+        let salvage = self.grounds.salvage(source, &raw);
+        let mut taken = self.build(source, raw, salvage).map_err(|error| error.to_string())?;
+        taken.damage.splice(0..0, damage);
+        taken.rewrite = rewrite;
+        if rewrite {
+            adopt_attributes(&mut taken);
+        }
+        Ok(taken)
+    }
+
+    /// An inode that is to be made, with this header and nothing in its log.
+    pub(super) fn take_new(&self, number: u64, raw: RawInode) -> Result<Taken, Error> {
+        let address = self.chunks.address(number).ok_or(Error::new(nacre_engine::Kind::NoSpace))?;
+        let seed = inode_seed(self.volume_seed, number, raw.generation);
+        let source = LogSource { number, generation: raw.generation, seed, address };
+        let mut taken = self.build(source, raw, Salvage::default())?;
+        taken.rewrite = true;
+        Ok(taken)
+    }
+
+    fn build(&self, source: LogSource, raw: RawInode, salvage: Salvage) -> Result<Taken, Error> {
+        let Salvage { entries, pages, mut damage, greatest, .. } = salvage;
+        let context = LoadContext {
+            hash_seed: self.hash_seed,
+            graveyard: &self.graveyard,
+            ending: Ending::Clean,
+            drop_last: false,
+        };
+        let device = self.grounds.pm.len() / BLOCK_SIZE;
+        let mut refused = Vec::new();
+        let numbered = entries.iter().enumerate().map(|(index, saved)| Entry {
+            header: saved.header,
+            bytes: &saved.bytes,
+            spot: Spot::Page(index),
+            address: (index * LINE) as u64,
+        });
+        let loaded = load_saved(source, &raw, device, &context, numbered, |entry, error| {
+            refused.push(entry.address as usize / LINE);
+            let number = entry.header.sequence;
+            damage.push((format!("operation {number} of its log makes no sense ({error})"), true));
+        })?;
+        let next_sequence = loaded.scan.next_sequence.max(greatest + 1);
+        // Numbers of entries stay as they are, because the index in DRAM knows them: what was refused stays as an
+        // entry without effect.
+        let mut entries = entries;
+        refused.into_iter().for_each(|index| entries[index].bytes.clear());
+        for (name, error) in crate::xattr::damaged_values(self.grounds.pm, &loaded.inode) {
+            damage.push((error.to_string(), true));
+            // Older values of it are not to come back.
+            entries
+                .iter_mut()
+                .filter(|saved| is_attribute(saved, &name))
+                .for_each(|saved| saved.bytes.clear());
+        }
+        Ok(Taken { source, raw, rewrite: false, entries, loaded, pages, damage, next_sequence })
+    }
+
+    /// Makes a header that does not validate valid again: by turning one bit, or from what its log proves.
+    fn mend_header(
+        &self,
+        source: LogSource,
+        kind: FileKind,
+        raw: &mut RawInode,
+        is_lost: bool,
+    ) -> Result<(String, bool), String> {
+        let (number, generation) = (source.number, source.generation);
+        let mut turned = *raw;
+        let is_right = |bytes: &[u8]| {
+            let mut copy = *raw;
+            copy.as_mut_bytes()[..40].copy_from_slice(bytes);
+            copy.generation == generation
+                && copy.kind == kind as u8
+                && copy.is_valid(source.seed)
+                && plausible(&copy)
+        };
+        if !is_lost && turn_one_bit(&mut turned.as_mut_bytes()[..40], is_right) {
+            *raw = turned;
+            return Ok(("a flipped bit in its header".to_owned(), false));
+        }
+        let head = if is_lost { None } else { self.proven_head(source, raw.head) };
+        let head = head.or_else(|| self.found_head(source, is_lost));
+        let has_lines = raw.head == 0 && has_inline_entry(raw, source.seed);
+        let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
+        if (head.is_none() && !has_lines) || is_device {
+            return Err(format!(
+                "inode {number}, whose header is damaged and of which nothing else validates"
+            ));
+        }
+        let lines = raw.lines;
+        let mode = if kind == FileKind::Directory { 0o700 } else { 0o600 };
+        *raw = RawInode {
+            magic: INODE_MAGIC,
+            version: INODE_VERSION,
+            kind: kind as u8,
+            generation,
+            mode,
+            head: head.map_or(0, |block| seal_word(block.0, source.seed)),
+            lines,
+            ..RawInode::new_zeroed()
+        };
+        raw.links = if kind == FileKind::Directory { 2 } else { 1 };
+        raw.cached_checksum = RawInode::compute_cached_checksum(raw.links, raw.parent, source.seed);
+        raw.checksum = raw.compute_checksum(source.seed);
+        Ok(("its header; what its log does not say of owner and permissions is lost".to_owned(), true))
+    }
+
+    fn proven_head(&self, source: LogSource, word: u64) -> Option<Block> {
+        let block = Block(open_word(word, source.seed, &String::new).ok().flatten()?);
+        self.grounds
+            .survey
+            .of(source.number, source.generation)
+            .any(|page| page.block == block)
+            .then_some(block)
+    }
+
+    /// The only page of the log that no other page of it leads to.
+    fn found_head(&self, source: LogSource, is_lost: bool) -> Option<Block> {
+        let pages: Vec<_> = self.grounds.survey.of(source.number, source.generation).collect();
+        let leads = |block: Block| pages.iter().any(|page| page.next == seal_word(block.0, source.seed));
+        let mut heads =
+            pages.iter().filter(|page| !leads(page.block) && !(self.grounds.is_taken)(page.block));
+        match (heads.next(), heads.next()) {
+            (Some(page), None) if is_lost => Some(page.block),
+            _ => None,
+        }
+    }
+}
+
+/// An entry that sets or removes this attribute.
+pub(super) fn is_attribute(saved: &Saved, name: &[u8]) -> bool {
+    let length = saved.bytes.get(16..18).map_or(0, |l| usize::from(u16::from_le_bytes([l[0], l[1]])));
+    let named = saved.bytes.get(XATTR_BYTES_OFFSET..XATTR_BYTES_OFFSET + length);
+    matches!(saved.header.kind, kind::XATTR | kind::XATTR_REMOVE) && named == Some(name)
+}
+
+/// What the header says can be.
+fn plausible(raw: &RawInode) -> bool {
+    FileKind::from_u8(raw.kind).is_some() && Timestamp::unpack(raw.btime).is_some() && raw.mode & !0o7777 == 0
+}
+
+fn has_inline_entry(raw: &RawInode, seed: u32) -> bool {
+    let lines = raw.lines.as_flattened();
+    (0..raw.lines.len()).any(|line| parse_entry(&lines[line * LINE..], seed).is_some())
+}
+
+/// A header that was made anew takes what the log says.
+fn adopt_attributes(taken: &mut Taken) {
+    let attr = taken.entries.iter().rev().filter(|saved| saved.header.kind == kind::ATTR);
+    let attr = attr.into_iter().find_map(|saved| AttrEntry::read_from_prefix(&saved.bytes).ok());
+    if let Some((attr, _)) = attr {
+        let raw = &mut taken.raw;
+        (raw.mode, raw.uid, raw.gid, raw.flags) = (attr.mode & 0o7777, attr.uid, attr.gid, attr.flags);
+        raw.checksum = raw.compute_checksum(taken.source.seed);
+    }
+}

@@ -1,0 +1,294 @@
+//! Writes what was decided: new logs, names in lost+found, words of the chunk table.
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_media::Pm;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::survey::{ChunkBlocks, Survey};
+use super::take::Claim;
+use super::tree::{Append, Edit, Tree, names_of};
+use super::{LOST_AND_FOUND, chunk_run, device_blocks, new_directory};
+use crate::alloc::{Run, for_each_mask};
+use crate::collect::reseal;
+use crate::format::{
+    CHUNK_BLOCKS, CHUNK_INODES, CHUNK_SCATTERED, DENTRY_NAME_OFFSET, DentryEntry, EntryHeader, HoleEntry,
+    INODE_HEAD_OFFSET, LINE, PAGE_LINES, PAGE_MAGIC, ROOT_INODE, RawInode, RawPageHeader, WriteEntry,
+    entry_checksum, kind, lines_for, seal_word,
+};
+use crate::scan::LogSource;
+use crate::space::attr_entry;
+use crate::superblock::Superblock;
+use crate::table::chunk_seed;
+
+/// Writes into blocks that nothing uses, known or forgotten.
+pub(super) struct Writer<'w, P> {
+    pm: &'w P,
+    used: Vec<u64>,
+    blocks: u64,
+    cursor: u64,
+}
+
+impl<'w, P: Pm> Writer<'w, P> {
+    pub(super) fn new(
+        pm: &'w P,
+        tree: &Tree<'_, P>,
+        survey: &Survey,
+        first_data_block: u64,
+    ) -> Writer<'w, P> {
+        let mut used = tree.used.clone();
+        // Pages that no log leads to are evidence until everything is repaired.
+        for block in survey.blocks() {
+            used[(block.0 / 64) as usize] |= 1 << (block.0 % 64);
+        }
+        Writer { pm, used, blocks: device_blocks(pm), cursor: first_data_block }
+    }
+
+    fn allocate(&mut self) -> Result<Block> {
+        while self.cursor < self.blocks {
+            let block = self.cursor;
+            self.cursor += 1;
+            let free = self.used[(block / 64) as usize] >> (block % 64) & 1 == 0;
+            if free {
+                self.mark(Run { start: Block(block), len: 1 });
+                return Ok(Block(block));
+            }
+        }
+        Err(Error::new(Kind::NoSpace).object("the repair"))
+    }
+
+    fn mark(&mut self, run: Run) {
+        for_each_mask(run.start.0, run.len, |word, mask| self.used[word] |= mask);
+    }
+
+    /// Writes the log of an inode anew and puts it in the place of the old one.
+    pub(super) fn relog(&mut self, edit: Edit) -> Result<()> {
+        let Edit { taken, drop, append, .. } = edit;
+        let source = taken.source;
+        let mut entries: Vec<Vec<u8>> = Vec::new();
+        for (index, saved) in taken.entries.iter().enumerate() {
+            if !drop.contains(&index) && !saved.bytes.is_empty() {
+                let mut bytes = saved.bytes.clone();
+                reseal(&mut bytes, source.seed);
+                entries.push(bytes);
+            }
+        }
+        let inode = &taken.loaded.inode;
+        let attributes = inode.attr.get();
+        let (size, now) = (inode.size(), attributes.mtime.pack());
+        let mut sequence = taken.next_sequence;
+        let mut add = |mut bytes: Vec<u8>| {
+            seal(&mut bytes, &mut sequence, source.seed);
+            entries.push(bytes);
+        };
+        for append in append {
+            match append {
+                Append::Hole { start, blocks } => {
+                    let mut hole =
+                        HoleEntry { file_block: start, blocks, size, mtime: now, ..HoleEntry::default() };
+                    hole.header.kind = kind::HOLE;
+                    add(hole.as_bytes().to_vec());
+                }
+                Append::Copy { start, blocks, from } => {
+                    for index in 0..blocks {
+                        let to = self.copy_block(Block(from + index))?;
+                        let mut write = WriteEntry {
+                            place: to.0,
+                            file_block: start + index,
+                            blocks: 1,
+                            size,
+                            mtime: now,
+                            ..WriteEntry::default()
+                        };
+                        write.header.kind = kind::WRITE;
+                        add(write.as_bytes().to_vec());
+                    }
+                }
+                Append::Name { name, claim } => add(dentry(&name, claim, now)),
+            }
+        }
+        // The last entry says how everything is now, with a number that no lost entry had.
+        add(attr_entry(inode, &attributes, size).as_bytes().to_vec());
+        let head = self.write_pages(source, &entries)?;
+        self.publish(source, &taken.raw, head, taken.rewrite)
+    }
+
+    fn copy_block(&mut self, from: Block) -> Result<Block> {
+        let mut bytes = [0u8; BLOCK_SIZE as usize];
+        self.pm.read(from.offset(), &mut bytes)?;
+        let to = self.allocate()?;
+        let copied = self.pm.copy(to.offset(), &bytes)?;
+        self.pm.fence(copied);
+        Ok(to)
+    }
+
+    /// Writes entries into new pages, the last page first; gives the first.
+    fn write_pages(&mut self, source: LogSource, entries: &[Vec<u8>]) -> Result<Block> {
+        let mut pages: Vec<Vec<u8>> = vec![Vec::new()];
+        let mut first_sequences = vec![None];
+        for entry in entries {
+            if pages.last().is_some_and(|page| page.len() + entry.len() > PAGE_LINES * LINE) {
+                pages.push(Vec::new());
+                first_sequences.push(None);
+            }
+            let (page, first) = (pages.last_mut(), first_sequences.last_mut());
+            if let (Some(page), Some(first)) = (page, first) {
+                page.extend_from_slice(entry);
+                let sequence = u64::from_le_bytes(entry[8..16].try_into().unwrap_or_default());
+                *first = Some(first.map_or(sequence, |first: u64| first.min(sequence)));
+            }
+        }
+        let mut next = 0;
+        let mut block = Block(0);
+        for (lines, first) in pages.iter().zip(first_sequences).rev() {
+            block = self.allocate()?;
+            let mut header = RawPageHeader {
+                magic: PAGE_MAGIC,
+                inode: source.number,
+                generation: source.generation,
+                first_sequence: first.unwrap_or(0),
+                next,
+                ..RawPageHeader::new_zeroed()
+            };
+            header.checksum = header.compute_checksum(source.seed);
+            let mut bytes = [0u8; BLOCK_SIZE as usize];
+            bytes[..LINE].copy_from_slice(header.as_bytes());
+            bytes[LINE..LINE + lines.len()].copy_from_slice(lines);
+            let copied = self.pm.copy(block.offset(), &bytes)?;
+            self.pm.fence(copied);
+            next = seal_word(block.0, source.seed);
+        }
+        Ok(block)
+    }
+
+    /// Turns the inode to its new log: by one store, or, where its header must be written, with it.
+    fn publish(&mut self, source: LogSource, raw: &RawInode, head: Block, rewrite: bool) -> Result<()> {
+        let word = seal_word(head.0, source.seed);
+        let flushed = if rewrite {
+            let raw = RawInode { head: word, lines: [[0; LINE]; 3], ..*raw };
+            let (header, lines) = raw.as_bytes().split_at(LINE);
+            // A header that is torn on its way is made again from what proves itself: the lines that are still there,
+            // or the new page. So the lines go later.
+            let copied = self.pm.copy(source.address, header)?;
+            self.pm.fence(copied);
+            self.pm.copy(source.address + LINE as u64, lines)?
+        } else {
+            let after = nacre_media::Durable::nothing_before();
+            let stored = self.pm.publish_u64(source.address + INODE_HEAD_OFFSET, word, after)?;
+            self.pm.flush(stored)
+        };
+        self.pm.fence(flushed);
+        Ok(())
+    }
+
+    /// Gives inodes names in lost+found, which is made where it is missing. Gives the directory whose log is to be
+    /// written first.
+    pub(super) fn name_orphans(&mut self, tree: &mut Tree<'_, P>, orphans: Vec<Claim>) -> Result<u64> {
+        let root = tree.edit_of(ROOT_INODE).ok_or(Error::new(Kind::Corrupt))?;
+        let there = names_of(&root.taken).into_iter().find(|name| name.name == LOST_AND_FOUND);
+        let names = orphans
+            .into_iter()
+            .map(|claim| Append::Name { name: format!("#{}", claim.number).into_bytes(), claim });
+        if let Some(name) = there.as_ref().filter(|name| name.claim.kind == FileKind::Directory) {
+            let edit = tree.edit_of(name.claim.number).ok_or(Error::new(Kind::Corrupt))?;
+            edit.append.extend(names);
+            return Ok(name.claim.number);
+        }
+        let free = (ROOT_INODE + 1..tree.chunks.list.len() as u64 * CHUNK_INODES)
+            .find(|&number| !tree.is_known(number) && tree.chunks.address(number).is_some());
+        let number = free.ok_or(Error::new(Kind::NoSpace))?;
+        let generation = tree.generation_of(number).wrapping_add(1).max(1);
+        let mut new = Edit::of(new_directory(tree.taker, number, generation, ROOT_INODE)?);
+        new.append.extend(names);
+        self.relog(new)?;
+        let claim = Claim { number, generation, kind: FileKind::Directory };
+        let root = tree.edit_of(ROOT_INODE).ok_or(Error::new(Kind::Corrupt))?;
+        let name = match there {
+            None => LOST_AND_FOUND.to_vec(),
+            Some(_) => [LOST_AND_FOUND, format!("-{number}").as_bytes()].concat(),
+        };
+        root.append.push(Append::Name { name, claim });
+        Ok(ROOT_INODE)
+    }
+}
+
+/// Numbers an entry and seals it.
+fn seal(bytes: &mut [u8], sequence: &mut u64, seed: u32) {
+    use zerocopy::FromBytes;
+    let lines = (bytes.len() / LINE) as u8;
+    if let Ok((header, _)) = EntryHeader::mut_from_prefix(bytes) {
+        header.sequence = *sequence;
+        header.lines = lines;
+    }
+    *sequence += 1;
+    let checksum = entry_checksum(bytes, seed);
+    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+}
+
+fn dentry(name: &[u8], claim: Claim, time: u64) -> Vec<u8> {
+    let mut entry = DentryEntry {
+        inode: claim.number,
+        generation: claim.generation,
+        kind: claim.kind as u8,
+        name_len: name.len() as u8,
+        time,
+        ..DentryEntry::default()
+    };
+    entry.header.kind = kind::DENTRY;
+    let mut bytes = vec![0; lines_for((DENTRY_NAME_OFFSET + name.len()).max(LINE)) * LINE];
+    bytes[..LINE].copy_from_slice(entry.as_bytes());
+    bytes[DENTRY_NAME_OFFSET..DENTRY_NAME_OFFSET + name.len()].copy_from_slice(name);
+    bytes
+}
+
+/// Writes the word of a chunk that lies in one piece, or a list of its blocks, new ones where they are not known. Gives
+/// the blocks, and the one of the list.
+pub(super) fn write_chunk(
+    pm: &impl Pm,
+    superblock: &Superblock,
+    index: u64,
+    whole: Option<ChunkBlocks>,
+    parts: &[Option<Block>; CHUNK_BLOCKS as usize],
+    used: &dyn Fn(u64) -> bool,
+) -> Result<(ChunkBlocks, Option<Block>)> {
+    let seed = chunk_seed(superblock.seed(), index);
+    let word_offset = Block(superblock.chunk_table()?.start).offset() + index * 8;
+    let (blocks, list, word) = match whole {
+        Some(blocks) => {
+            let run = chunk_run(blocks[0].0);
+            if run.start.0 + run.len > device_blocks(pm) {
+                return Err(Error::corrupt("a chunk beyond the device"));
+            }
+            (blocks, None, blocks[0].0)
+        }
+        None => {
+            // Nothing is known of what else is in use: what is all zeros is not.
+            let mut free = (superblock.first_data_block()..device_blocks(pm))
+                .rev()
+                .filter(|&block| !used(block) && is_zero(pm, Block(block)))
+                .map(Block);
+            let mut next = || free.next().ok_or(Error::new(Kind::NoSpace).object("the repair"));
+            let mut blocks = [Block(0); CHUNK_BLOCKS as usize];
+            for (block, part) in blocks.iter_mut().zip(parts) {
+                *block = match part {
+                    Some(part) => *part,
+                    None => next()?,
+                };
+            }
+            let list = next()?;
+            let words = blocks.map(|block| seal_word(block.0, seed));
+            let copied = pm.copy(list.offset(), words.as_bytes())?;
+            pm.fence(copied);
+            (blocks, Some(list), list.0 | CHUNK_SCATTERED)
+        }
+    };
+    let after = nacre_media::Durable::nothing_before();
+    let stored = pm.publish_u64(word_offset, seal_word(word, seed), after)?;
+    let flushed = pm.flush(stored);
+    pm.fence(flushed);
+    Ok((blocks, list))
+}
+
+pub(super) fn is_zero(pm: &impl Pm, block: Block) -> bool {
+    let mut bytes = [0u8; BLOCK_SIZE as usize];
+    pm.read(block.offset(), &mut bytes).is_ok() && bytes.iter().all(|&byte| byte == 0)
+}
