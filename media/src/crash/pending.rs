@@ -139,6 +139,19 @@ impl Line {
         }
     }
 
+    /// The stores in the program's order, up to the one with this number.
+    pub(super) fn until(&self, last: u64) -> Landed {
+        Landed {
+            cached: self.cached.partition_point(|op| op.sequence <= last),
+            non_temporal: self.non_temporal.iter().map(|(_, op)| op.sequence <= last).collect(),
+        }
+    }
+
+    /// The numbers of the stores in the order of all.
+    pub(super) fn sequences(&self) -> impl Iterator<Item = u64> + '_ {
+        self.cached.iter().chain(self.non_temporal.iter().map(|(_, op)| op)).map(|op| op.sequence)
+    }
+
     /// The line after a crash.
     pub(super) fn after(&self, mut bytes: LineBytes, landed: &Landed) -> LineBytes {
         let cached = self.cached[..landed.cached].iter();
