@@ -10,6 +10,7 @@
 //! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
 //! | `alloc`, `blockmap`, `directory` | free blocks; where a file's blocks are; the names of a directory |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
+//! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
 //! | `layout` | the contract of `nacre-engine`, implemented |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. The format is described and argued in
@@ -34,6 +35,7 @@ mod namespace;
 mod recover;
 mod rename;
 mod scan;
+mod seeded;
 mod space;
 mod superblock;
 mod table;
@@ -43,4 +45,5 @@ pub use inode::Node;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use mount::{LogFs, MountOptions};
 pub use recover::RecoveryReport;
+pub use seeded::Mistake;
 pub use superblock::{Summary, probe};

@@ -72,6 +72,7 @@ impl Superblock {
     }
 
     /// Writes the second copy, then the first, each durable before the next step.
+    #[track_caller]
     pub(crate) fn write(&mut self, pm: &impl Pm) -> Result<()> {
         self.raw.update += 1;
         self.raw.checksum = self.raw.compute_checksum();
