@@ -11,7 +11,8 @@
 //! 4. The index in DRAM changes while the lines are on their way; then one fence, after which blocks that the operation
 //!    set free may be used again and it is acknowledged. Because the log is locked from 3 to 4, everything before an
 //!    acknowledged entry is durable. Another thread may see the change a fence earlier than it is durable, and never
-//!    get an acknowledgement for it.
+//!    get an acknowledgement for it. Only a new name waits for the fence: what another thread makes under it would be
+//!    acknowledged by a fence that is not for the name.
 //!
 //! While `head` is 0 the entries are in the three lines of the inode, in any position; a line whose entry is dead is
 //! used again. Batches of several entries, and entries that find no line, move the log to a page: its copy of the live
@@ -482,11 +483,12 @@ impl Log {
         // A symbolic link's target has no other reference; a removal must stay while its victim is there.
         match entry.kind {
             kind::SYMLINK => true,
-            kind::REMOVE if Mistake::RemovalForgotten.is_made(pm) => false,
             kind::REMOVE => self.inline.iter().any(|e| e.kind == kind::DENTRY && e.sequence == entry.victim),
             kind::XATTR_REMOVE => self.has_older(entry.sequence, kind::XATTR),
             kind::HOLE => self.has_older(entry.sequence, kind::WRITE),
-            kind::ATTR if entry.flags & flag::TRUNCATE != 0 => self.has_older(entry.sequence, kind::WRITE),
+            kind::ATTR if entry.flags & flag::TRUNCATE != 0 => {
+                self.has_older(entry.sequence, kind::WRITE) && !Mistake::TruncationForgotten.is_made(pm)
+            }
             _ => false,
         }
     }

@@ -113,10 +113,11 @@ impl<P: Pm> Shared<P> {
         let mut placed = Placed::new();
         let flushed =
             commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
+        // Durable before anybody sees it: another thread may build on it, in logs that this fence is not for.
+        self.pm.fence(flushed);
         let cookie = locked.log.next_sequence - 1;
         self.name_added(locked, name, inode, placed[0], cookie);
         locked.inode.touch(now);
-        self.pm.fence(flushed);
         Ok(())
     }
 

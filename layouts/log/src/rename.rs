@@ -141,6 +141,8 @@ impl<P: Pm> Shared<P> {
         let mut placed = Placed::new();
         let flushed =
             commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
+        // Durable before anybody sees the new name: another thread may build on it.
+        self.pm.fence(flushed);
         // New names first: whoever looks up a name that is replaced finds the old inode or the new one, never nothing.
         let mut next = if found.to.is_some() { 2 } else { 1 };
         self.name_added(locked, to_name, &found.from.node.inode, placed[next], first + next as u64);
@@ -153,7 +155,6 @@ impl<P: Pm> Shared<P> {
         }
         self.name_removed(locked, &found.from);
         locked.inode.touch(now);
-        self.pm.fence(flushed);
         Ok(())
     }
 

@@ -22,8 +22,8 @@ pub enum Mistake {
     BlocksFreedTooSoon,
     /// Garbage collection frees a page before its copy is linked.
     PageFreedTooSoon,
-    /// A line of the inode is used again while its entry still counts: a removal whose victim is there.
-    RemovalForgotten,
+    /// A line of the inode is used again while its entry still counts: a truncation of blocks that are named before it.
+    TruncationForgotten,
     /// A short entry in the inode leaves the rest of the longer one before it.
     StaleLines,
     /// A reused inode keeps its generation, which the checksums of its entries are bound to.
@@ -59,7 +59,7 @@ impl Mistake {
         Mistake::EntryBeforeData,
         Mistake::BlocksFreedTooSoon,
         Mistake::PageFreedTooSoon,
-        Mistake::RemovalForgotten,
+        Mistake::TruncationForgotten,
         Mistake::StaleLines,
         Mistake::GenerationKept,
         Mistake::SettledEarly,
@@ -83,7 +83,7 @@ impl Mistake {
             Mistake::EntryBeforeData => "an entry is published before its data is durable",
             Mistake::BlocksFreedTooSoon => "an overwrite frees old blocks before it allocates new ones",
             Mistake::PageFreedTooSoon => "garbage collection frees a page before its copy is linked",
-            Mistake::RemovalForgotten => "the line of a removal is reused while its victim is there",
+            Mistake::TruncationForgotten => "the line of a truncation is reused while it counts",
             Mistake::StaleLines => "a short entry leaves the rest of a longer one behind it",
             Mistake::GenerationKept => "a reused inode keeps its generation",
             Mistake::SettledEarly => "a transaction is settled before its second half is written",
