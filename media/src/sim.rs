@@ -10,7 +10,7 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, LINE_SIZE, Result};
 
@@ -145,6 +145,9 @@ impl Recorder {
     }
 }
 
+/// Called by a thread that is about to fence.
+pub type FenceHook = Box<dyn Fn() + Send + Sync>;
+
 /// Simulated persistent memory; see the [module](self).
 pub struct SimPm {
     words: Box<[AtomicU64]>,
@@ -160,6 +163,7 @@ pub struct SimPm {
     /// Reads are noted in `read`, one bit for each line.
     noting_reads: AtomicBool,
     read: Box<[AtomicU64]>,
+    fence_hook: RwLock<Option<FenceHook>>,
 }
 
 impl SimPm {
@@ -189,12 +193,18 @@ impl SimPm {
             mistake: AtomicU32::new(0),
             noting_reads: AtomicBool::new(false),
             read: (0..(len / LINE_SIZE).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            fence_hook: RwLock::new(None),
         }
     }
 
     /// From now on the layout makes the mistake with this number, or none for 0; see [`Pm::is_seeded`].
     pub fn seed_mistake(&self, mistake: u32) {
         self.mistake.store(mistake, Ordering::Relaxed);
+    }
+
+    /// While something is recorded, `hook` is called before each fence: the place to let another thread go on.
+    pub fn set_fence_hook(&self, hook: Option<FenceHook>) {
+        *self.fence_hook.write().unwrap_or_else(PoisonError::into_inner) = hook;
     }
 
     /// Starts to note which lines are read, with none noted yet.
@@ -469,6 +479,9 @@ impl Pm for SimPm {
     fn fence(&self, _flushed: Flushed) -> Durable {
         if self.is_recording() {
             let site = Location::caller();
+            if let Some(hook) = &*self.fence_hook.read().unwrap_or_else(PoisonError::into_inner) {
+                hook();
+            }
             let mut recorder = self.recorder();
             if !recorder.skips_fence(site) {
                 recorder.trace.events.push(Event::Fence { thread: thread_number(), site });

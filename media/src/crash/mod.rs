@@ -24,7 +24,7 @@ pub use images::{CrashImage, Images, Sampling};
 use pending::{Line, Op};
 
 /// Bytes of a line.
-pub(crate) type LineBytes = [u8; LINE_SIZE as usize];
+pub type LineBytes = [u8; LINE_SIZE as usize];
 
 /// A walk through a trace; see the [module](self).
 #[derive(Debug)]
@@ -42,8 +42,8 @@ pub struct Replay<'t> {
     point: Option<Point>,
     /// Changes with each line of `media`.
     hash: u64,
-    /// Who stored since the point before.
-    sites: Vec<Site>,
+    /// Who stored since the point before, and where.
+    stores: Vec<(Site, u64)>,
     /// The fence at the point before.
     last_fence: Option<Site>,
 }
@@ -77,7 +77,7 @@ impl<'t> Replay<'t> {
             sequence: 0,
             point: None,
             hash: 0,
-            sites: Vec::new(),
+            stores: Vec::new(),
             last_fence: None,
         }
     }
@@ -98,7 +98,7 @@ impl<'t> Replay<'t> {
             fence: None,
         };
         self.last_fence = before.and_then(|point| point.fence);
-        self.sites.clear();
+        self.stores.clear();
         // The fence that we stopped at takes effect now.
         let mut news = before.is_none();
         let mut at_stop = before.is_some();
@@ -112,9 +112,7 @@ impl<'t> Replay<'t> {
                 Event::Fence { thread, .. } => self.fence(*thread),
                 Event::Store { thread, offset, bytes, kind, site } => {
                     news = true;
-                    if !self.sites.contains(site) {
-                        self.sites.push(*site);
-                    }
+                    self.stores.push((*site, *offset));
                     let thread = (*kind == crate::sim::StoreKind::NonTemporal).then_some(*thread);
                     self.store(thread, *offset, bytes);
                 }
@@ -143,14 +141,22 @@ impl<'t> Replay<'t> {
         self.pending.len()
     }
 
+    /// The marks among so many events of the trace, from one event on.
+    pub fn marks(&self, events: std::ops::Range<usize>) -> impl Iterator<Item = u64> + '_ {
+        self.events[events].iter().filter_map(|event| match event {
+            Event::Mark(value) => Some(*value),
+            _ => None,
+        })
+    }
+
     /// Those lines (offsets divided by 64).
     pub fn lines_pending(&self) -> impl Iterator<Item = u64> + '_ {
         self.pending.keys().copied()
     }
 
-    /// The lines of the program that stored since the point before, each once.
-    pub fn sites(&self) -> &[Site] {
-        &self.sites
+    /// The stores since the point before: by which line of the program, and where to.
+    pub fn stores(&self) -> &[(Site, u64)] {
+        &self.stores
     }
 
     /// The fence at the point before.
@@ -168,6 +174,16 @@ impl<'t> Replay<'t> {
         let point = self.point.map_or(0, |point| point.index as u64);
         let lines = self.pending.iter().filter(|(line, _)| matters(**line));
         Images::new(lines.map(|(line, pending)| (*line, self.media.line(*line), pending)), sampling, point)
+    }
+
+    /// True when a crash here may leave these bytes in a line. With very many pending stores to the line, true already
+    /// when it may leave each of the words.
+    pub fn allows(&self, line: u64, bytes: &LineBytes) -> bool {
+        let before = self.media.line(line);
+        match self.pending.get(&line) {
+            None => before == *bytes,
+            Some(pending) => pending.may_become(before, bytes),
+        }
     }
 
     /// A number that two crash images of this trace share when their bytes are equal, and else hardly ever.

@@ -226,6 +226,28 @@ fn an_image_can_be_tried_and_taken_back() {
 }
 
 #[test]
+fn what_is_allowed_can_be_asked() {
+    let trace = record(|pm| pm.copy(64, &bytes(&[1, 2])).unwrap().may_be_lost());
+    let mut replay = Replay::new(Image::zeros(LEN), &trace);
+    replay.advance().unwrap();
+    let line = |words: &[u64]| -> [u8; 64] {
+        let mut line = [0; 64];
+        line[..words.len() * 8].copy_from_slice(&bytes(words));
+        line
+    };
+    for good in [&[0, 0], &[1, 0], &[0, 2], &[1, 2]] {
+        assert!(replay.allows(1, &line(good)));
+    }
+    assert!(!replay.allows(1, &line(&[2, 0])) && !replay.allows(1, &line(&[1, 2, 3])));
+    assert!(replay.allows(0, &[0; 64]) && !replay.allows(0, &line(&[1])));
+    // Twenty words: too many combinations to try all.
+    let trace = record(|pm| (1..20).for_each(|i| pm.copy(0, &bytes(&[i, i, i])).unwrap().may_be_lost()));
+    let mut replay = Replay::new(Image::zeros(LEN), &trace);
+    replay.advance().unwrap();
+    assert!(replay.allows(0, &line(&[3, 19, 0])) && !replay.allows(0, &line(&[20, 0, 0])));
+}
+
+#[test]
 fn equal_images_have_equal_hashes() {
     let trace = record(|pm| {
         pm.fence(pm.copy(0, &bytes(&[1, 2])).unwrap());
