@@ -5,6 +5,8 @@ DESTDIR ?=
 # mount(8) and fsck(8) look for their helpers here, whatever the prefix is.
 SBINDIR ?= /sbin
 KILLS ?= 500
+TRIPLES ?= 40000
+SEED ?= $(shell date +%s)
 # What mkfs(8), fsck(8), mount(8) and umount(8) call the command by.
 NAMES = mkfs.nacre fsck.nacre mount.nacre mount.fuse.nacre umount.nacre umount.fuse.nacre
 
@@ -20,7 +22,7 @@ help:
 	@echo "make demo      watch it work and survive a kill"
 	@echo "make lint      formatting and clippy"
 	@echo "make bench     the figures, beside tmpfs"
-	@echo "make soak      kill and remount until told otherwise (KILLS=$(KILLS))"
+	@echo "make soak      kill and remount (KILLS=$(KILLS)); millions of crash images (TRIPLES=$(TRIPLES), SEED)"
 	@echo "make install   into PREFIX=$(PREFIX), helpers for mount and fsck into SBINDIR=$(SBINDIR)"
 
 test:
@@ -43,6 +45,8 @@ bench:
 soak:
 	@scripts/install-deps.sh test
 	NACRE_KILLS=$(KILLS) cargo test --release -p nacre-cli --test system -- --nocapture kill
+	cargo build --release -p nacre-cli
+	target/release/nacre crash --sequences 3-sample --triples $(TRIPLES) --random 1000 --threads 200 --seed $(SEED)
 
 install:
 	cargo build --release -p nacre-cli
