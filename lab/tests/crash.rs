@@ -102,6 +102,25 @@ fn quick(flaw: Flaw) -> Settings {
     }
 }
 
+/// Logs that grow over pages and are collected, directories that are removed after a move, a new chunk of inodes.
+#[test]
+fn grown_logs_survive() {
+    let mut rig = Rig::new(&Log, MEMORY);
+    let settings = Settings {
+        sampling: Sampling { exhaustive_up_to: 4, samples: 4, seed: variable("NACRE_CRASH_SEED", 1) },
+        empty_every: 64,
+        recovery_every: 512,
+        ..Settings::default()
+    };
+    for name in
+        ["grow-sparse", "grow-overwrites", "cross-page-exchange", "cross-directories-remove", "inode-chunk-0"]
+    {
+        let report = explore(&mut rig, &by_name(name), &settings).expect("it can be run");
+        println!("{name}: {report}");
+        assert!(report.violations.is_empty() && report.images > 0, "{name}: {report}");
+    }
+}
+
 /// A violation is made smaller, written, read, and produced again; without the mistake it is gone.
 #[test]
 fn a_violation_is_minimised_and_replayed() {
