@@ -8,6 +8,8 @@ KILLS ?= 500
 FUZZ_SECONDS ?= 3600
 FUZZ_ARGS ?=
 FUZZ_TARGETS = image log settings
+TRIPLES ?= 40000
+SEED ?= $(shell date +%s)
 # What mkfs(8), fsck(8), mount(8) and umount(8) call the command by.
 NAMES = mkfs.nacre fsck.nacre mount.nacre mount.fuse.nacre umount.nacre umount.fuse.nacre
 
@@ -23,7 +25,7 @@ help:
 	@echo "make demo      watch it work and survive a kill"
 	@echo "make lint      formatting and clippy"
 	@echo "make bench     the figures, beside tmpfs"
-	@echo "make soak      kill and remount until told otherwise (KILLS=$(KILLS))"
+	@echo "make soak      kill and remount (KILLS=$(KILLS)); millions of crash images (TRIPLES=$(TRIPLES), SEED)"
 	@echo "make fuzz      coverage-guided fuzzing (nightly compiler, cargo-fuzz), FUZZ_SECONDS=$(FUZZ_SECONDS) a target"
 	@echo "make install   into PREFIX=$(PREFIX), helpers for mount and fsck into SBINDIR=$(SBINDIR)"
 
@@ -47,6 +49,8 @@ bench:
 soak:
 	@scripts/install-deps.sh test
 	NACRE_KILLS=$(KILLS) cargo test --release -p nacre-cli --test system -- --nocapture kill
+	cargo build --release -p nacre-cli
+	target/release/nacre crash --sequences 3-sample --triples $(TRIPLES) --random 1000 --threads 200 --seed $(SEED)
 
 fuzz:
 	for target in $(FUZZ_TARGETS); do \

@@ -234,12 +234,13 @@ system_tests() {
 step_fsx_seeds() { NACRE_FSX_SEEDS=40 NACRE_FSX_OPERATIONS=20000 system_tests suites::fsx; }
 step_kill_9() { NACRE_KILLS=20 system_tests kill::; }
 step_flipped_bits() { NACRE_FLIPS=40 system_tests corrupt::; }
-step_crash_images() { NACRE_CRASH_SEEDS=${NACRE_CRASH_SEEDS:-40} cargo test --release -p nacre-lab --test crash; }
+step_crash_images() { (cd "$logs" && "$nacre" crash --sequences 3-sample --seed "${NACRE_CRASH_SEED:-$(date +%j)}"); }
+step_crash_mutants() { "$nacre" crash --self-test; }
 step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} cargo test --release -p nacre-lab --test model; }
 step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} cargo test --release -p nacre-lab --test calls; }
 step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} system_tests calls::; }
 
-all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images model calls calls_on_mount"
+all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants model calls calls_on_mount"
 
 scripts/install-deps.sh nightly
 cargo build --release -p nacre-cli || exit 1

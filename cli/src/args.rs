@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::crash::CrashArgs;
 use crate::demo::DemoArgs;
 use crate::df::DfArgs;
 use crate::fsck::FsckArgs;
@@ -44,6 +45,8 @@ pub(crate) enum Command {
     Df(DfArgs),
     /// Show where a file lives
     Stat(StatArgs),
+    /// Crash a layout in every way, over simulated memory, and see that it loses nothing
+    Crash(CrashArgs),
     /// Watch it work, be killed, and lose nothing
     Demo(DemoArgs),
     /// Print the completion script of a shell

@@ -5,6 +5,7 @@
 //! - [`mounted`]: finding and asking mounts; [`output`], [`failure`], [`size`]: what people and scripts read.
 
 mod args;
+mod crash;
 mod daemon;
 mod demo;
 mod df;
@@ -84,6 +85,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Info(args) => info::run(args).map(success),
         Command::Df(args) => df::run(args).map(success),
         Command::Stat(args) => stat::run(args).map(success),
+        Command::Crash(args) => crash::run(&args),
         Command::Demo(args) => demo::run(&args).map(success),
         Command::Completions(args) => generate::completions(args.shell).map(success),
         Command::Man(args) => generate::man(&args.dir).map(success),

@@ -13,6 +13,7 @@ use nacre_engine::{
 };
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
 use nacre_media::SimPm;
+use nacre_media::crash::{Replay, Sampling};
 
 fn at(secs: i64) -> Timestamp {
     Timestamp::new(secs, 0)
@@ -238,5 +239,31 @@ fn the_target_of_a_link_outlives_many_changes_of_its_attributes() {
         let node = fs.lookup(&fs.root(), b"link").unwrap();
         assert_eq!(fs.read_link(&node).unwrap(), b"somewhere");
         assert_eq!(fs.getattr(&node).unwrap().size, 9);
+    }
+}
+
+/// A crash had torn one copy of the superblock; the mount after it wrote the other copy first, and when another crash
+/// tore that one, too, there was none. The crash explorer found it.
+#[test]
+fn two_crashes_do_not_tear_both_superblocks() {
+    let fs = empty(16 << 20);
+    let unmounted = Arc::clone(fs.pm());
+    fs.unmount().unwrap();
+    for torn in [0, 16 * BLOCK_SIZE] {
+        let pm = Arc::new(SimPm::from_image(&unmounted.snapshot()));
+        pm.poke(torn + 192, &[0x55; 64]);
+        let before = pm.snapshot();
+        pm.start_recording();
+        mount(Arc::clone(&pm)).abandon();
+        let trace = pm.stop_recording();
+        let mut replay = Replay::new(before, &trace);
+        while replay.advance().is_some() {
+            pm.load(replay.media());
+            for image in replay.images(&Sampling { exhaustive_up_to: 16, samples: 16, seed: 1 }).iter() {
+                image.apply(&pm);
+                mount(Arc::clone(&pm)).abandon();
+                pm.load(replay.media());
+            }
+        }
     }
 }

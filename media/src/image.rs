@@ -12,7 +12,7 @@ const BLOCK: usize = BLOCK_SIZE as usize;
 pub struct Image {
     base: Arc<Vec<u8>>,
     /// Each of [`BLOCK_SIZE`] bytes, the last one of the memory perhaps less.
-    changed: BTreeMap<u64, Arc<Vec<u8>>>,
+    changed: Arc<BTreeMap<u64, Arc<Vec<u8>>>>,
 }
 
 impl Image {
@@ -34,7 +34,7 @@ impl Image {
     /// All its bytes in one piece.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = self.base.to_vec();
-        for (block, content) in &self.changed {
+        for (block, content) in &*self.changed {
             let start = *block as usize * BLOCK;
             bytes[start..start + content.len()].copy_from_slice(content);
         }
@@ -64,17 +64,25 @@ impl Image {
     pub fn set_line(&mut self, line: u64, bytes: &[u8; LINE_SIZE as usize]) {
         let block = line * LINE_SIZE / BLOCK_SIZE;
         if !self.changed.contains_key(&block) {
-            self.changed.insert(block, Arc::new(self.block(block).to_vec()));
+            self.set_block(block, self.block(block).to_vec());
         }
-        let content = self.changed.get_mut(&block).expect("just inserted");
+        let content = Arc::make_mut(&mut self.changed).get_mut(&block).expect("just inserted");
         let start = (line * LINE_SIZE % BLOCK_SIZE) as usize;
         Arc::make_mut(content)[start..start + LINE_SIZE as usize].copy_from_slice(bytes);
+    }
+
+    /// Changes one block.
+    pub(crate) fn set_block(&mut self, block: u64, bytes: Vec<u8>) {
+        Arc::make_mut(&mut self.changed).insert(block, Arc::new(bytes));
     }
 
     /// Blocks that may differ between two images; `None` when they have no common base and any may.
     pub(crate) fn differing_blocks(&self, other: &Image) -> Option<Vec<u64>> {
         if !Arc::ptr_eq(&self.base, &other.base) {
             return None;
+        }
+        if Arc::ptr_eq(&self.changed, &other.changed) {
+            return Some(Vec::new());
         }
         let same = |block: &u64| match (self.changed.get(block), other.changed.get(block)) {
             (Some(one), Some(two)) => Arc::ptr_eq(one, two),
@@ -88,7 +96,7 @@ impl From<Vec<u8>> for Image {
     /// The number of bytes must be a multiple of 64.
     fn from(bytes: Vec<u8>) -> Image {
         assert!((bytes.len() as u64).is_multiple_of(LINE_SIZE), "the size is a multiple of a line");
-        Image { base: Arc::new(bytes), changed: BTreeMap::new() }
+        Image { base: Arc::new(bytes), changed: Arc::default() }
     }
 }
 

@@ -50,6 +50,13 @@ pub trait Pm: Send + Sync {
     /// Publishes what `after` proves durable by an entry that validates itself: `bytes` (whole lines at a line's
     /// start) are copied past the CPU cache; the entry counts only when all of it is there.
     fn publish_entry(&self, offset: u64, bytes: &[u8], after: Durable) -> Result<Flushed>;
+
+    /// True when the layout shall make the mistake with this number here, so that a test can be seen to find it. Only
+    /// simulated memory ever asks for one; over any other the answer is a constant, and the mistake is not compiled.
+    #[inline(always)]
+    fn is_seeded(&self, _mistake: u32) -> bool {
+        false
+    }
 }
 
 impl<P: Pm + ?Sized> Pm for std::sync::Arc<P> {
@@ -69,37 +76,49 @@ impl<P: Pm + ?Sized> Pm for std::sync::Arc<P> {
     }
 
     #[inline]
+    #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<Stored> {
         (**self).store(offset, bytes)
     }
 
     #[inline]
+    #[track_caller]
     fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
         (**self).copy(offset, bytes)
     }
 
     #[inline]
+    #[track_caller]
     fn zero(&self, offset: u64, len: u64) -> Result<Flushed> {
         (**self).zero(offset, len)
     }
 
     #[inline]
+    #[track_caller]
     fn flush(&self, stored: Stored) -> Flushed {
         (**self).flush(stored)
     }
 
     #[inline]
+    #[track_caller]
     fn fence(&self, flushed: Flushed) -> Durable {
         (**self).fence(flushed)
     }
 
     #[inline]
+    #[track_caller]
     fn publish_u64(&self, offset: u64, value: u64, after: Durable) -> Result<Stored> {
         (**self).publish_u64(offset, value, after)
     }
 
     #[inline]
+    #[track_caller]
     fn publish_entry(&self, offset: u64, bytes: &[u8], after: Durable) -> Result<Flushed> {
         (**self).publish_entry(offset, bytes, after)
+    }
+
+    #[inline(always)]
+    fn is_seeded(&self, mistake: u32) -> bool {
+        (**self).is_seeded(mistake)
     }
 }

@@ -9,8 +9,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, LINE_SIZE, Result};
 
@@ -28,6 +29,9 @@ pub enum StoreKind {
     NonTemporal,
 }
 
+/// The place in the source that stored, flushed or fenced.
+pub type Site = &'static Location<'static>;
+
 /// One thing that happened to the memory. Threads are numbered in the order in which they first touched any
 /// simulated memory.
 #[derive(Clone, PartialEq, Eq)]
@@ -42,6 +46,8 @@ pub enum Event {
         bytes: Box<[u8]>,
         /// How.
         kind: StoreKind,
+        /// By which line of the program.
+        site: Site,
     },
     /// The lines that hold a range started on their way to media.
     Flush {
@@ -51,11 +57,15 @@ pub enum Event {
         offset: u64,
         /// Its length.
         len: u64,
+        /// By which line of the program.
+        site: Site,
     },
     /// What this thread flushed or stored non-temporally became durable.
     Fence {
         /// Who waited.
         thread: u32,
+        /// By which line of the program.
+        site: Site,
     },
     /// The user's note, from [`SimPm::mark`].
     Mark(u64),
@@ -64,13 +74,13 @@ pub enum Event {
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Store { thread, offset, bytes, kind } => {
-                write!(f, "thread {thread} stores {} bytes at {offset:#x} ({kind:?})", bytes.len())
+            Event::Store { thread, offset, bytes, kind, site } => {
+                write!(f, "thread {thread} stores {} bytes at {offset:#x} ({kind:?}, {site})", bytes.len())
             }
-            Event::Flush { thread, offset, len } => {
-                write!(f, "thread {thread} flushes {len} bytes at {offset:#x}")
+            Event::Flush { thread, offset, len, site } => {
+                write!(f, "thread {thread} flushes {len} bytes at {offset:#x} ({site})")
             }
-            Event::Fence { thread } => write!(f, "thread {thread} fences"),
+            Event::Fence { thread, site } => write!(f, "thread {thread} fences ({site})"),
             Event::Mark(value) => write!(f, "mark {value}"),
         }
     }
@@ -99,6 +109,10 @@ pub enum Defect {
     SkipFlush(u64),
     /// No fence does anything.
     NoFences,
+    /// No flush of this line of the program does anything (a non-temporal store counts, too).
+    SkipFlushAt(Site),
+    /// No fence of this line of the program does anything.
+    SkipFenceAt(Site),
 }
 
 #[derive(Debug, Default)]
@@ -110,18 +124,30 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn skips_flush(&mut self) -> bool {
+    fn skips_flush(&mut self, site: Site) -> bool {
         let index = self.flushes;
         self.flushes += 1;
-        self.defect == Some(Defect::SkipFlush(index))
+        match self.defect {
+            Some(Defect::SkipFlush(skipped)) => skipped == index,
+            Some(Defect::SkipFlushAt(skipped)) => skipped == site,
+            _ => false,
+        }
     }
 
-    fn skips_fence(&mut self) -> bool {
+    fn skips_fence(&mut self, site: Site) -> bool {
         let index = self.fences;
         self.fences += 1;
-        matches!(self.defect, Some(Defect::NoFences)) || self.defect == Some(Defect::SkipFence(index))
+        match self.defect {
+            Some(Defect::NoFences) => true,
+            Some(Defect::SkipFence(skipped)) => skipped == index,
+            Some(Defect::SkipFenceAt(skipped)) => skipped == site,
+            _ => false,
+        }
     }
 }
+
+/// Called by a thread that is about to fence.
+pub type FenceHook = Box<dyn Fn() + Send + Sync>;
 
 /// Simulated persistent memory; see the [module](self).
 pub struct SimPm {
@@ -136,6 +162,12 @@ pub struct SimPm {
     /// Lines that cannot be read; looked at only when there are some.
     poison: Mutex<BTreeSet<u64>>,
     has_poison: AtomicBool,
+    /// The mistake that the layout shall make; 0 for none.
+    mistake: AtomicU32,
+    /// Reads are noted in `read`, one bit for each line.
+    noting_reads: AtomicBool,
+    read: Box<[AtomicU64]>,
+    fence_hook: RwLock<Option<FenceHook>>,
 }
 
 impl SimPm {
@@ -164,6 +196,44 @@ impl SimPm {
             recorder: Mutex::default(),
             poison: Mutex::default(),
             has_poison: AtomicBool::new(false),
+            mistake: AtomicU32::new(0),
+            noting_reads: AtomicBool::new(false),
+            read: (0..(len / LINE_SIZE).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            fence_hook: RwLock::new(None),
+        }
+    }
+
+    /// From now on the layout makes the mistake with this number, or none for 0; see [`Pm::is_seeded`].
+    pub fn seed_mistake(&self, mistake: u32) {
+        self.mistake.store(mistake, Ordering::Relaxed);
+    }
+
+    /// While something is recorded, `hook` is called before each fence: the place to let another thread go on.
+    pub fn set_fence_hook(&self, hook: Option<FenceHook>) {
+        *self.fence_hook.write().unwrap_or_else(PoisonError::into_inner) = hook;
+    }
+
+    /// Starts to note which lines are read, with none noted yet.
+    pub fn start_noting_reads(&self) {
+        self.read.iter().for_each(|bits| bits.store(0, Ordering::Relaxed));
+        self.noting_reads.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops it. [`SimPm::was_read`] keeps its answers until the next start.
+    pub fn stop_noting_reads(&self) {
+        self.noting_reads.store(false, Ordering::Relaxed);
+    }
+
+    /// True when this line (offset divided by 64) was read while that was noted.
+    pub fn was_read(&self, line: u64) -> bool {
+        self.read[(line / 64) as usize].load(Ordering::Relaxed) >> (line % 64) & 1 == 1
+    }
+
+    fn note_read(&self, offset: u64, len: u64) {
+        if self.noting_reads.load(Ordering::Relaxed) {
+            for line in offset / LINE_SIZE..(offset + len).div_ceil(LINE_SIZE) {
+                self.read[(line / 64) as usize].fetch_or(1 << (line % 64), Ordering::Relaxed);
+            }
         }
     }
 
@@ -235,6 +305,23 @@ impl SimPm {
     /// A copy of all bytes as the running code sees them.
     pub fn snapshot(&self) -> Vec<u8> {
         self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect()
+    }
+
+    /// What the running code sees, as a relative of the image that was loaded last.
+    pub fn image(&self) -> Image {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut image) = loaded.clone() else { return Image::from(self.snapshot()) };
+        for (index, bits) in self.touched.iter().enumerate() {
+            let mut bits = bits.load(Ordering::Relaxed);
+            while bits != 0 {
+                let block = index as u64 * 64 + u64::from(bits.trailing_zeros());
+                let mut bytes = vec![0; (self.len - block * BLOCK_SIZE).min(BLOCK_SIZE) as usize];
+                self.read_bytes(block * BLOCK_SIZE, &mut bytes);
+                image.set_block(block, bytes);
+                bits &= bits - 1;
+            }
+        }
+        image
     }
 
     /// Makes the bytes equal to `image`. That is cheap when the image that was loaded before is a relative of this one:
@@ -334,7 +421,7 @@ impl SimPm {
     }
 
     /// Stores with a record of it, or without one.
-    fn write(&self, offset: u64, bytes: &[u8], kind: StoreKind) {
+    fn write(&self, offset: u64, bytes: &[u8], kind: StoreKind, site: Site) {
         if bytes.is_empty() {
             return;
         }
@@ -344,21 +431,33 @@ impl SimPm {
         let mut recorder = self.recorder();
         self.write_bytes(offset, bytes);
         let mut kind = kind;
-        if kind == StoreKind::NonTemporal && recorder.skips_flush() {
+        if kind == StoreKind::NonTemporal && recorder.skips_flush(site) {
             kind = StoreKind::Cached;
         }
-        let event = Event::Store { thread: thread_number(), offset, bytes: bytes.into(), kind };
+        let event = Event::Store { thread: thread_number(), offset, bytes: bytes.into(), kind, site };
         recorder.trace.events.push(event);
     }
 
-    fn flush_range(&self, offset: u64, len: u64) {
+    fn flush_range(&self, offset: u64, len: u64, site: Site) {
         if len == 0 || !self.is_recording() {
             return;
         }
         let mut recorder = self.recorder();
-        if !recorder.skips_flush() {
-            recorder.trace.events.push(Event::Flush { thread: thread_number(), offset, len });
+        if !recorder.skips_flush(site) {
+            recorder.trace.events.push(Event::Flush { thread: thread_number(), offset, len, site });
         }
+    }
+
+    fn read_bytes(&self, offset: u64, buf: &mut [u8]) {
+        let (edge, body, tail) = split_words(offset, buf.len());
+        self.read_part(offset, &mut buf[..edge]);
+        let first = (offset as usize + edge) / 8;
+        let cells = &self.words[first..first + body / 8];
+        for (chunk, cell) in buf[edge..edge + body].chunks_exact_mut(8).zip(cells) {
+            chunk.copy_from_slice(&cell.load(Ordering::Acquire).to_le_bytes());
+        }
+        let at = buf.len() - tail;
+        self.read_part(offset + at as u64, &mut buf[at..]);
     }
 }
 
@@ -370,15 +469,8 @@ impl Pm for SimPm {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.check(offset, buf.len() as u64)?;
         self.check_poison(offset, buf.len() as u64)?;
-        let (edge, body, tail) = split_words(offset, buf.len());
-        self.read_part(offset, &mut buf[..edge]);
-        let first = (offset as usize + edge) / 8;
-        let cells = &self.words[first..first + body / 8];
-        for (chunk, cell) in buf[edge..edge + body].chunks_exact_mut(8).zip(cells) {
-            chunk.copy_from_slice(&cell.load(Ordering::Acquire).to_le_bytes());
-        }
-        let at = buf.len() - tail;
-        self.read_part(offset + at as u64, &mut buf[at..]);
+        self.note_read(offset, buf.len() as u64);
+        self.read_bytes(offset, buf);
         Ok(())
     }
 
@@ -386,30 +478,35 @@ impl Pm for SimPm {
         check_aligned(offset)?;
         self.check(offset, 8)?;
         self.check_poison(offset, 8)?;
+        self.note_read(offset, 8);
         Ok(self.words[(offset / 8) as usize].load(Ordering::Acquire))
     }
 
+    #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<Stored> {
         self.check(offset, bytes.len() as u64)?;
         self.check_poison(offset, bytes.len() as u64)?;
-        self.write(offset, bytes, StoreKind::Cached);
+        self.write(offset, bytes, StoreKind::Cached, Location::caller());
         Ok(Stored::new(offset, bytes.len() as u64))
     }
 
+    #[track_caller]
     fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
         self.check(offset, bytes.len() as u64)?;
         self.overwrite_poison(offset, bytes.len() as u64)?;
+        let site = Location::caller();
         let (head, body, _) = split_words(offset, bytes.len());
         let (head, rest) = bytes.split_at(head);
         let (body, tail) = rest.split_at(body);
         for (at, edge) in [(offset, head), (offset + (bytes.len() - tail.len()) as u64, tail)] {
-            self.write(at, edge, StoreKind::Cached);
-            self.flush_range(at, edge.len() as u64);
+            self.write(at, edge, StoreKind::Cached, site);
+            self.flush_range(at, edge.len() as u64, site);
         }
-        self.write(offset + head.len() as u64, body, StoreKind::NonTemporal);
+        self.write(offset + head.len() as u64, body, StoreKind::NonTemporal, site);
         Ok(Flushed::new())
     }
 
+    #[track_caller]
     fn zero(&self, offset: u64, len: u64) -> Result<Flushed> {
         self.check(offset, len)?;
         let zeros = [0; BLOCK_SIZE as usize];
@@ -422,32 +519,44 @@ impl Pm for SimPm {
         Ok(Flushed::new())
     }
 
+    #[track_caller]
     fn flush(&self, stored: Stored) -> Flushed {
-        self.flush_range(stored.offset, stored.len);
+        self.flush_range(stored.offset, stored.len, Location::caller());
         Flushed::new()
     }
 
+    #[track_caller]
     fn fence(&self, _flushed: Flushed) -> Durable {
         if self.is_recording() {
+            let site = Location::caller();
+            if let Some(hook) = &*self.fence_hook.read().unwrap_or_else(PoisonError::into_inner) {
+                hook();
+            }
             let mut recorder = self.recorder();
-            if !recorder.skips_fence() {
-                recorder.trace.events.push(Event::Fence { thread: thread_number() });
+            if !recorder.skips_fence(site) {
+                recorder.trace.events.push(Event::Fence { thread: thread_number(), site });
             }
         }
         Durable::new()
     }
 
+    #[track_caller]
     fn publish_u64(&self, offset: u64, value: u64, _after: Durable) -> Result<Stored> {
         check_aligned(offset)?;
         self.store(offset, &value.to_le_bytes())
     }
 
+    #[track_caller]
     fn publish_entry(&self, offset: u64, bytes: &[u8], _after: Durable) -> Result<Flushed> {
         if !offset.is_multiple_of(LINE_SIZE) || !(bytes.len() as u64).is_multiple_of(LINE_SIZE) {
             return Err(Error::new(Kind::InvalidInput)
                 .object(format!("an entry at {offset} that is not whole lines")));
         }
         self.copy(offset, bytes)
+    }
+
+    fn is_seeded(&self, mistake: u32) -> bool {
+        self.mistake.load(Ordering::Relaxed) == mistake
     }
 }
 

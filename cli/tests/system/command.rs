@@ -36,6 +36,9 @@ fn a_wrong_command_line_has_the_code_that_the_caller_expects() {
         (&[], 2),
         (&["nonsense"], 2),
         (&["mkfs"], 2),
+        (&["crash", "--help"], 0),
+        (&["crash", "--layout", "pool"], 2),
+        (&["crash", "--self-test", "--resume", "file"], 2),
         (&["mkfs", "--size", "1X", "device"], 2),
         (&["mkfs", "--preset", "hinfs", "device"], 2),
         (&["fsck", "-n", "-y", "device"], 16),
@@ -50,6 +53,30 @@ fn a_wrong_command_line_has_the_code_that_the_caller_expects() {
             "{arguments:?}: errors go to standard error, help does not"
         );
     }
+}
+
+#[test]
+fn crash_explores_and_replays() {
+    let dir = harness::memory();
+    let limited = ["crash", "--json", "--jobs", "1", "--images", "500", "--traces"];
+    let report = json(&call(&limited, dir.path()));
+    assert_eq!((&report["layout"], &report["complete"]), (&"log".into(), &false.into()));
+    assert!(report["images"]["different"].as_u64().is_some_and(|images| images > 100));
+    assert_eq!(report["violations"].as_array().map(Vec::len), Some(0));
+    // A crash in which nothing is wrong, and one that cannot be.
+    let trace = dir.path().join("trace");
+    let text = "nacre crash trace 1\nlayout log\nop create file a\ncrash 0\n";
+    fs::write(&trace, text).expect("a trace");
+    let replayed = json(&call(&["crash", "--json", "--replay"], &trace));
+    assert_eq!(replayed["problems"].as_array().map(Vec::len), Some(0), "{replayed}");
+    fs::write(&trace, text.replace("crash 0", "crash 999")).expect("a trace");
+    let replayed = json(&call(&["crash", "--json", "--replay"], &trace));
+    assert!(
+        replayed["situation"].as_str().is_some_and(|words| words.contains("cannot happen")),
+        "{replayed}"
+    );
+    fs::write(&trace, "something else").expect("a file");
+    assert_eq!(code(&call(&["crash", "--replay"], &trace)), 1);
 }
 
 #[test]

@@ -1,29 +1,29 @@
 //! Crashing at every point of a recorded workload.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::collections::HashMap;
 
-use nacre_engine::{Error, Result};
-use nacre_media::crash::{CrashImage, Images, Replay, Sampling};
-use nacre_media::sim::Defect;
-use nacre_media::{Image, SimPm};
+use nacre_engine::Result;
+use nacre_media::Image;
+use nacre_media::crash::{CrashImage, Point, Replay, Sampling};
+use nacre_media::sim::Site;
 
-use super::record::{Progress, Recording, record};
-use super::report::{Place, Report, Violation};
-use super::subject::Subject;
-use super::verify::{Depth, Expected, judge};
+use super::op::Op;
+use super::record::{Flaw, Progress, Recording, Rig, sites_of};
+use super::report::{Again, Case, Lines, Recovery, Report, Violation};
+use super::subject::{Moment, Subject};
+use super::verify::{Depth, Expected, Judged, Remaking, caught, judge};
 use super::workload::Workload;
 
 /// How thoroughly a workload is explored.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Bytes of simulated memory.
-    pub len: u64,
     /// The images of each point.
     pub sampling: Sampling,
     /// More samples for more pending lines: so many for each line, up to [`MAX_SAMPLES_BY_LINES`].
     pub samples_per_line: u64,
-    /// One image in so many is also checked, emptied and filled.
+    /// One image in so many is checked before it is mounted.
+    pub check_every: u64,
+    /// One image in so many is also unmounted, checked, filled and emptied.
     pub empty_every: u64,
     /// In the recovery of one image in so many there is another crash.
     pub recovery_every: u64,
@@ -31,193 +31,369 @@ pub struct Settings {
     pub recovery_sampling: Sampling,
     /// The exploration ends after so many violations.
     pub max_violations: usize,
-    /// What is wrong with the memory, to see whether it is found.
-    pub defect: Option<Defect>,
+    /// What is wrong on purpose, to see whether it is found.
+    pub flaw: Flaw,
 }
 
 /// See [`Settings::samples_per_line`].
 pub const MAX_SAMPLES_BY_LINES: u64 = 256;
 
+/// Bytes of the memory of an exploration that says nothing else.
+pub const MEMORY: u64 = 16 << 20;
+
 impl Settings {
-    fn images(&self, replay: &Replay<'_>) -> Images {
+    fn sampling(&self, replay: &Replay<'_>) -> Sampling {
         let by_lines = (replay.pending_lines() as u64 * self.samples_per_line).min(MAX_SAMPLES_BY_LINES);
-        replay.images(&Sampling { samples: self.sampling.samples.max(by_lines), ..self.sampling })
+        Sampling { samples: self.sampling.samples.max(by_lines), ..self.sampling }
     }
 }
 
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            len: 16 << 20,
             sampling: Sampling::default(),
             samples_per_line: 0,
+            check_every: 4,
             empty_every: 16,
             recovery_every: 64,
             recovery_sampling: Sampling { exhaustive_up_to: 8, samples: 8, seed: 0 },
             max_violations: 5,
-            defect: None,
+            flaw: Flaw::None,
         }
     }
 }
 
 /// Runs the workload and crashes it everywhere. An error means that the workload itself could not be run.
-pub fn explore<S: Subject>(subject: &S, workload: &Workload, settings: &Settings) -> Result<Report> {
-    let recording = record_caught(subject, workload, settings)?;
-    let mut explorer = Explorer::new(subject, workload, settings, &recording);
+pub fn explore<S: Subject>(rig: &mut Rig<'_, S>, workload: &Workload, settings: &Settings) -> Result<Report> {
+    let recording = rig.record(workload, settings.flaw)?;
+    rig.pm.seed_mistake(settings.flaw.mistake());
+    let mut explorer = Explorer::new(rig, workload, settings, &recording);
     if !recording.live_differences.is_empty() {
-        let place = Place { point: 0, image: 0, recovery: None };
-        explorer.violation(place, "no crash yet".to_string(), recording.live_differences.clone());
+        let problems = recording.live_differences.clone();
+        explorer.violation(0, Vec::new(), None, "no crash yet".to_string(), problems);
     }
-    let mut replay = Replay::new(Image::zeros(recording.len), &recording.trace);
+    let mut replay = Replay::new(recording.start.clone(), &recording.trace);
     while let Some(point) = replay.advance() {
+        let progress = Progress::at(point.last_mark);
         if explorer.is_full() {
             break;
         }
-        if let Some(progress) = Progress::at(point.last_mark) {
-            explorer.visit(&replay, point.index, progress);
+        if progress.acknowledged + usize::from(progress.in_flight) > workload.explored_from {
+            explorer.visit(&replay, point, progress);
         }
     }
-    Ok(explorer.report)
+    let report = explorer.report;
+    rig.pm.seed_mistake(0);
+    Ok(report)
 }
 
-/// Produces one crash of the same exploration again, and goes to the bottom of it.
-pub fn explore_one<S: Subject>(
-    subject: &S,
-    workload: &Workload,
-    settings: &Settings,
-    place: Place,
-) -> Result<Report> {
-    let recording = record_caught(subject, workload, settings)?;
-    let mut explorer = Explorer::new(subject, workload, settings, &recording);
-    let mut replay = Replay::new(Image::zeros(recording.len), &recording.trace);
+/// The lines of the program that flush and that fence when the workload runs, and when its crashes are recovered from.
+pub fn sites<S: Subject>(rig: &mut Rig<'_, S>, workload: &Workload) -> Result<(Vec<Site>, Vec<Site>)> {
+    let recording = rig.record(workload, Flaw::None)?;
+    let (mut flushes, mut fences) = recording.sites();
+    let mut replay = Replay::new(recording.start.clone(), &recording.trace);
+    while replay.advance().is_some() {
+        // Half of what is pending: recovery has something to do.
+        let images = replay.images(&Sampling { exhaustive_up_to: 0, samples: 4, seed: 0 });
+        for image in images.iter() {
+            rig.pm.load(replay.media());
+            image.apply(&rig.pm);
+            rig.pm.start_recording();
+            // Nothing of what fails here matters: only where it flushes and fences.
+            let _ = caught(|| {
+                if image.index % 2 == 1 {
+                    rig.subject.repair(&rig.pm)?;
+                }
+                rig.subject.unmount(rig.subject.mount(&rig.pm)?)
+            });
+            let (flushed, fenced) = sites_of(&rig.pm.stop_recording());
+            flushes.extend(flushed);
+            fences.extend(fenced);
+        }
+    }
+    for list in [&mut flushes, &mut fences] {
+        list.sort_unstable();
+        list.dedup();
+    }
+    Ok((flushes, fences))
+}
+
+/// What is said of a crash that the layout as it is cannot have.
+const IMPOSSIBLE: &str = "this crash cannot happen";
+
+/// Produces one crash again, and goes to the bottom of it: what was going on, and what is wrong. Of a crash that cannot
+/// happen (any more) it says so, and nothing is wrong.
+pub fn reproduce<S: Subject>(rig: &mut Rig<'_, S>, case: &Case) -> Result<(String, Vec<String>)> {
+    let flaw = if case.mistake == 0 { Flaw::None } else { Flaw::Layout(case.mistake) };
+    let settings = Settings { flaw, ..Settings::default() };
+    let recording = rig.record(&case.workload, flaw)?;
+    rig.pm.seed_mistake(case.mistake);
+    let mut explorer = Explorer::new(rig, &case.workload, &settings, &recording);
+    let mut found = (format!("{IMPOSSIBLE}: there is no such crash point"), Vec::new());
+    if !recording.live_differences.is_empty() {
+        found = ("no crash yet".to_string(), recording.live_differences.clone());
+    }
+    let mut replay = Replay::new(recording.start.clone(), &recording.trace);
     while let Some(point) = replay.advance() {
-        let Some(progress) = Progress::at(point.last_mark).filter(|_| point.index == place.point) else {
+        if point.index != case.point || !recording.live_differences.is_empty() {
             continue;
+        }
+        if let Some((line, _)) = case.landed.iter().find(|(line, bytes)| !replay.allows(*line, bytes)) {
+            found = (format!("{IMPOSSIBLE}: these bytes cannot land at {:#x}", line * 64), Vec::new());
+            continue;
+        }
+        let progress = Progress::at(point.last_mark);
+        let image = CrashImage { index: 0, lines: case.landed.clone(), choice: "from a trace" };
+        explorer.rig.pm.load(replay.media());
+        let judged = match &case.recovery {
+            None => {
+                image.apply(&explorer.rig.pm);
+                let expected = explorer.expected(progress);
+                Some(judge(explorer.rig.subject, &explorer.rig.pm, &expected, Depth::Empty))
+            }
+            Some(again) => explorer.crash_recovery_once(&replay, &image, progress, again),
         };
-        explorer.pm.load(replay.media());
-        let image = settings.images(&replay).image(place.image);
-        match place.recovery {
-            None => explorer.judge(&replay, &image, place, progress, Depth::Empty),
-            Some(_) => explorer.crash_recovery(&replay, &image, place, progress),
+        if let Some(judged) = judged {
+            found = (explorer.situation(progress, &image), judged.problems);
         }
     }
-    Ok(explorer.report)
+    rig.pm.seed_mistake(0);
+    Ok(found)
 }
 
-fn record_caught<S: Subject>(subject: &S, workload: &Workload, settings: &Settings) -> Result<Recording> {
-    let recording = AssertUnwindSafe(|| record(subject, workload, settings.len, settings.defect));
-    catch_unwind(recording).unwrap_or_else(|panic| {
-        let words = super::verify::panic_words(&*panic).to_string();
-        Err(Error::corrupt(format!("panic in {}: {words}", workload.name)))
-    })
-}
-
-struct Explorer<'e, S: Subject> {
-    subject: &'e S,
+struct Explorer<'e, 's, S: Subject> {
+    rig: &'e mut Rig<'s, S>,
     workload: &'e Workload,
     settings: &'e Settings,
     recording: &'e Recording,
-    /// Memory to recover in; between images it holds what is durable at the point.
-    pm: Arc<SimPm>,
+    /// The state that each image was recovered to, by hash.
+    seen: HashMap<u64, Option<usize>>,
+    /// Recoveries that were crashed in.
+    recoveries: u64,
     report: Report,
 }
 
-impl<'e, S: Subject> Explorer<'e, S> {
-    fn new(subject: &'e S, workload: &'e Workload, settings: &'e Settings, recording: &'e Recording) -> Self {
-        let pm = Arc::new(SimPm::new(recording.len));
-        Explorer { subject, workload, settings, recording, pm, report: Report::default() }
+impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
+    fn new(
+        rig: &'e mut Rig<'s, S>,
+        workload: &'e Workload,
+        settings: &'e Settings,
+        recording: &'e Recording,
+    ) -> Self {
+        let report =
+            Report { commit_points: vec![0; rig.subject.commit_points().len()], ..Report::default() };
+        Explorer { rig, workload, settings, recording, seen: HashMap::new(), recoveries: 0, report }
     }
 
     fn is_full(&self) -> bool {
         self.report.violations.len() >= self.settings.max_violations
     }
 
-    fn violation(&mut self, place: Place, situation: String, problems: Vec<String>) {
-        self.report.violations.push(Violation {
-            subject: self.subject.name(),
-            workload: self.workload.name.clone(),
-            seed: self.settings.sampling.seed,
-            place,
-            situation,
-            problems,
-        });
+    fn violation(
+        &mut self,
+        point: usize,
+        landed: Lines,
+        recovery: Option<Again>,
+        situation: String,
+        problems: Vec<String>,
+    ) {
+        let case = Case {
+            workload: self.workload.clone(),
+            mistake: self.settings.flaw.mistake(),
+            point,
+            landed,
+            recovery,
+        };
+        self.report.violations.push(Violation { case, situation, problems });
     }
 
-    fn visit(&mut self, replay: &Replay<'_>, point: usize, progress: Progress) {
-        let images = self.settings.images(replay);
-        self.pm.load(replay.media());
+    fn visit(&mut self, replay: &Replay<'_>, point: Point, progress: Progress) {
+        self.rig.pm.load(replay.media());
+        let sampling = self.settings.sampling(replay);
+        let relevant = self.lines_read(replay, &sampling);
+        let images = replay.images_of(&sampling, |line| relevant.binary_search(&line).is_ok());
         self.report.points += 1;
-        self.report.exhaustive += usize::from(images.is_exhaustive());
+        self.report.exhaustive += u64::from(images.is_exhaustive());
+        let before = self.report.images;
         for image in images.iter() {
             if self.is_full() {
                 return;
             }
-            // Which images get more attention changes from point to point, so that it is not always the same kind.
-            let turn = image.index + 5 * point as u64;
-            let deep = turn.is_multiple_of(self.settings.empty_every);
-            let place = Place { point, image: image.index, recovery: None };
-            self.judge(replay, &image, place, progress, if deep { Depth::Empty } else { Depth::Look });
-            if turn.is_multiple_of(self.settings.recovery_every) {
-                self.crash_recovery(replay, &image, place, progress);
-            }
+            self.try_image(replay, &image, point, progress);
         }
+        let count = self.report.images - before;
+        self.count_commits(replay, point, count);
     }
 
-    /// Recovers one image and puts the memory back.
-    fn judge(
+    /// The pending lines that recovery reads, found out by recovering the image in which everything landed, and the one
+    /// in which nothing did. What it never looks at cannot change what it finds.
+    fn lines_read(&mut self, replay: &Replay<'_>, sampling: &Sampling) -> Vec<u64> {
+        let pending: Vec<u64> = replay.lines_pending().collect();
+        if pending.len() < 8 {
+            return pending;
+        }
+        let mut read = vec![false; pending.len()];
+        let images = replay.images(&Sampling { exhaustive_up_to: 0, samples: 2, ..*sampling });
+        for image in images.iter() {
+            image.apply(&self.rig.pm);
+            self.rig.pm.start_noting_reads();
+            let fs = caught(|| self.rig.subject.mount(&self.rig.pm));
+            if let Ok(Ok(fs)) = fs {
+                let walked = caught(|| super::tree::Tree::of(&fs).is_ok());
+                self.rig.subject.abandon(fs);
+                if walked.is_err() {
+                    return pending;
+                }
+            } else {
+                // It stopped before it had read all that it would.
+                read.fill(true);
+            }
+            self.rig.pm.stop_noting_reads();
+            for (line, read) in pending.iter().zip(&mut read) {
+                *read |= self.rig.pm.was_read(*line);
+            }
+            self.rig.pm.load(replay.media());
+        }
+        pending.into_iter().zip(read).filter(|(_, read)| *read).map(|(line, _)| line).collect()
+    }
+
+    fn try_image(&mut self, replay: &Replay<'_>, image: &CrashImage, point: Point, progress: Progress) {
+        let hash = replay.hash_of(image);
+        if let Some(state) = self.seen.get(&hash) {
+            let allowed = progress.allowed();
+            let equal = |state: usize| {
+                allowed.clone().any(|other| {
+                    other == state || self.recording.states[other] == self.recording.states[state]
+                })
+            };
+            if state.is_some_and(equal) {
+                self.report.repeated += 1;
+                return;
+            }
+        }
+        // Which images get more attention changes from point to point, so that it is not always the same kind.
+        let turn = image.index + 5 * point.index as u64 + 1;
+        let depth = match () {
+            () if turn.is_multiple_of(self.settings.empty_every) => Depth::Empty,
+            () if turn.is_multiple_of(self.settings.check_every) => Depth::Check,
+            () => Depth::Look,
+        };
+        image.apply(&self.rig.pm);
+        let judged = judge(self.rig.subject, &self.rig.pm, &self.expected(progress), depth);
+        self.report.images += u64::from(self.seen.insert(hash, judged.state).is_none());
+        self.report.checked += u64::from(depth >= Depth::Check);
+        self.report.emptied += u64::from(depth == Depth::Empty);
+        let is_good = judged.problems.is_empty();
+        if !is_good {
+            let situation = self.situation(progress, image);
+            self.violation(point.index, Case::lines_of(image), None, situation, judged.problems);
+        }
+        let expected = self.expected(progress);
+        if turn.is_multiple_of(self.settings.recovery_every) && is_good && expected.remaking == Remaking::No {
+            self.recoveries += 1;
+            let by = if self.recoveries.is_multiple_of(2) { Recovery::Repair } else { Recovery::Mount };
+            self.crash_recovery(replay, image, point, progress, by);
+        }
+        self.rig.pm.load(replay.media());
+    }
+
+    fn count_commits(&mut self, replay: &Replay<'_>, point: Point, count: u64) {
+        let moment = Moment { stores: replay.stores(), fence: point.fence, last_fence: replay.last_fence() };
+        let counts = &mut self.report.commit_points;
+        self.rig.subject.commits_at(&moment, &mut |commit| counts[commit] += count);
+    }
+
+    /// The trace of a recovery of one image, over that image. It ends with an unmount: what recovery did must be durable
+    /// then at the latest.
+    fn trace_recovery(
         &mut self,
         replay: &Replay<'_>,
         image: &CrashImage,
-        place: Place,
-        progress: Progress,
-        depth: Depth,
-    ) {
-        image.apply(&self.pm);
-        let expected = self.expected(progress);
-        let problems = judge(self.subject, &self.pm, &expected, depth);
-        self.report.images += 1;
-        self.report.emptied += u64::from(depth == Depth::Empty);
-        if !problems.is_empty() {
-            self.violation(place, self.situation(progress, image), problems);
-        }
-        self.pm.load(replay.media());
-    }
-
-    /// Recovers one image with a trace, and crashes at every point of that. `place.recovery` picks one such crash.
-    fn crash_recovery(&mut self, replay: &Replay<'_>, image: &CrashImage, place: Place, progress: Progress) {
+        by: Recovery,
+    ) -> (Image, nacre_media::Trace) {
         let mut crashed = replay.media().clone();
         image.apply_to(&mut crashed);
-        self.pm.load(&crashed);
-        self.pm.start_recording();
-        let mounted = catch_unwind(AssertUnwindSafe(|| self.subject.mount(&self.pm)));
-        let trace = self.pm.stop_recording();
-        // A mount that fails here failed without the trace, too, and was reported.
-        drop(mounted);
-        let expected = self.expected(progress);
+        self.rig.pm.load(&crashed);
+        self.rig.pm.start_recording_with(self.settings.flaw.defect());
+        let (subject, pm) = (self.rig.subject, &self.rig.pm);
+        // What fails here failed without the trace, too, and was reported.
+        let _ = caught(|| {
+            if by == Recovery::Repair {
+                subject.repair(pm)?;
+            }
+            subject.unmount(subject.mount(pm)?)
+        });
+        (crashed, pm.stop_recording())
+    }
+
+    /// Recovers one image with a trace, and crashes at every point of that.
+    fn crash_recovery(
+        &mut self,
+        replay: &Replay<'_>,
+        image: &CrashImage,
+        point: Point,
+        progress: Progress,
+        by: Recovery,
+    ) {
+        let (crashed, trace) = self.trace_recovery(replay, image, by);
         let mut recovery = Replay::new(crashed, &trace);
-        while let Some(point) = recovery.advance() {
+        while let Some(at) = recovery.advance() {
             let images = recovery.images(&self.settings.recovery_sampling);
-            self.pm.load(recovery.media());
+            self.rig.pm.load(recovery.media());
             for again in images.iter() {
-                if place.recovery.is_some_and(|wanted| wanted != (point.index, again.index)) {
-                    continue;
-                }
-                again.apply(&self.pm);
-                let problems = judge(self.subject, &self.pm, &expected, Depth::Empty);
+                again.apply(&self.rig.pm);
+                let Judged { problems, .. } =
+                    judge(self.rig.subject, &self.rig.pm, &self.expected(progress), Depth::Empty);
                 self.report.recovery_crashes += 1;
                 if !problems.is_empty() && !self.is_full() {
-                    let place = Place { recovery: Some((point.index, again.index)), ..place };
-                    self.violation(place, self.situation(progress, image), problems);
+                    let situation = format!(
+                        "{}; then during recovery ({by:?}); {again:?}",
+                        self.situation(progress, image)
+                    );
+                    let second = Again { by, point: at.index, landed: Case::lines_of(&again) };
+                    self.violation(point.index, Case::lines_of(image), Some(second), situation, problems);
                 }
-                self.pm.load(recovery.media());
+                self.rig.pm.load(recovery.media());
+            }
+            self.count_commits(&recovery, at, images.len());
+        }
+    }
+
+    fn crash_recovery_once(
+        &mut self,
+        replay: &Replay<'_>,
+        image: &CrashImage,
+        progress: Progress,
+        again: &Again,
+    ) -> Option<Judged> {
+        let (crashed, trace) = self.trace_recovery(replay, image, again.by);
+        let mut recovery = Replay::new(crashed, &trace);
+        while let Some(point) = recovery.advance() {
+            if point.index == again.point
+                && again.landed.iter().all(|(line, bytes)| recovery.allows(*line, bytes))
+            {
+                self.rig.pm.load(recovery.media());
+                let lines = again.landed.clone();
+                CrashImage { index: 0, lines, choice: "from a trace" }.apply(&self.rig.pm);
+                let expected = self.expected(progress);
+                return Some(judge(self.rig.subject, &self.rig.pm, &expected, Depth::Empty));
             }
         }
-        self.pm.load(replay.media());
+        None
     }
 
     fn expected(&self, progress: Progress) -> Expected<'e> {
-        let recording = self.recording;
-        Expected { allowed: progress.allowed(&recording.states), free_when_empty: recording.free_when_empty }
+        let next = self.workload.ops.get(progress.acknowledged);
+        Expected {
+            states: &self.recording.states,
+            allowed: progress.allowed(),
+            remaking: match next {
+                Some(Op::Mkfs) if progress.made => Remaking::Made,
+                Some(Op::Mkfs) if progress.in_flight => Remaking::Begun,
+                _ => Remaking::No,
+            },
+            free_when_empty: self.recording.free_when_empty,
+        }
     }
 
     fn situation(&self, progress: Progress, image: &CrashImage) -> String {

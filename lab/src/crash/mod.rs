@@ -4,21 +4,44 @@
 //! The recorded trace is replayed; at every fence the images that a crash may leave are recovered, and each must be
 //! what the model says: the state after the operations that were acknowledged, or with the one in flight on top, all
 //! of it or nothing. A recovered file system must pass its check, work, and let itself be emptied. Recovery itself is
-//! traced and crashed in, too. Every violation says how to produce it again.
+//! traced and crashed in, too. Every violation can be written to a file, made smaller, and produced again.
+//!
+//! | file | what is there |
+//! | --- | --- |
+//! | `op`, `text`, `workload`, `sequences` | operations; operations as text; workloads; all short sequences |
+//! | `record`, `tree` | running a workload with a trace and the model beside it; what can be seen of a file system |
+//! | `explore`, `verify`, `report` | crashing a workload everywhere; judging one image; what was found |
+//! | `campaign` | many workloads on many cores, with limits, progress, and a file to go on from |
+//! | `case` | one crash as text; making it smaller |
+//! | `selftest` | mutants and mistakes that the explorer must find |
+//! | `threads` | several threads |
+//! | `subject`, `log` | what is explored; the log layout |
 
+mod campaign;
+mod case;
 mod explore;
+mod log;
 mod op;
 mod record;
 mod report;
+mod selftest;
+pub mod sequences;
 mod subject;
+mod text;
+mod threads;
 mod tree;
 mod verify;
 mod workload;
 
-pub use explore::{MAX_SAMPLES_BY_LINES, Settings, explore, explore_one};
+pub use campaign::{Campaign, Limits, Outcome, Progress, Stage};
+pub use case::minimise;
+pub use explore::{MAX_SAMPLES_BY_LINES, MEMORY, Settings, explore, reproduce, sites};
+pub use log::Log;
 pub use op::{Op, Runner, payload};
-pub use record::{Recording, record};
-pub use report::{Place, Report, Violation};
-pub use subject::Subject;
+pub use record::{Flaw, Recording, Rig};
+pub use report::{Again, Case, Lines, Recovery, Report, Violation};
+pub use selftest::{Mutant, Verdict, self_test};
+pub use subject::{Harmless, Mistake, Moment, Subject};
+pub use threads::{Threads, explore_threads, threads};
 pub use tree::{Ctime, Tree};
-pub use workload::{Workload, fixed, growing, random};
+pub use workload::{Workload, deep, fixed, random};

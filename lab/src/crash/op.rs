@@ -45,6 +45,14 @@ pub enum Op {
     Release,
     /// Makes a file without a name, writes so many bytes, then names it.
     UnnamedThenLink(&'static str, usize),
+    /// Makes everything about a file durable.
+    Sync(&'static str),
+    /// Holds the file open, then removes the name.
+    UnlinkOpen(&'static str),
+    /// Unmounts and mounts again.
+    Remount,
+    /// Makes a new file system over this one, without an unmount.
+    Mkfs,
 }
 
 impl fmt::Debug for Op {
@@ -67,6 +75,10 @@ impl fmt::Debug for Op {
             Op::Hold(path) => write!(f, "hold {path} open"),
             Op::Release => write!(f, "close everything"),
             Op::UnnamedThenLink(path, len) => write!(f, "link an unnamed file of {len} bytes as {path}"),
+            Op::Sync(path) => write!(f, "sync {path}"),
+            Op::UnlinkOpen(path) => write!(f, "hold {path} open and unlink it"),
+            Op::Remount => write!(f, "unmount and mount"),
+            Op::Mkfs => write!(f, "mkfs"),
         }
     }
 }
@@ -78,10 +90,10 @@ pub struct Runner<F: Data> {
     held: Vec<F::Node>,
 }
 
-/// What the byte at `position` of the data of step `step` is: different for neighbours, pages and steps.
-fn pattern(step: u64, position: u64) -> u8 {
-    let z = (step << 40 ^ position).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (z >> 56) as u8 | 1
+/// Eight bytes of the data of step `step`: different for neighbours, pages and steps, and none of them zero.
+fn pattern(step: u64, word: u64) -> [u8; 8] {
+    let z = (step << 40 ^ word).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    ((z ^ z >> 29) | 0x0101_0101_0101_0101).to_le_bytes()
 }
 
 /// The time of a step.
@@ -91,7 +103,9 @@ fn time(step: u64) -> Timestamp {
 
 /// The data that step `step` writes.
 pub fn payload(step: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|position| pattern(step, position)).collect()
+    let mut data: Vec<u8> = (0..len.div_ceil(8) as u64).flat_map(|word| pattern(step, word)).collect();
+    data.truncate(len);
+    data
 }
 
 impl<F: Data> Runner<F> {
@@ -106,7 +120,37 @@ impl<F: Data> Runner<F> {
         self.fs
     }
 
-    fn walk(&self, path: &str) -> Result<F::Node> {
+    /// Does one operation, as step `step` of its workload, which is also its time.
+    pub fn run(&mut self, step: u64, op: &Op) -> Result<()> {
+        Hands { fs: &self.fs }.run(step, op, &mut self.held)
+    }
+
+    /// Appends to a file with any path.
+    pub fn append(&self, step: u64, path: &str, len: usize) -> Result<()> {
+        Hands { fs: &self.fs }.append(step, path, len)
+    }
+
+    /// Removes a name of any path.
+    pub fn remove(&self, step: u64, path: &str, kind: FileKind) -> Result<()> {
+        Hands { fs: &self.fs }.remove(step, path, kind)
+    }
+}
+
+/// What does operations on a file system that others use, too.
+pub(super) struct Hands<'f, F> {
+    pub(super) fs: &'f F,
+}
+
+impl<F> Clone for Hands<'_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for Hands<'_, F> {}
+
+impl<F: Data> Hands<'_, F> {
+    fn walk(self, path: &str) -> Result<F::Node> {
         let mut node = self.fs.root();
         for name in path.split('/').filter(|name| !name.is_empty()) {
             node = self.fs.lookup(&node, name.as_bytes())?;
@@ -114,18 +158,18 @@ impl<F: Data> Runner<F> {
         Ok(node)
     }
 
-    fn split<'p>(&self, path: &'p str) -> Result<(F::Node, &'p [u8])> {
+    fn split(self, path: &str) -> Result<(F::Node, &[u8])> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         Ok((self.walk(dir)?, name.as_bytes()))
     }
 
     /// Appends to a file with any path.
-    pub fn append(&self, step: u64, path: &str, len: usize) -> Result<()> {
+    fn append(self, step: u64, path: &str, len: usize) -> Result<()> {
         self.write(path, WriteAt::End, &payload(step, len), time(step))
     }
 
     /// Removes a name of any path.
-    pub fn remove(&self, step: u64, path: &str, kind: FileKind) -> Result<()> {
+    fn remove(self, step: u64, path: &str, kind: FileKind) -> Result<()> {
         let (dir, name) = self.split(path)?;
         match kind {
             FileKind::Directory => self.fs.rmdir(&dir, name, time(step)),
@@ -134,7 +178,7 @@ impl<F: Data> Runner<F> {
     }
 
     /// Does one operation, as step `step` of its workload, which is also its time.
-    pub fn run(&mut self, step: u64, op: &Op) -> Result<()> {
+    pub(super) fn run(self, step: u64, op: &Op, held: &mut Vec<F::Node>) -> Result<()> {
         let now = time(step);
         match op {
             Op::Create(..) | Op::CreateWithXattr(_) | Op::Symlink(..) | Op::UnnamedThenLink(..) => {
@@ -173,17 +217,25 @@ impl<F: Data> Runner<F> {
             Op::RemoveXattr(path, name) => self.fs.remove_xattr(&self.walk(path)?, name.as_bytes(), now),
             Op::Hold(path) => {
                 let node = self.walk(path)?;
-                self.held.push(node);
+                held.push(node);
                 Ok(())
             }
             Op::Release => {
-                self.held.clear();
+                held.clear();
                 Ok(())
             }
+            Op::Sync(path) => self.fs.sync(&self.walk(path)?),
+            Op::UnlinkOpen(path) => {
+                let node = self.walk(path)?;
+                held.push(node);
+                self.split(path).and_then(|(dir, name)| self.fs.unlink(&dir, name, now))
+            }
+            // Whoever has the memory does these.
+            Op::Remount | Op::Mkfs => Err(Error::new(Kind::Unsupported)),
         }
     }
 
-    fn make(&mut self, step: u64, op: &Op, now: Timestamp) -> Result<()> {
+    fn make(self, step: u64, op: &Op, now: Timestamp) -> Result<()> {
         let new =
             |kind, mode| NewInode { kind, mode, uid: 7, gid: 8, rdev: 0, target: b"", xattrs: &[], now };
         match op {
@@ -216,7 +268,7 @@ impl<F: Data> Runner<F> {
         }
     }
 
-    fn write(&self, path: &str, at: WriteAt, data: &[u8], now: Timestamp) -> Result<()> {
+    fn write(self, path: &str, at: WriteAt, data: &[u8], now: Timestamp) -> Result<()> {
         // In two pieces, as a vectored write: they must still be one operation.
         let (one, two) = data.split_at(data.len() / 3);
         let pieces = [IoSlice::new(one), IoSlice::new(two)];

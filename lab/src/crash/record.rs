@@ -1,40 +1,96 @@
 //! Running a workload with a trace, beside the reference model.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use nacre_engine::{Error, Kind, Result};
-use nacre_media::sim::{Defect, Event, StoreKind};
-use nacre_media::{SimPm, Trace};
+use nacre_engine::{Data, Error, Kind, Result, SetAttr, Timestamp};
+use nacre_media::sim::{Defect, Event, Site, StoreKind};
+use nacre_media::{Image, SimPm, Trace};
 
 use super::op::{Op, Runner};
 use super::subject::Subject;
 use super::tree::Tree;
-use super::verify::free_when_empty;
+use super::verify::{caught, free_when_empty, panic_words};
 use super::workload::Workload;
 use crate::model::MemLayout;
 
-/// Marks in a trace: the preparation is over; operation *n* begins; operation *n* was acknowledged.
-const MARK_READY: u64 = 1;
+/// Marks in a trace: operation *n* begins; operation *n*, which makes a file system, has made it; operation *n* was
+/// acknowledged.
 const MARK_BEGIN: u64 = 1 << 32;
-const MARK_END: u64 = 2 << 32;
+const MARK_MADE: u64 = 2 << 32;
+const MARK_END: u64 = 3 << 32;
+/// Operations of a workload that cannot make anything that stays.
+const SHORT: usize = 1;
+/// Prepared memories that a rig keeps.
+const MAX_PREPARED: usize = 16;
+
+/// What is wrong on purpose, to see whether it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Flaw {
+    /// Nothing.
+    #[default]
+    None,
+    /// The memory does not do what it is told.
+    Memory(Defect),
+    /// The layout makes the mistake with this number.
+    Layout(u32),
+}
+
+impl Flaw {
+    pub(super) fn defect(self) -> Option<Defect> {
+        match self {
+            Flaw::Memory(defect) => Some(defect),
+            _ => None,
+        }
+    }
+
+    pub(super) fn mistake(self) -> u32 {
+        match self {
+            Flaw::Layout(number) => number,
+            _ => 0,
+        }
+    }
+}
 
 /// A workload that was run, and what must be seen after a crash.
 #[derive(Debug)]
 pub struct Recording {
-    /// Everything from mkfs on, over memory that was zero.
+    /// What the memory held when the first operation began, all of it durable.
+    pub start: Image,
+    /// The operations.
     pub trace: Trace,
-    /// Size of the memory.
-    pub len: u64,
-    /// The model after so many operations of the workload.
+    /// The model after so many of them.
     pub states: Vec<Tree>,
     /// Where the running system differed from the model, in words.
     pub live_differences: Vec<String>,
-    /// Free blocks of a new file system on which files were written and removed.
+    /// So many blocks are free when everything is removed, without a crash.
     pub free_when_empty: u64,
-    /// Fences and flushes before the first operation, and in all: what a [`Defect`] counts.
-    pub fences: (u64, u64),
-    /// See `fences`.
-    pub flushes: (u64, u64),
+}
+
+impl Recording {
+    /// The lines of the program that flush (or store past the cache), and those that fence, each once.
+    pub fn sites(&self) -> (Vec<Site>, Vec<Site>) {
+        sites_of(&self.trace)
+    }
+}
+
+/// See [`Recording::sites`].
+pub(super) fn sites_of(trace: &Trace) -> (Vec<Site>, Vec<Site>) {
+    let (mut flushes, mut fences) = (Vec::new(), Vec::new());
+    for event in &trace.events {
+        match event {
+            Event::Flush { site, .. } | Event::Store { kind: StoreKind::NonTemporal, site, .. } => {
+                flushes.push(*site);
+            }
+            Event::Fence { site, .. } => fences.push(*site),
+            _ => {}
+        }
+    }
+    for list in [&mut flushes, &mut fences] {
+        list.sort_unstable();
+        list.dedup();
+    }
+    (flushes, fences)
 }
 
 /// How far the workload was at a crash.
@@ -44,68 +100,164 @@ pub(super) struct Progress {
     pub(super) acknowledged: usize,
     /// One more was in flight.
     pub(super) in_flight: bool,
+    /// That one makes a file system, and has made it.
+    pub(super) made: bool,
 }
 
 impl Progress {
-    /// From the last mark before the crash; `None` while the file system was still being prepared.
-    pub(super) fn at(last_mark: Option<u64>) -> Option<Progress> {
-        match last_mark? {
-            MARK_READY => Some(Progress { acknowledged: 0, in_flight: false }),
-            mark if mark >= MARK_END => {
-                Some(Progress { acknowledged: (mark - MARK_END) as usize + 1, in_flight: false })
+    /// From the last mark before the crash.
+    pub(super) fn at(last_mark: Option<u64>) -> Progress {
+        match last_mark {
+            Some(mark) if mark >= MARK_END => {
+                Progress { acknowledged: (mark - MARK_END) as usize + 1, in_flight: false, made: false }
             }
-            mark if mark >= MARK_BEGIN => {
-                Some(Progress { acknowledged: (mark - MARK_BEGIN) as usize, in_flight: true })
+            Some(mark) if mark >= MARK_MADE => {
+                Progress { acknowledged: (mark - MARK_MADE) as usize, in_flight: true, made: true }
             }
-            _ => None,
+            Some(mark) => {
+                Progress { acknowledged: (mark - MARK_BEGIN) as usize, in_flight: true, made: false }
+            }
+            None => Progress { acknowledged: 0, in_flight: false, made: false },
         }
     }
 
-    /// The states that may be seen.
-    pub(super) fn allowed(self, states: &[Tree]) -> &[Tree] {
-        &states[self.acknowledged..=self.acknowledged + usize::from(self.in_flight)]
+    /// The states that may be seen: from the first of these to the last.
+    pub(super) fn allowed(self) -> std::ops::RangeInclusive<usize> {
+        self.acknowledged..=self.acknowledged + usize::from(self.in_flight)
     }
 }
 
-/// Runs a workload on `subject` over memory of `len` bytes that has `defect`, and on the model.
-pub fn record<S: Subject>(
-    subject: &S,
-    workload: &Workload,
-    len: u64,
-    defect: Option<Defect>,
-) -> Result<Recording> {
-    let free_when_empty = free_when_empty(subject, len)?;
-    let pm = Arc::new(SimPm::new(len));
-    pm.start_recording_with(defect);
-    subject.mkfs(&pm)?;
-    let mut real = Runner::new(subject.mount(&pm)?);
-    let mut model = Runner::new(MemLayout::default());
-    // The root is born with the file system, at a time and with a mode that the layout chose.
-    adopt_root(&real, &model)?;
-    let mut live = Vec::new();
-    for (step, op) in workload.setup.iter().enumerate() {
-        run_both(&mut real, &mut model, step as u64, op, &mut live)?;
-    }
-    let mut states = vec![Tree::of(&model.fs)?];
-    pm.mark(MARK_READY);
-    for (index, op) in workload.ops.iter().enumerate() {
-        pm.mark(MARK_BEGIN + index as u64);
-        let step = (workload.setup.len() + index) as u64;
-        run_both(&mut real, &mut model, step, op, &mut live)?;
-        pm.mark(MARK_END + index as u64);
-        let state = Tree::of(&model.fs)?;
-        let differences = state.differences(&Tree::of(&real.fs)?);
-        live.extend(differences.into_iter().map(|difference| format!("after {op:?}: {difference}")));
-        states.push(state);
-    }
-    // The trace ends with the workload: closing files and unmounting are not part of it.
-    let trace = pm.stop_recording();
-    drop(real);
-    let (fences, flushes) = count(&trace);
-    Ok(Recording { trace, len, states, live_differences: live, free_when_empty, fences, flushes })
+/// Memory to run workloads in and to recover their images in, for one thread. It is used again and again: to make a new
+/// memory for each would take longer than to explore it.
+pub struct Rig<'s, S: Subject> {
+    pub(super) subject: &'s S,
+    pub(super) pm: Arc<SimPm>,
+    blank: Image,
+    prepared: HashMap<String, Arc<Prepared>>,
 }
 
-fn run_both<A: nacre_engine::Data, B: nacre_engine::Data>(
+/// A file system after the preparation of a workload, unmounted, and the model of it.
+struct Prepared {
+    image: Image,
+    model: MemLayout,
+    live_differences: Vec<String>,
+    free_when_empty: u64,
+}
+
+/// Makes the calling thread do by itself what recovery would hand to a pool of threads.
+fn stay_on_this_thread() {
+    thread_local!(static POOL: Option<rayon::ThreadPool> =
+        rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build().ok());
+    POOL.with(|_| ());
+}
+
+impl<'s, S: Subject> Rig<'s, S> {
+    /// A rig with memory of `len` bytes.
+    pub fn new(subject: &'s S, len: u64) -> Rig<'s, S> {
+        stay_on_this_thread();
+        Rig { subject, pm: Arc::new(SimPm::new(len)), blank: Image::zeros(len), prepared: HashMap::new() }
+    }
+
+    /// A file system after some operations, the model of it, and its free blocks when everything is removed.
+    pub(super) fn prepare(&mut self, setup: &[Op]) -> Result<(Image, MemLayout, u64)> {
+        let prepared = self.prepared(setup)?;
+        Ok((prepared.image.clone(), prepared.model.remount(), prepared.free_when_empty))
+    }
+
+    fn prepared(&mut self, setup: &[Op]) -> Result<Arc<Prepared>> {
+        let key: Vec<String> = setup.iter().map(Op::to_text).collect();
+        let key = key.join("\n");
+        if let Some(prepared) = self.prepared.get(&key) {
+            return Ok(Arc::clone(prepared));
+        }
+        self.pm.seed_mistake(0);
+        self.pm.load(&self.blank);
+        self.subject.mkfs(&self.pm)?;
+        let mut real = Runner::new(self.subject.mount(&self.pm)?);
+        let mut model = Runner::new(MemLayout::default());
+        adopt_root(&real.fs, &model.fs)?;
+        let mut live = Vec::new();
+        for (step, op) in setup.iter().enumerate() {
+            run_both(&mut real, &mut model, step as u64, op, &mut live)?;
+        }
+        self.subject.unmount(real.into_fs())?;
+        let image = self.pm.image();
+        let free_when_empty = free_when_empty(self.subject, self.subject.mount(&self.pm)?)?;
+        let model = model.into_fs();
+        let prepared = Arc::new(Prepared { image, model, live_differences: live, free_when_empty });
+        if self.prepared.len() >= MAX_PREPARED {
+            self.prepared.clear();
+        }
+        self.prepared.insert(key, Arc::clone(&prepared));
+        Ok(prepared)
+    }
+
+    /// Runs a workload and the model of it. A panic is an error.
+    pub fn record(&mut self, workload: &Workload, flaw: Flaw) -> Result<Recording> {
+        let recording = caught(|| self.record_uncaught(workload, flaw));
+        self.pm.stop_recording();
+        self.pm.seed_mistake(0);
+        recording.unwrap_or_else(|panic| {
+            let words = panic_words(&*panic).to_string();
+            Err(Error::corrupt(format!("panic in {}: {words}", workload.name)))
+        })
+    }
+
+    fn record_uncaught(&mut self, workload: &Workload, flaw: Flaw) -> Result<Recording> {
+        let prepared = self.prepared(&workload.setup)?;
+        self.pm.load(&prepared.image);
+        self.pm.seed_mistake(flaw.mistake());
+        let mut real = Runner::new(self.subject.mount(&self.pm)?);
+        let mut model = Runner::new(prepared.model.remount());
+        let mut live = prepared.live_differences.clone();
+        let start = self.pm.image();
+        self.pm.start_recording_with(flaw.defect());
+        let mut states = vec![Tree::of(&model.fs)?];
+        for (index, op) in workload.ops.iter().enumerate() {
+            self.pm.mark(MARK_BEGIN + index as u64);
+            let step = (workload.setup.len() + index) as u64;
+            match op {
+                Op::Remount => {
+                    self.subject.unmount(real.into_fs())?;
+                    real = Runner::new(self.subject.mount(&self.pm)?);
+                    model = Runner::new(model.into_fs().remount());
+                }
+                Op::Mkfs => {
+                    self.subject.abandon(real.into_fs());
+                    self.subject.mkfs(&self.pm)?;
+                    self.pm.mark(MARK_MADE + index as u64);
+                    real = Runner::new(self.subject.mount(&self.pm)?);
+                    model = Runner::new(MemLayout::default());
+                    adopt_root(&real.fs, &model.fs)?;
+                }
+                _ => run_both(&mut real, &mut model, step, op, &mut live)?,
+            }
+            self.pm.mark(MARK_END + index as u64);
+            if index + 1 < workload.explored_from {
+                // Nobody asks for this one: no crash comes near it.
+                states.push(Tree::default());
+                continue;
+            }
+            let state = Tree::of(&model.fs)?;
+            let differences = state.differences(&Tree::of(&real.fs)?);
+            live.extend(differences.into_iter().map(|difference| format!("after {op:?}: {difference}")));
+            states.push(state);
+        }
+        // The trace ends with the workload: closing files is not part of it.
+        let trace = self.pm.stop_recording();
+        let real = real.into_fs();
+        let mut free = prepared.free_when_empty;
+        if workload.ops.len() > SHORT && live.is_empty() {
+            // Its operations may have made something that stays, as chunks of inodes do.
+            free = free.min(free_when_empty(self.subject, real)?);
+        } else {
+            self.subject.abandon(real);
+        }
+        Ok(Recording { start, trace, states, live_differences: live, free_when_empty: free })
+    }
+}
+
+fn run_both<A: Data, B: Data>(
     real: &mut Runner<A>,
     model: &mut Runner<B>,
     step: u64,
@@ -123,13 +275,11 @@ fn run_both<A: nacre_engine::Data, B: nacre_engine::Data>(
     }
 }
 
-/// Gives the model's root the attributes of the layout's.
-fn adopt_root<A: nacre_engine::Data, B: nacre_engine::Data>(
-    real: &Runner<A>,
-    model: &Runner<B>,
-) -> Result<()> {
-    let now = nacre_engine::Timestamp::new(999_999, 0);
-    let change = nacre_engine::SetAttr {
+/// Gives the model's root the attributes of the layout's: it was born with the file system, at a time and with a mode
+/// that the layout chose.
+fn adopt_root<A: Data, B: Data>(real: &A, model: &B) -> Result<()> {
+    let now = Timestamp::new(999_999, 0);
+    let change = SetAttr {
         mode: Some(0o755),
         uid: Some(0),
         gid: Some(0),
@@ -137,22 +287,7 @@ fn adopt_root<A: nacre_engine::Data, B: nacre_engine::Data>(
         mtime: Some(now),
         ..Default::default()
     };
-    real.fs.setattr(&real.fs.root(), &change, now)?;
-    model.fs.setattr(&model.fs.root(), &change, now)?;
+    real.setattr(&real.root(), &change, now)?;
+    model.setattr(&model.root(), &change, now)?;
     Ok(())
-}
-
-/// Fences and flushes before the mark that ends the preparation, and in all.
-fn count(trace: &Trace) -> ((u64, u64), (u64, u64)) {
-    let (mut fences, mut flushes) = (0, 0);
-    let mut ready = (0, 0);
-    for event in &trace.events {
-        match event {
-            Event::Fence { .. } => fences += 1,
-            Event::Flush { .. } | Event::Store { kind: StoreKind::NonTemporal, .. } => flushes += 1,
-            Event::Mark(MARK_READY) => ready = (fences, flushes),
-            _ => {}
-        }
-    }
-    ((ready.0, fences), (ready.1, flushes))
 }

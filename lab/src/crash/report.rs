@@ -2,38 +2,59 @@
 
 use std::fmt;
 
-/// Where in an exploration something happened: enough to produce it again with [`super::explore_one`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+use nacre_media::crash::CrashImage;
+
+use super::workload::Workload;
+
+/// Lines (offset divided by 64) and what a crash left in them.
+pub type Lines = Vec<(u64, [u8; 64])>;
+
+/// One crash, with everything that is needed to produce it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    /// What ran.
+    pub workload: Workload,
+    /// The mistake that the layout made on purpose, 0 for none.
+    pub mistake: u32,
     /// The crash point of the workload's trace.
     pub point: usize,
-    /// The image of that point.
-    pub image: u64,
-    /// The same within the recovery of that image, when recovery crashed, too.
-    pub recovery: Option<(usize, u64)>,
+    /// What landed, beyond what is durable at the point.
+    pub landed: Lines,
+    /// When recovery crashed, too.
+    pub recovery: Option<Again>,
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "point {}, image {}", self.point, self.image)?;
-        match self.recovery {
-            Some((point, image)) => write!(f, ", recovery point {point}, image {image}"),
-            None => Ok(()),
-        }
+/// A crash in the recovery from a crash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Again {
+    /// Who recovered.
+    pub by: Recovery,
+    /// The crash point of its trace.
+    pub point: usize,
+    /// What landed, beyond what is durable at the point.
+    pub landed: Lines,
+}
+
+/// Who recovers; the file system is then unmounted, in the same trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovery {
+    /// A mount.
+    Mount,
+    /// A repair, and then a mount.
+    Repair,
+}
+
+impl Case {
+    pub(super) fn lines_of(image: &CrashImage) -> Lines {
+        image.lines.clone()
     }
 }
 
 /// A crash after which the file system was not what it must be.
 #[derive(Debug, Clone)]
 pub struct Violation {
-    /// The layout.
-    pub subject: &'static str,
-    /// The workload, whose name holds its seed when it is random.
-    pub workload: String,
-    /// The seed of the samples.
-    pub seed: u64,
-    /// Where.
-    pub place: Place,
+    /// How to produce it again.
+    pub case: Case,
     /// What was going on, in words.
     pub situation: String,
     /// What was wrong.
@@ -42,11 +63,7 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{} / {}, seed {}, {}: {}",
-            self.subject, self.workload, self.seed, self.place, self.situation
-        )?;
+        writeln!(f, "{}: {}", self.case.workload.name, self.situation)?;
         for problem in self.problems.iter().take(8) {
             writeln!(f, "    {problem}")?;
         }
@@ -61,15 +78,21 @@ impl fmt::Display for Violation {
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Crash points.
-    pub points: usize,
+    pub points: u64,
     /// Points of which all images were tried.
-    pub exhaustive: usize,
-    /// Images recovered.
+    pub exhaustive: u64,
+    /// Different images recovered, each counted once for its workload.
     pub images: u64,
-    /// Images that were also emptied, checked and mounted again.
+    /// Images that had been recovered before at another point of the same workload, and were compared only.
+    pub repeated: u64,
+    /// Images that were also checked before they were mounted.
+    pub checked: u64,
+    /// Images that were also emptied, filled, checked and mounted again.
     pub emptied: u64,
     /// Crashes within recovery.
     pub recovery_crashes: u64,
+    /// Images (those of recovery included) at each commit point of the layout.
+    pub commit_points: Vec<u64>,
     /// What was wrong.
     pub violations: Vec<Violation>,
 }
@@ -80,9 +103,21 @@ impl Report {
         self.points += other.points;
         self.exhaustive += other.exhaustive;
         self.images += other.images;
+        self.repeated += other.repeated;
+        self.checked += other.checked;
         self.emptied += other.emptied;
         self.recovery_crashes += other.recovery_crashes;
+        self.add_commit_points(&other.commit_points);
         self.violations.extend(other.violations);
+    }
+
+    pub(super) fn add_commit_points(&mut self, counts: &[u64]) {
+        if self.commit_points.len() < counts.len() {
+            self.commit_points.resize(counts.len(), 0);
+        }
+        for (sum, count) in self.commit_points.iter_mut().zip(counts) {
+            *sum += count;
+        }
     }
 }
 
@@ -90,11 +125,13 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} crash points ({} with all their images), {} images recovered, {} of them emptied and filled, \
-             {} crashes within recovery, {} violations",
+            "{} crash points ({} with all their images), {} images recovered ({} more are repeated), {} of them \
+             checked, {} emptied and filled, {} crashes within recovery, {} violations",
             self.points,
             self.exhaustive,
             self.images,
+            self.repeated,
+            self.checked,
             self.emptied,
             self.recovery_crashes,
             self.violations.len()

@@ -4,12 +4,44 @@ use std::sync::Arc;
 
 use nacre_engine::{Data, Extents, Result};
 use nacre_media::SimPm;
+use nacre_media::sim::Site;
 
 use super::tree::Ctime;
 
+/// What happened between two crash points.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment<'m> {
+    /// Who stored, and where.
+    pub stores: &'m [(Site, u64)],
+    /// The fence that comes next.
+    pub fence: Option<Site>,
+    /// The fence before.
+    pub last_fence: Option<Site>,
+}
+
+/// A mistake that a layout can make on purpose.
+#[derive(Debug, Clone, Copy)]
+pub struct Mistake {
+    /// Its number for [`SimPm::seed_mistake`].
+    pub number: u32,
+    /// What it is.
+    pub words: &'static str,
+}
+
+/// A flush or fence whose absence no crash shows, and why.
+#[derive(Debug, Clone, Copy)]
+pub struct Harmless {
+    /// The site's name, as [`Subject::site_name`] gives it.
+    pub site: &'static str,
+    /// It is a fence.
+    pub is_fence: bool,
+    /// Why nothing is lost without it.
+    pub argument: &'static str,
+}
+
 /// A layout, as far as the explorer has to know it.
 pub trait Subject: Sync {
-    /// The mounted file system. Dropping it is like the death of its process.
+    /// The mounted file system.
     type Fs: Data + Extents;
 
     /// Its name.
@@ -21,13 +53,38 @@ pub trait Subject: Sync {
     /// Makes an empty file system.
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()>;
 
+    /// True when there is a file system, whole or not.
+    fn is_formatted(&self, pm: &Arc<SimPm>) -> bool;
+
     /// Mounts, and recovers where that is due.
     fn mount(&self, pm: &Arc<SimPm>) -> Result<Self::Fs>;
 
     /// Unmounts cleanly.
     fn unmount(&self, fs: Self::Fs) -> Result<()>;
 
+    /// Lets go of it without an unmount, as when its process dies.
+    fn abandon(&self, fs: Self::Fs);
+
+    /// Repairs an unmounted file system, as fsck does.
+    fn repair(&self, pm: &Arc<SimPm>) -> Result<()>;
+
     /// Checks every invariant of the format on an unmounted file system; returns what is wrong. `crashed` says that it
     /// was not unmounted in order, and an interrupted write is no damage.
     fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>>;
+
+    /// The places of its protocols where something is committed, by name.
+    fn commit_points(&self) -> &'static [&'static str];
+
+    /// Calls `hit` with each commit point (an index into [`Subject::commit_points`]) that a crash at this moment hits.
+    fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize));
+
+    /// Which part of the layout's source stores, flushes or fences there; it stays the same when lines are added
+    /// elsewhere.
+    fn site_name(&self, site: Site) -> String;
+
+    /// Mistakes that it can make on purpose.
+    fn mistakes(&self) -> Vec<Mistake>;
+
+    /// The flushes and fences that are there although no crash shows their absence.
+    fn harmless(&self) -> &'static [Harmless];
 }

@@ -15,7 +15,7 @@ pub enum Ctime {
 }
 
 /// Everything below the root, by path; the root is the empty path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
     entries: BTreeMap<String, Entry>,
 }
@@ -24,12 +24,27 @@ pub struct Tree {
 struct Entry {
     kind: FileKind,
     ctime: Timestamp,
-    /// Everything of the attributes that a layout does not choose for itself.
-    attributes: Vec<(&'static str, String)>,
+    attributes: Attributes,
     /// The first path in order that leads to the same inode.
     same_as: String,
     content: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// Everything of the attributes that a layout does not choose for itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Attributes {
+    mode: u32,
+    links: u32,
+    owner: (u32, u32),
+    rdev: u64,
+    flags: u32,
+    atime: Timestamp,
+    mtime: Timestamp,
+    /// Not of the root, which was born before the workload.
+    btime: Option<Timestamp>,
+    /// Not of a directory, whose size is the layout's own affair.
+    size: Option<u64>,
 }
 
 impl Tree {
@@ -42,7 +57,7 @@ impl Tree {
 
     /// Number of names below the root.
     pub fn len(&self) -> usize {
-        self.entries.len() - 1
+        self.entries.len().saturating_sub(1)
     }
 
     /// True when the root has no entry.
@@ -92,8 +107,9 @@ impl Entry {
             out.push(format!("{path} is a {:?} instead of a {:?}", found.kind, self.kind));
             return;
         }
-        for ((name, expected), (_, found)) in self.attributes.iter().zip(&found.attributes) {
-            if expected != found {
+        if self.attributes != found.attributes {
+            let pairs = self.attributes.in_words().into_iter().zip(found.attributes.in_words());
+            for ((name, expected), (_, found)) in pairs.filter(|(expected, found)| expected != found) {
                 out.push(format!("{path}: {name} is {found} instead of {expected}"));
             }
         }
@@ -150,7 +166,7 @@ impl<F: Data> Walker<'_, F> {
         let entry = Entry {
             kind: attr.kind,
             ctime: attr.ctime,
-            attributes: visible(&attr, path.is_empty()),
+            attributes: Attributes::of(&attr, path.is_empty()),
             same_as,
             content,
             xattrs,
@@ -201,23 +217,32 @@ fn in_words(time: Timestamp) -> String {
     format!("{}.{:09}", time.secs, time.nanos)
 }
 
-fn visible(attr: &Attr, is_root: bool) -> Vec<(&'static str, String)> {
-    let mut list = vec![
-        ("mode", format!("{:o}", attr.mode)),
-        ("links", attr.links.to_string()),
-        ("owner", format!("{}:{}", attr.uid, attr.gid)),
-        ("device number", attr.rdev.to_string()),
-        ("flags", attr.flags.to_string()),
-        ("atime", in_words(attr.atime)),
-        ("mtime", in_words(attr.mtime)),
-    ];
-    // The root was born before the workload.
-    if !is_root {
-        list.push(("btime", in_words(attr.btime)));
+impl Attributes {
+    fn of(attr: &Attr, is_root: bool) -> Attributes {
+        Attributes {
+            mode: attr.mode,
+            links: attr.links,
+            owner: (attr.uid, attr.gid),
+            rdev: attr.rdev,
+            flags: attr.flags,
+            atime: attr.atime,
+            mtime: attr.mtime,
+            btime: (!is_root).then_some(attr.btime),
+            size: (attr.kind != FileKind::Directory).then_some(attr.size),
+        }
     }
-    // The size of a directory is the layout's own affair.
-    if attr.kind != FileKind::Directory {
-        list.push(("size", attr.size.to_string()));
+
+    fn in_words(&self) -> [(&'static str, String); 9] {
+        [
+            ("mode", format!("{:o}", self.mode)),
+            ("links", self.links.to_string()),
+            ("owner", format!("{}:{}", self.owner.0, self.owner.1)),
+            ("device number", self.rdev.to_string()),
+            ("flags", self.flags.to_string()),
+            ("atime", in_words(self.atime)),
+            ("mtime", in_words(self.mtime)),
+            ("btime", self.btime.map_or_else(String::new, in_words)),
+            ("size", self.size.map_or_else(String::new, |size| size.to_string())),
+        ]
     }
-    list
 }

@@ -1,7 +1,9 @@
 //! Judging one image: recover it and compare.
 
+use std::cell::Cell;
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use nacre_engine::{Extents, FileKind, Result};
 use nacre_media::SimPm;
@@ -11,34 +13,59 @@ use super::subject::Subject;
 use super::tree::{Ctime, Tree};
 
 /// What is done with an image beyond mounting it and looking.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Depth {
     /// Mount and compare.
     Look,
+    /// Check before that, too.
+    Check,
     /// Also unmount, check, mount, write, empty, and check again.
     Empty,
 }
 
 /// What a recovered file system must be.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Expected<'e> {
+    /// The states of the workload.
+    pub(super) states: &'e [Tree],
     /// One of these.
-    pub(super) allowed: &'e [Tree],
+    pub(super) allowed: RangeInclusive<usize>,
+    /// A new file system was being made over it.
+    pub(super) remaking: Remaking,
     /// So many blocks are free again when everything is removed.
     pub(super) free_when_empty: u64,
 }
 
-/// Blocks that may stay in use: the logs of the root, which had more entries than that of a new file system.
+/// How far the making of a new file system is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remaking {
+    /// None is made.
+    No,
+    /// It is being made: there may be the old one, or none, or the new one.
+    Begun,
+    /// It was made, and is mounted for the first time.
+    Made,
+}
+
+/// What became of an image.
+#[derive(Debug, Default)]
+pub(super) struct Judged {
+    /// The state that was found.
+    pub(super) state: Option<usize>,
+    /// What is wrong.
+    pub(super) problems: Vec<String>,
+}
+
+/// Blocks that may be in use beyond that: the log of the root has more entries after a crash in the middle of it all.
 const SPARE_BLOCKS: u64 = 4;
 
-/// The free blocks of a new file system on which files were written and removed.
-pub(super) fn free_when_empty<S: Subject>(subject: &S, len: u64) -> Result<u64> {
-    let pm = Arc::new(SimPm::new(len));
-    subject.mkfs(&pm)?;
-    let fs = subject.mount(&pm)?;
+/// The free blocks of a file system when everything on it is removed.
+pub(super) fn free_when_empty<S: Subject>(subject: &S, fs: S::Fs) -> Result<u64> {
     let tree = Tree::of(&fs)?;
-    subject.unmount(write_and_empty(fs, &tree, &mut Vec::new())?)?;
-    Ok(subject.mount(&pm)?.stat().free)
+    let fs = write_and_empty(fs, &tree, &mut Vec::new())?;
+    let free = fs.stat().free;
+    subject.abandon(fs);
+    Ok(free)
 }
 
 /// Recovers the image in `pm` and says what is wrong with it.
@@ -47,13 +74,30 @@ pub(super) fn judge<S: Subject>(
     pm: &Arc<SimPm>,
     expected: &Expected<'_>,
     depth: Depth,
-) -> Vec<String> {
-    let judged = catch_unwind(AssertUnwindSafe(|| recover(subject, pm, expected, depth)));
-    match judged {
-        Ok(Ok(problems)) => problems,
-        Ok(Err(error)) => vec![error.to_string()],
-        Err(panic) => vec![format!("panic: {}", panic_words(&*panic))],
+) -> Judged {
+    match caught(|| recover(subject, pm, expected, depth)) {
+        Ok(Ok(judged)) => judged,
+        Ok(Err(error)) => Judged { state: None, problems: vec![error.to_string()] },
+        Err(panic) => Judged { state: None, problems: vec![format!("panic: {}", panic_words(&*panic))] },
     }
+}
+
+/// Runs something that may panic. The panic is a finding: it is reported with what led to it and not printed here.
+pub(super) fn caught<R>(run: impl FnOnce() -> R) -> std::thread::Result<R> {
+    static HOOK: Once = Once::new();
+    thread_local!(static DEPTH: Cell<usize> = const { Cell::new(0) });
+    HOOK.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if DEPTH.get() == 0 {
+                hook(info);
+            }
+        }));
+    });
+    DEPTH.set(DEPTH.get() + 1);
+    let result = catch_unwind(AssertUnwindSafe(run));
+    DEPTH.set(DEPTH.get() - 1);
+    result
 }
 
 /// The message of a panic.
@@ -67,20 +111,28 @@ fn recover<S: Subject>(
     pm: &Arc<SimPm>,
     expected: &Expected<'_>,
     depth: Depth,
-) -> Result<Vec<String>> {
+) -> Result<Judged> {
     let mut before = Vec::new();
-    if depth == Depth::Empty {
+    if depth >= Depth::Check && expected.remaking == Remaking::No {
         before = in_words("check before recovery", subject.check(pm, true)?);
     }
-    let fs = subject.mount(pm).map_err(|e| e.operation("mount after the crash"))?;
+    let fs = match subject.mount(pm) {
+        Ok(fs) => fs,
+        // Half a file system is no file system: what has a valid superblock must be whole.
+        Err(_) if expected.remaking == Remaking::Begun && !subject.is_formatted(pm) => {
+            return remake(subject, pm);
+        }
+        Err(error) => return Err(error.operation("mount after the crash")),
+    };
     let found = Tree::of(&fs).map_err(|e| e.operation("walk after the crash"))?;
-    let mut problems = compare(expected.allowed, &found, subject.ctime());
+    let (state, mut problems) = compare(expected, &found, subject.ctime());
     problems.extend(before);
-    if !problems.is_empty() || depth == Depth::Look {
-        return Ok(problems);
+    if !problems.is_empty() || depth < Depth::Empty {
+        subject.abandon(fs);
+        return Ok(Judged { state, problems });
     }
     subject.unmount(fs).map_err(|e| e.operation("unmount after the crash"))?;
-    let mut problems = in_words("check after recovery", subject.check(pm, false)?);
+    problems.extend(in_words("check after recovery", subject.check(pm, false)?));
     let fs = subject.mount(pm).map_err(|e| e.operation("mount after a clean unmount"))?;
     let again = Tree::of(&fs).map_err(|e| e.operation("walk after a clean unmount"))?;
     problems.extend(in_words("after a clean unmount", found.differences(&again)));
@@ -90,6 +142,7 @@ fn recover<S: Subject>(
     let fs = subject.mount(pm).map_err(|e| e.operation("mount of the emptied file system"))?;
     let empty = Tree::of(&fs)?;
     let free = fs.stat().free;
+    subject.abandon(fs);
     if free + SPARE_BLOCKS < expected.free_when_empty {
         problems
             .push(format!("{free} blocks are free when all is removed, not {}", expected.free_when_empty));
@@ -97,15 +150,44 @@ fn recover<S: Subject>(
     if !empty.is_empty() {
         problems.push(format!("{} entries are back after everything was removed", empty.len()));
     }
-    Ok(problems)
+    Ok(Judged { state, problems })
 }
 
-/// Nothing, when `found` is one of the allowed states; else how it differs from the one that it differs from least.
-fn compare(allowed: &[Tree], found: &Tree, ctime: Ctime) -> Vec<String> {
-    let differences = allowed.iter().map(|state| state.differences_with(found, ctime));
-    let least = differences.min_by_key(Vec::len).unwrap_or_else(|| vec!["no state is allowed".to_string()]);
-    let words = if allowed.len() > 1 { "neither before nor after" } else { "what was acknowledged" };
-    in_words(words, least)
+/// Where mkfs left no file system, another one makes one.
+fn remake<S: Subject>(subject: &S, pm: &Arc<SimPm>) -> Result<Judged> {
+    subject.mkfs(pm).map_err(|e| e.operation("mkfs after the crash"))?;
+    let fs = subject.mount(pm).map_err(|e| e.operation("mount of the new file system"))?;
+    let tree = Tree::of(&fs)?;
+    subject.abandon(fs);
+    let problem = (!tree.is_empty()).then(|| format!("a new file system has {} entries", tree.len()));
+    Ok(Judged { state: None, problems: problem.into_iter().collect() })
+}
+
+/// Which of the allowed states was found; if none, how it differs from the one that it differs from least.
+fn compare(expected: &Expected<'_>, found: &Tree, ctime: Ctime) -> (Option<usize>, Vec<String>) {
+    let mut least: Option<Vec<String>> = None;
+    if expected.remaking == Remaking::Made {
+        let words = format!("{} entries are in the file system that was made", found.len());
+        return (None, if found.is_empty() { Vec::new() } else { vec![words] });
+    }
+    // The later one first: most images are of operations that are complete but for their last line.
+    for state in expected.allowed.clone().rev() {
+        let differences = expected.states[state].differences_with(found, ctime);
+        if differences.is_empty() {
+            return (Some(state), Vec::new());
+        }
+        if least.as_ref().is_none_or(|least| differences.len() < least.len()) {
+            least = Some(differences);
+        }
+    }
+    if expected.remaking != Remaking::No && found.is_empty() {
+        return (None, Vec::new());
+    }
+    let words = match expected.allowed.clone().count() {
+        1 => "what was acknowledged",
+        _ => "neither before nor after",
+    };
+    (None, in_words(words, least.unwrap_or_default()))
 }
 
 fn in_words(prefix: &str, list: Vec<String>) -> Vec<String> {
@@ -123,7 +205,7 @@ fn write_and_empty<F: Extents + nacre_engine::Data>(
     let old = tree.paths().find(|(_, kind)| *kind == FileKind::Regular).map(|(path, _)| path.to_string());
     let mut script = vec![
         Op::Create("written-after-the-crash", FileKind::Regular),
-        Op::Write("written-after-the-crash", 0, 70_000),
+        Op::Write("written-after-the-crash", 0, 30_000),
         Op::Write("written-after-the-crash", 5000, 5000),
     ];
     script.push(Op::Append("written-after-the-crash", 10));
@@ -131,9 +213,9 @@ fn write_and_empty<F: Extents + nacre_engine::Data>(
         runner.run(STEP + index as u64, op).map_err(|e| e.object(format!("{op:?} after the crash")))?;
     }
     let node = runner.fs.lookup(&runner.fs.root(), b"written-after-the-crash")?;
-    let mut content = vec![0; 80_000];
+    let mut content = vec![0; 40_000];
     let len = runner.fs.read(&node, 0, &mut content, None)?;
-    let mut expected = payload(STEP + 1, 70_000);
+    let mut expected = payload(STEP + 1, 30_000);
     expected[5000..10_000].copy_from_slice(&payload(STEP + 2, 5000));
     expected.extend(payload(STEP + 3, 10));
     if content[..len] != expected {

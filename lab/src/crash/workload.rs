@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use super::op::Op;
 
 /// Operations to prepare, and operations to crash in.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
     /// Its name, unique among the fixed ones.
     pub name: String,
@@ -15,10 +15,12 @@ pub struct Workload {
     pub setup: Vec<Op>,
     /// At each fence of these there is a crash.
     pub ops: Vec<Op>,
+    /// But not before this one of them: a shorter workload has had these crashes.
+    pub explored_from: usize,
 }
 
 fn workload(name: &str, setup: &[Op], ops: &[Op]) -> Workload {
-    Workload { name: name.to_string(), setup: setup.to_vec(), ops: ops.to_vec() }
+    Workload { name: name.to_string(), setup: setup.to_vec(), ops: ops.to_vec(), explored_from: 0 }
 }
 
 fn file(path: &'static str) -> Op {
@@ -38,7 +40,38 @@ pub fn fixed() -> Vec<Workload> {
     all.extend(renames());
     all.extend(contents());
     all.extend(attributes());
+    all.extend(mounts());
+    all.extend((0..BATCH_POSITIONS).map(batch_over_pages));
     all
+}
+
+/// Positions in a page of the log, near its end, at which an operation of four entries begins.
+const BATCH_POSITIONS: u32 = 7;
+
+/// The entries of one operation are in two pages.
+fn batch_over_pages(position: u32) -> Workload {
+    let mut setup = vec![dir("d"), file("d/a"), file("d/b")];
+    // The last of these are in the last lines of the first page.
+    setup.extend((0..55 + position).map(|i| Op::SetAttr("d", 0o700 + i % 8)));
+    let ops = [Op::Rename("d/a", "d/b", RenameMode::Exchange), file("d/c")];
+    workload(&format!("batch-over-pages-{position}"), &setup, &ops)
+}
+
+/// Unmounting, mounting and making file systems.
+fn mounts() -> Vec<Workload> {
+    let base = [dir("d"), file("d/a"), Op::Write("d/a", 0, 5000), file("b"), dir("e")];
+    let busy = [
+        Op::Link("d/a", "a2"),
+        Op::SetAttr("b", 0o600),
+        Op::Hold("b"),
+        Op::Unlink("b"),
+        Op::Rename("d", "e/d", RenameMode::Replace),
+        file("c"),
+    ];
+    vec![
+        workload("remount", &base, &[&busy[..], &[Op::Remount, Op::Append("a2", 100), Op::Remount]].concat()),
+        workload("mkfs", &base, &[file("c"), Op::Mkfs, file("new"), Op::Remount]),
+    ]
 }
 
 fn namespace() -> Vec<Workload> {
@@ -144,6 +177,16 @@ fn contents() -> Vec<Workload> {
             ],
         ),
         on(
+            "truncate-remembered",
+            &[
+                Op::Truncate("f", 5000),
+                Op::Truncate("f", 30_000),
+                Op::SetAttr("f", 0o600),
+                Op::SetAttr("f", 0o644),
+                Op::Sync("f"),
+            ],
+        ),
+        on(
             "allocate",
             &[
                 Op::Fallocate("g", FallocateMode::AllocateKeepSize, 0, 30_000),
@@ -189,6 +232,18 @@ fn attributes() -> Vec<Workload> {
                 Op::SetXattr("d", "user.dir", 5),
             ],
         ),
+        // A short entry where a longer one was.
+        workload(
+            "stale-lines",
+            &[file("f")],
+            &[
+                Op::SetXattr("f", "user.x", 60),
+                Op::RemoveXattr("f", "user.x"),
+                Op::SetAttr("f", 0o600),
+                Op::Remount,
+                Op::SetAttr("f", 0o644),
+            ],
+        ),
         workload(
             "xattr-large",
             &base,
@@ -202,18 +257,122 @@ fn attributes() -> Vec<Workload> {
     ]
 }
 
-/// Logs that grow over many pages, so that pages are added and collected while there are crashes. These have many
-/// operations: explore them with few images each.
-pub fn growing() -> Vec<Workload> {
-    // Whatever the layout does at the end of a page happens within so many operations.
-    const CRASHED: usize = 420;
-    let split = |name: &str, first: &[Op], mut ops: Vec<Op>| {
-        let tail = ops.split_off(ops.len() - CRASHED);
-        workload(name, &[first, &ops].concat(), &tail)
+/// Whatever the layout does at the end of a page happens within so many operations.
+const CRASHED: usize = 300;
+/// So many times, each with something else before it, the inodes run out: there are few ways to crash in that.
+const CHUNKS: u64 = 32;
+
+/// Crashes only in the last operations. The others are no preparation, because the file system that has done them must
+/// not have been mounted anew: what it knows of its logs counts.
+fn split(name: &str, first: &[Op], ops: Vec<Op>, crashed: usize) -> Workload {
+    let explored_from = ops.len() - crashed;
+    Workload { explored_from, ..workload(name, first, &ops) }
+}
+
+/// Logs that grow over many pages, so that pages are added and collected while there are crashes, and tables that fill.
+/// These have many operations: explore them with few images each.
+pub fn deep() -> Vec<Workload> {
+    let mut all = growing();
+    all.extend(crossing());
+    all.push(mkfs_over_more());
+    all.extend((0..CHUNKS).map(inodes_run_out));
+    all.extend((0..CHUNKS / 2).map(inodes_run_out_on_a_fragmented_device));
+    all
+}
+
+/// Operations of several entries where a page of the log ends, and moves between directories whose logs are collected.
+fn crossing() -> Vec<Workload> {
+    let names = ["d/a", "d/b", "d/c", "d/e", "d/f"];
+    let exchanges = (0..130usize).map(|i| {
+        let (one, two) = (names[i % 5], names[(i * 2 + 1) % 5]);
+        match i % 7 {
+            0 => Op::Rename(one, "d/z", RenameMode::Replace),
+            1 => Op::Rename("d/z", one, RenameMode::Replace),
+            _ => Op::Rename(one, two, RenameMode::Exchange),
+        }
+    });
+    let base = [&[dir("d")][..], &names.map(file)].concat();
+    // The log of one directory is collected while that of the other still ends with the move between them.
+    let quiet = [dir("quiet"), dir("busy"), file("busy/a"), file("busy/b"), file("quiet/x")];
+    let mut moves = Vec::new();
+    for round in 0..12 {
+        moves.push(match round % 2 {
+            0 => Op::Rename("busy/a", "quiet/a", RenameMode::Replace),
+            _ => Op::Rename("quiet/a", "busy/a", RenameMode::NoReplace),
+        });
+        moves.extend((0..70).map(|i| Op::SetAttr("busy", 0o700 + (i % 2) * 0o11)));
+    }
+    let emptied = [
+        Op::Rename("busy/a", "quiet/a", RenameMode::Replace),
+        Op::Unlink("busy/b"),
+        Op::Rmdir("busy"),
+        dir("other"),
+        file("other/f"),
+    ];
+    // Many small writes to one file in several extents each: batches of several entries.
+    let extents = (0..200u64).map(|i| match i % 3 {
+        0 => Op::Fallocate("f", FallocateMode::PunchHole, (i % 60) * 4096 + 100, 3 * 4096),
+        1 => Op::Fallocate("f", FallocateMode::ZeroRange, (i * 7 % 60) * 4096 + 50, 4 * 4096),
+        _ => Op::Write("f", (i * 5 % 60) * 4096 + 7, 5000),
+    });
+    vec![
+        split("cross-page-exchange", &base, exchanges.collect(), 100),
+        split("cross-directories-collect", &quiet, moves, CRASHED),
+        workload("cross-directories-remove", &quiet, &emptied),
+        split("cross-page-extents", &[file("f"), Op::Truncate("f", 400_000)], extents.collect(), 100),
+    ]
+}
+
+/// Names of files that are there only to be many.
+pub(super) fn many(count: usize) -> Vec<Op> {
+    (0..count).map(|i| Op::parse(&format!("create fifo {i}")).expect("an operation")).collect()
+}
+
+/// A file system is made over one with more inodes, and grows until its tables end where those of the old one went on.
+fn mkfs_over_more() -> Workload {
+    let mut ops = vec![Op::Mkfs, file("new"), Op::Append("new", 300_000)];
+    ops.extend(many(2045));
+    split("mkfs-over-more", &many(2300), ops, 1)
+}
+
+/// A new chunk of inodes is needed. Number 0 names none, 1 is the root.
+fn inodes_run_out(variant: u64) -> Workload {
+    let mut setup = many(253);
+    setup.push(Op::SetXattr("", "user.variant", variant as usize));
+    let ops = match variant % 4 {
+        0 => [file("x"), file("y")],
+        1 => [dir("x"), file("x/y")],
+        2 => [Op::Symlink("x", "y"), Op::UnnamedThenLink("y", 100)],
+        _ => [Op::CreateWithXattr("x"), Op::Unlink("x")],
     };
+    workload(&format!("inode-chunk-{variant}"), &setup, &ops)
+}
+
+/// The same where no free space is contiguous, so that the chunk is made of single blocks.
+fn inodes_run_out_on_a_fragmented_device(variant: u64) -> Workload {
+    const BLOCK: u64 = 4096;
+    let mut setup = many(251);
+    setup.extend([file("big"), Op::Fallocate("big", FallocateMode::Allocate, 0, 3900 * BLOCK), file("rest")]);
+    // What is free now is in one run; the holes are smaller than a chunk, and what is left of the run goes.
+    setup.extend(
+        (0..24 + variant).map(|i| Op::Fallocate("big", FallocateMode::PunchHole, i * 16 * BLOCK, 7 * BLOCK)),
+    );
+    setup.push(Op::Fallocate("rest", FallocateMode::Allocate, 0, REST_OF_DEVICE * BLOCK));
+    workload(&format!("inode-chunk-scattered-{variant}"), &setup, &[file("x"), dir("y")])
+}
+
+/// Blocks that the fragmented device of 16 MiB has left in one run.
+const REST_OF_DEVICE: u64 = 148;
+
+fn growing() -> Vec<Workload> {
     let files = ["d/a", "d/b", "d/c", "d/d", "d/e", "d/f", "d/g", "d/h", "d/i", "d/j", "d/k", "d/l"];
-    let attributes = (0..700).map(|i| Op::SetAttr("f", 0o600 + i % 8)).collect();
+    let attributes = (0..700).map(|i| Op::SetAttr("f", 0o600 + i % 8)).collect::<Vec<_>>();
     // Some blocks are changed often, some once: live and dead entries lie side by side.
+    // Between names that stay there are changes that are soon outdated: whole portions of pages shrink to one.
+    let sparse = (0..900).map(|i| match i % 12 {
+        0 => Op::parse(&format!("create fifo d/{}", i / 12)).expect("an operation"),
+        _ => Op::SetAttr("d", 0o700 + (i % 8) as u32),
+    });
     let overwrites = (0..1200u64).map(|i| {
         let block = scatter(i, 1 + i % 64) * 4096;
         match i % 16 {
@@ -232,9 +391,10 @@ pub fn growing() -> Vec<Workload> {
         }
     });
     vec![
-        split("grow-attributes", &[file("f")], attributes),
-        split("grow-overwrites", &[file("f"), Op::Truncate("f", 300_000)], overwrites.collect()),
-        split("grow-directory", &[file("f"), dir("d")], churn.collect()),
+        split("grow-attributes", &[file("f")], attributes, CRASHED),
+        split("grow-overwrites", &[file("f"), Op::Truncate("f", 300_000)], overwrites.collect(), CRASHED),
+        split("grow-sparse", &[dir("d")], sparse.collect(), CRASHED),
+        split("grow-directory", &[file("f"), dir("d")], churn.collect(), CRASHED),
     ]
 }
 
@@ -249,7 +409,7 @@ pub fn random(seed: u64, len: usize) -> Workload {
     let mut rng = SmallRng::seed_from_u64(seed);
     let setup = vec![dir("d"), dir("e"), file("d/a"), Op::Write("d/a", 0, 10_000), file("e/b"), file("c")];
     let ops = (0..len).map(|_| random_op(&mut rng)).collect();
-    Workload { name: format!("random-{seed}-{len}"), setup, ops }
+    Workload { name: format!("random-{seed}-{len}"), setup, ops, explored_from: 0 }
 }
 
 fn random_op(rng: &mut SmallRng) -> Op {

@@ -25,6 +25,7 @@ use crate::format::{
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::scan::parse_entry;
+use crate::seeded::Mistake;
 use crate::xattr;
 
 /// A log is collected when it has grown so many times.
@@ -210,7 +211,8 @@ impl Log {
             }
             kind::TRANSACTION => {
                 let raw = TransactionEntry::read_from_prefix(entry).map_or(0, |(entry, _)| entry.transaction);
-                if raw >= fs.transactions.settled.load(Ordering::Relaxed) {
+                let is_pending = raw >= fs.transactions.settled.load(Ordering::Relaxed);
+                if is_pending && !Mistake::NotSettled.is_made(&*fs.pm) {
                     fs.settle()?;
                 }
                 return Ok(());
@@ -244,11 +246,16 @@ impl Log {
         pages: &[Packed<'_>],
     ) -> Result<Vec<Owner>> {
         let settled = fs.transactions.settled.load(Ordering::Relaxed);
-        if self.last_transaction >= settled && self.last_transaction != 0 {
+        let is_pending = self.last_transaction >= settled && self.last_transaction != 0;
+        if is_pending && !Mistake::NotSettled.is_made(&*fs.pm) {
             fs.settle()?;
         }
         let previous = self.pages[first as usize].previous;
         let behind = self.pages[last as usize].next;
+        let too_soon = !pages.is_empty() && Mistake::PageFreedTooSoon.is_made(&*fs.pm);
+        if too_soon {
+            fs.alloc.free(Run { start: self.pages[first as usize].block, len: 1 });
+        }
         let blocks = allocate_pages(fs, pages.len())?;
         let written = self.write_chain(fs, inode, pages, &blocks, behind);
         let linked = written.and_then(|after| {
@@ -281,7 +288,7 @@ impl Log {
         }
         self.set_next(at, behind);
         self.pages[behind as usize].previous = at;
-        self.give_back(fs, first, last, behind);
+        self.give_back(fs, first, last, behind, too_soon);
         Ok(new)
     }
 
@@ -306,11 +313,13 @@ impl Log {
 
     /// Gives back pages that are not in the chain any more. Their slots stay taken until the references moved, which is
     /// before the next page is added.
-    fn give_back<P: Pm>(&mut self, fs: &Shared<P>, first: u32, last: u32, behind: u32) {
+    fn give_back<P: Pm>(&mut self, fs: &Shared<P>, first: u32, last: u32, behind: u32, first_is_free: bool) {
         let mut page = first;
         loop {
             let next = self.pages[page as usize].next;
-            fs.alloc.free(Run { start: self.pages[page as usize].block, len: 1 });
+            if page != first || !first_is_free {
+                fs.alloc.free(Run { start: self.pages[page as usize].block, len: 1 });
+            }
             self.pages[page as usize].block = Block(0);
             self.pages[page as usize].next = self.free_slot;
             self.free_slot = page;

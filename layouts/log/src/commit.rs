@@ -32,6 +32,7 @@ use crate::format::{
 };
 use crate::fs::Shared;
 use crate::inode::Inode;
+use crate::seeded::Mistake;
 
 /// A page of the log by its index in [`Log::pages`], or, from [`INLINE`] on, a line of the inode.
 pub(crate) type Owner = u32;
@@ -195,13 +196,13 @@ impl Batch {
     }
 
     /// Numbers the entries, chains them, and computes their checksums.
-    fn seal(&mut self, first_sequence: u64, seed: u32) {
+    fn seal(&mut self, first_sequence: u64, seed: u32, chained: bool) {
         let last = self.entries.len() - 1;
         for (index, &(first, count)) in self.entries.iter().enumerate() {
             let bytes = self.lines[first as usize..(first + count) as usize].as_flattened_mut();
             if let Ok((header, _)) = EntryHeader::mut_from_prefix(bytes) {
                 header.sequence = first_sequence + index as u64;
-                if index < last {
+                if index < last && chained {
                     header.flags |= flag::MORE;
                 }
             }
@@ -226,7 +227,7 @@ pub(crate) fn seal_inline(batch: &mut Batch, seed: u32) -> (Vec<u8>, u64) {
     if batch.is_empty() {
         return (Vec::new(), crate::format::FIRST_SEQUENCE);
     }
-    batch.seal(crate::format::FIRST_SEQUENCE, seed);
+    batch.seal(crate::format::FIRST_SEQUENCE, seed, true);
     (batch.lines.as_flattened().to_vec(), crate::format::FIRST_SEQUENCE + batch.entries.len() as u64)
 }
 
@@ -253,7 +254,7 @@ impl Log {
         }
         if self.head == NO_PAGE {
             if batch.entries.len() == 1
-                && let Some(line) = self.free_inline_lines(batch.entries[0].1 as usize)
+                && let Some(line) = self.free_inline_lines(&*fs.pm, batch.entries[0].1 as usize)
             {
                 let address = inode.address + (1 + line as u64) * LINE as u64;
                 placed.push((INLINE + line as u32, address));
@@ -287,7 +288,8 @@ impl Log {
         placed: &Placed,
         after: Durable,
     ) -> Result<Flushed> {
-        batch.seal(self.next_sequence, inode.seed);
+        let chained = !Mistake::BatchNotChained.is_made(&*fs.pm);
+        batch.seal(self.next_sequence, inode.seed, chained);
         let result = self.write_lines(fs, batch, placed, after);
         match result {
             Ok(flushed) => {
@@ -315,7 +317,7 @@ impl Log {
             let entry = batch.entry(0);
             let old = usize::from(self.inline[first].lines).max(1);
             let count = entry.len() / LINE;
-            if old <= count {
+            if old <= count || Mistake::StaleLines.is_made(&*fs.pm) {
                 return fs.pm.publish_entry(address, entry, after);
             }
             // The rest of a longer entry that was here must not stay behind.
@@ -452,7 +454,7 @@ impl Log {
     }
 
     /// Neighbouring lines of the inode that can be written, `count` of them.
-    fn free_inline_lines(&self, count: usize) -> Option<usize> {
+    fn free_inline_lines(&self, pm: &impl Pm, count: usize) -> Option<usize> {
         (0..=INLINE_LINES.checked_sub(count)?).find(|&first| {
             // Not from the middle of an older entry on: its beginning would stay behind.
             if self.covering(first).is_some_and(|start| start != first) {
@@ -461,7 +463,7 @@ impl Log {
             // Nothing that is overwritten, or zeroed because it belongs to the entry that was here, may be live, and no
             // entry that begins in these lines may reach beyond them.
             let spans = count.max(usize::from(self.inline[first].lines));
-            (first..first + spans).all(|line| !self.is_inside_live(line))
+            (first..first + spans).all(|line| !self.is_inside_live(pm, line))
                 && (first + 1..first + spans)
                     .all(|line| line + usize::from(self.inline[line].lines) <= first + spans)
         })
@@ -474,7 +476,7 @@ impl Log {
     }
 
     /// True when the line belongs to an entry that must stay.
-    fn is_inside_live(&self, line: usize) -> bool {
+    fn is_inside_live(&self, pm: &impl Pm, line: usize) -> bool {
         let Some(start) = self.covering(line) else { return false };
         let entry = &self.inline[start];
         if entry.live > 0 {
@@ -485,7 +487,9 @@ impl Log {
             kind::REMOVE => self.inline.iter().any(|e| e.kind == kind::DENTRY && e.sequence == entry.victim),
             kind::XATTR_REMOVE => self.has_older(entry.sequence, kind::XATTR),
             kind::HOLE => self.has_older(entry.sequence, kind::WRITE),
-            kind::ATTR if entry.flags & flag::TRUNCATE != 0 => self.has_older(entry.sequence, kind::WRITE),
+            kind::ATTR if entry.flags & flag::TRUNCATE != 0 => {
+                self.has_older(entry.sequence, kind::WRITE) && !Mistake::TruncationForgotten.is_made(pm)
+            }
             _ => false,
         }
     }
@@ -499,7 +503,7 @@ impl Log {
         let mut lines = Vec::new();
         let mut moved: SmallVec<[(usize, usize); INLINE_LINES]> = SmallVec::new();
         let mut order: SmallVec<[usize; INLINE_LINES]> = (0..INLINE_LINES)
-            .filter(|&line| self.inline[line].kind != 0 && self.is_inside_live(line))
+            .filter(|&line| self.inline[line].kind != 0 && self.is_inside_live(&*fs.pm, line))
             .collect();
         order.sort_by_key(|&line| self.inline[line].sequence);
         for line in order {
@@ -553,6 +557,13 @@ impl Log {
             next: NO_PAGE,
             next_dead: NOT_LISTED,
         };
+        let early = match self.tail {
+            NO_PAGE => Mistake::HeadStoredEarly.is_made(&*fs.pm),
+            _ => Mistake::PageLinkedEarly.is_made(&*fs.pm),
+        };
+        if early {
+            self.link(fs, inode, self.tail, Some(run.start), Durable::nothing_before())?.may_be_lost();
+        }
         let linked = write_page(fs, inode, &page, 0, lines)
             .and_then(|after| self.link(fs, inode, self.tail, Some(run.start), after));
         let flushed = match linked {
@@ -583,6 +594,7 @@ impl Log {
     }
 
     /// Stores the word that names the page after `page` (or the first page, after [`NO_PAGE`]).
+    #[track_caller]
     pub(crate) fn link<P: Pm>(
         &self,
         fs: &Shared<P>,
@@ -633,6 +645,7 @@ fn first_sequence_of(lines: &[u8]) -> Option<u64> {
 }
 
 /// Writes a whole page, its lines and zeros behind them, and makes it durable.
+#[track_caller]
 pub(crate) fn write_page<P: Pm>(
     fs: &Shared<P>,
     inode: &Inode,

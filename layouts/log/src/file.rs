@@ -23,6 +23,7 @@ use crate::commit::{Batch, INLINE, Log, NO_PAGE, Placed, commit};
 use crate::format::{MAX_FILE_SIZE, WriteEntry, kind, place};
 use crate::fs::Shared;
 use crate::inode::{Inode, NO_TRIM};
+use crate::seeded::Mistake;
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 /// Times that a write prepares without the log's lock before it prepares under it.
@@ -274,6 +275,10 @@ impl<P: Pm> Shared<P> {
     ) -> Result<Option<u64>> {
         let goal = if extends { self.end_of_data(inode.file()?, range.first_block()) } else { None };
         let mut freed = Freed::new();
+        let too_soon = !extends && Mistake::BlocksFreedTooSoon.is_made(&*self.pm);
+        if too_soon {
+            inode.file()?.for_each(range.first_block(), range.blocks(), |piece| self.free_piece(piece));
+        }
         for turn in 0.. {
             let mut prepared = Prepared {
                 runs: Runs::new(),
@@ -310,7 +315,7 @@ impl<P: Pm> Shared<P> {
             };
             match attempt {
                 Ok(Attempt::Done) => {
-                    for piece in freed {
+                    for piece in freed.into_iter().filter(|_| !too_soon) {
                         self.free_piece(piece);
                     }
                     return Ok(Some(range.offset));
@@ -491,7 +496,10 @@ impl<P: Pm> Shared<P> {
         if log.head == NO_PAGE {
             restate(map, &mut changes);
         }
-        let after = flushed.map_or_else(Durable::nothing_before, |flushed| self.pm.fence(flushed));
+        let after = match flushed {
+            Some(flushed) if !Mistake::EntryBeforeData.is_made(&*self.pm) => self.pm.fence(flushed),
+            _ => Durable::nothing_before(),
+        };
         self.commit_changes(inode, &mut log, &changes, size.max(range.end), now, after, freed)?;
         Ok(Attempt::Done)
     }
@@ -499,7 +507,7 @@ impl<P: Pm> Shared<P> {
     /// Zeroes the part of the last block that lies behind the size, before the size grows to `until` or beyond.
     pub(crate) fn zero_gap(&self, map: &BlockMap, size: u64, until: u64) -> Result<Option<Flushed>> {
         let end = until.min(size.next_multiple_of(BLOCK_SIZE));
-        if end <= size {
+        if end <= size || Mistake::GapNotZeroed.is_made(&*self.pm) {
             return Ok(None);
         }
         match map.find(size / BLOCK_SIZE, 1).0 {

@@ -14,6 +14,7 @@ use crate::format::{INODE_CACHED_OFFSET, MAX_FILE_SIZE, RawInode, inode_seed, pl
 use crate::inode::{Body, FREE_AT_ONCE, Graveyard, Inode, Node};
 use crate::load::{LoadContext, load_inode};
 use crate::scan::{Ending, LogSource, read_inode};
+use crate::seeded::Mistake;
 use crate::superblock::Superblock;
 use crate::table::{FreeInode, InodeTable};
 
@@ -203,6 +204,7 @@ impl<P: Pm> Shared<P> {
         }
         if log.last_transaction >= self.transactions.settled.load(Ordering::Relaxed)
             && log.last_transaction != 0
+            && !Mistake::NotSettled.is_made(&*self.pm)
             && self.settle().is_err()
         {
             // Its pages cannot be reused before its transactions are settled: leave them to the next recovery.
@@ -264,6 +266,7 @@ impl<P: Pm> Shared<P> {
 }
 
 /// Writes the cached fields of the inode at `address`. The caller fences.
+#[track_caller]
 pub(crate) fn write_cached_fields(
     pm: &impl Pm,
     address: u64,

@@ -13,6 +13,7 @@
 //! | `fs`, `table`, `inode`, `attributes` | state of the file system; the inode table; one inode; its attributes |
 //! | `alloc`, `blockmap`, `directory` | free blocks; where a file's blocks are; the names of a directory |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
+//! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
 //! | `layout` | the contract of `nacre-engine`, implemented |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. The format is described and argued in
@@ -42,6 +43,7 @@ mod recover;
 mod rename;
 mod scan;
 mod scrub;
+mod seeded;
 mod space;
 mod superblock;
 mod table;
@@ -52,4 +54,5 @@ pub use mkfs::{MkfsOptions, mkfs};
 pub use mount::{LogFs, MountOptions};
 pub use recover::RecoveryReport;
 pub use scrub::{DEFAULT_RATE, ScrubStatus};
+pub use seeded::Mistake;
 pub use superblock::{Summary, probe};

@@ -93,7 +93,7 @@ fn describe(blocks: u64, options: &MkfsOptions) -> Result<Superblock> {
         blocks: table_blocks,
     };
     raw.region_count = 2;
-    Ok(Superblock { raw })
+    Ok(Superblock::of(raw))
 }
 
 fn root_inode(seed: u32, options: &MkfsOptions) -> RawInode {

@@ -18,6 +18,7 @@ use crate::inode::{Graveyard, Inode, Node};
 use crate::recover::{RecoveryReport, Walk, refuse};
 use crate::scan::Ending;
 use crate::scrub::Scrubber;
+use crate::seeded::Mistake;
 use crate::superblock::{Summary, Superblock};
 use crate::table::InodeTable;
 
@@ -79,7 +80,9 @@ impl<P: Pm + 'static> LogFs<P> {
             superblock.raw.mount_epoch += 1;
             superblock.raw.lanes = lanes as u32;
             superblock.raw.checkpoint = 0;
-            superblock.write(&*pm)?;
+            if !Mistake::NotMarkedDirty.is_made(&*pm) {
+                superblock.write(&*pm)?;
+            }
         }
         let summary = superblock.summary(found.valid);
         let shared = Arc::new(Shared {
@@ -145,6 +148,11 @@ impl<P: Pm> LogFs<P> {
             return Ok(());
         }
         let fs = &self.shared;
+        if Mistake::CleanTooSoon.is_made(&*fs.pm) {
+            let mut superblock = fs.superblock.lock();
+            superblock.raw.state = state::CLEAN;
+            superblock.write(&*fs.pm)?;
+        }
         fs.free_everything_waiting();
         let mut changed: Vec<Arc<Inode>> = Vec::new();
         fs.inodes.for_each_loaded(|inode| {

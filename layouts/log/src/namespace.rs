@@ -27,6 +27,7 @@ use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::load::{LoadContext, load_inode};
 use crate::scan::{Ending, LogSource};
+use crate::seeded::Mistake;
 use crate::table::FreeInode;
 use crate::xattr;
 
@@ -197,7 +198,8 @@ impl<P: Pm> Shared<P> {
                 u32::from_le_bytes([old[8], old[9], old[10], old[11]])
             }
         };
-        let generation = old_generation.wrapping_add(1).max(1);
+        let growth = if Mistake::GenerationKept.is_made(&*self.pm) { 0 } else { 1 };
+        let generation = old_generation.wrapping_add(growth).max(1);
         let seed = inode_seed(self.seed, number, generation);
         let mut raw = RawInode::new_zeroed();
         raw.magic = INODE_MAGIC;

@@ -21,6 +21,7 @@ use crate::fs::write_cached_fields;
 use crate::inode::{Body, Graveyard};
 use crate::load::{Child, LoadContext, Loaded, load_inode};
 use crate::scan::{Ending, LogSource, PendingTransaction, read_inode, scan_log};
+use crate::seeded::Mistake;
 use crate::superblock::Superblock;
 use crate::table::InodeTable;
 
@@ -160,6 +161,7 @@ impl<'a, P: Pm> Walk<'a, P> {
         if let Some(transaction) = loaded.scan.last_transaction
             && transaction.number >= self.settled
             && !self.peer_has(transaction, number)
+            && !Mistake::HalfTransactionKept.is_made(self.pm)
         {
             self.rolled_back.fetch_add(1, Ordering::Relaxed);
             self.erase.lock().extend_from_slice(&loaded.scan.last_batch);
@@ -182,7 +184,8 @@ impl<'a, P: Pm> Walk<'a, P> {
             return;
         };
         let child = loaded.children[position];
-        if self.ending == Ending::MayBeTorn && !self.is_born(child) {
+        let kept = Mistake::UnbornKept.is_made(self.pm);
+        if self.ending == Ending::MayBeTorn && !self.is_born(child) && !kept {
             self.torn.fetch_add(1, Ordering::Relaxed);
             self.erase.lock().push((address, len));
             loaded.children.remove(position);
@@ -329,7 +332,8 @@ impl<'a, P: Pm> Walk<'a, P> {
         // From the end of each log to its beginning, with a fence between pages: a crash in between leaves a batch
         // that is torn in one page and has nothing behind it, as every other crash does.
         let mut page = None;
-        for &(address, len) in self.erase.lock().iter().rev() {
+        let torn_stays = Mistake::TornNotErased.is_made(self.pm);
+        for &(address, len) in self.erase.lock().iter().rev().filter(|_| !torn_stays) {
             if page.is_some_and(|page| page != address / BLOCK_SIZE) {
                 self.pm.fence(flushed);
                 flushed = self.pm.zero(0, 0)?;
@@ -337,7 +341,8 @@ impl<'a, P: Pm> Walk<'a, P> {
             page = Some(address / BLOCK_SIZE);
             flushed = flushed.and(self.pm.zero(address, len)?);
         }
-        for (number, count, _) in self.wrong_links() {
+        let uncounted = Mistake::LinksNotCounted.is_made(self.pm);
+        for (number, count, _) in self.wrong_links().filter(|_| !uncounted) {
             // One that cannot be read is damage, which the report names.
             let Ok((_, source)) = self.inode(number) else { continue };
             flushed = flushed.and(write_cached_fields(self.pm, source.address, source.seed, count, 0)?);

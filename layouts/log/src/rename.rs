@@ -18,6 +18,7 @@ use crate::inode::{Body, Inode, Node};
 use crate::namespace::{
     Locked, LockedDirectories, Named, check_name, check_removable, lock_directories, push_dentry, push_remove,
 };
+use crate::seeded::Mistake;
 
 /// One side of a rename.
 #[derive(Clone, Copy)]
@@ -273,6 +274,11 @@ impl<P: Pm> Shared<P> {
         target.log.last_transaction = number;
         let nothing = Durable::nothing_before;
         let first = source.log.write(self, source.inode, source_batch, source_places, nothing())?;
+        if Mistake::SettledEarly.is_made(&*self.pm) {
+            let mut superblock = self.superblock.lock();
+            superblock.raw.settled_transactions = number + 1;
+            superblock.write(&*self.pm)?;
+        }
         let second = target.log.write(self, target.inode, target_batch, target_places, nothing())?;
         Ok(first.and(second))
     }

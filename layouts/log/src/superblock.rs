@@ -15,6 +15,8 @@ use crate::format::{
 #[derive(Clone)]
 pub(crate) struct Superblock {
     pub(crate) raw: RawSuperblock,
+    /// The first copy is the one that can be lost: the other was found to be the only valid one, or the newer.
+    first_is_stale: bool,
 }
 
 /// What the superblock says about a file system.
@@ -61,14 +63,19 @@ pub(crate) struct Found {
 const CHANGING_WORDS: [usize; 8] = [1, 22, 23, 24, 25, 26, 27, 28];
 
 impl Superblock {
+    /// The superblock with these contents, of which both copies are alike.
+    pub(crate) fn of(raw: RawSuperblock) -> Superblock {
+        Superblock { raw, first_is_stale: false }
+    }
+
     /// Reads both copies and takes the newer valid one.
     pub(crate) fn read(pm: &impl Pm) -> Result<Found> {
         let copies = [SUPERBLOCK_OFFSET, SUPERBLOCK_COPY_OFFSET].map(|offset| read_copy(pm, offset));
         let valid = [copies[0].is_ok(), copies[1].is_ok()];
         let newest = copies.into_iter().reduce(|a, b| match (a, b) {
-            (Ok(a), Ok(b)) => Ok(if b.raw.update > a.raw.update { b } else { a }),
+            (Ok(a), Ok(b)) if b.raw.update <= a.raw.update => Ok(a),
             (Ok(a), Err(_)) => Ok(a),
-            (Err(_), Ok(b)) => Ok(b),
+            (_, Ok(b)) => Ok(Superblock { first_is_stale: true, ..b }),
             // A device that was never formatted says so rather than that it is damaged.
             (Err(a), Err(_)) => Err(a),
         });
@@ -95,11 +102,17 @@ impl Superblock {
         words.enumerate().all(|(index, (torn, whole))| torn == whole || CHANGING_WORDS.contains(&index))
     }
 
-    /// Writes the second copy, then the first, each durable before the next step.
+    /// Writes both copies, each durable before the next step, and the one that is needed least first: when a crash has
+    /// torn one, another crash must not tear the other.
+    #[track_caller]
     pub(crate) fn write(&mut self, pm: &impl Pm) -> Result<()> {
         self.raw.update += 1;
         self.raw.checksum = self.raw.compute_checksum();
-        for offset in [SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET] {
+        let mut order = [SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET];
+        if std::mem::take(&mut self.first_is_stale) {
+            order.reverse();
+        }
+        for offset in order {
             let copied = pm.copy(offset, self.raw.as_bytes())?;
             pm.fence(copied);
         }
@@ -221,7 +234,7 @@ fn read_copy(pm: &impl Pm, offset: u64) -> Result<Superblock> {
     if raw.checksum != raw.compute_checksum() {
         return Err(Error::corrupt(format!("superblock at byte {offset}: checksum")));
     }
-    Ok(Superblock { raw })
+    Ok(Superblock::of(raw))
 }
 
 fn not_nacre(object: String) -> Error {

@@ -17,6 +17,7 @@ use crate::format::{
     BLOCK_INODES, CHUNK_BLOCKS, CHUNK_INODES, CHUNK_SCATTERED, INODE_SIZE, Region, open_word, seal_word,
 };
 use crate::inode::Inode;
+use crate::seeded::Mistake;
 
 /// Chunks in one segment of the table in DRAM.
 const SEGMENT: usize = 1024;
@@ -303,6 +304,10 @@ impl InodeTable {
         }
         let after = pm.fence(flushed);
         let stored = pm.publish_u64(self.word_offset(index), seal_word(word, seed), after)?;
+        if Mistake::ChunkNotPublished.is_made(pm) {
+            stored.may_be_lost();
+            return Ok(list);
+        }
         let flushed = pm.flush(stored);
         pm.fence(flushed);
         Ok(list)

@@ -33,6 +33,8 @@ pub struct Images {
     lines: Vec<Choice>,
     plan: Plan,
     seed: u64,
+    /// The order of all pending stores, when samples are made.
+    order: Vec<u64>,
 }
 
 /// One line and what may have become of it.
@@ -111,7 +113,12 @@ impl Images {
             Some(count) => Plan::All { count },
             None => Plan::Samples { count: sampling.samples.max(2) },
         };
-        Images { lines, plan, seed }
+        let mut order = Vec::new();
+        if matches!(plan, Plan::Samples { .. }) {
+            order.extend(lines.iter().flat_map(|choice| choice.pending.sequences()));
+            order.sort_unstable();
+        }
+        Images { lines, plan, seed, order }
     }
 
     /// How many there are.
@@ -157,7 +164,8 @@ impl Images {
         self.lines.iter().map(pick).collect()
     }
 
-    /// Sample number `index`: the five regular ones, then in turn the four that single a line out, then random ones.
+    /// Sample number `index`: the five regular ones; then, where the program was stopped between its stores (one in
+    /// eight); then in turn the four that single a line out; then random ones.
     fn sample(&self, index: u64, count: u64) -> (Vec<LineBytes>, &'static str) {
         let mut random = Random(mix(self.seed ^ index));
         type Lands = fn(u8) -> bool;
@@ -172,9 +180,14 @@ impl Images {
         if let Some((words, lands)) = regular {
             return (self.each(|choice| choice.pending.by_word(lands)), words);
         }
+        let prefixes = (count / 8).min(self.order.len() as u64);
+        if index - 5 < prefixes {
+            let last = self.order[(self.order.len() as u64 * (index - 5) / prefixes) as usize];
+            return (self.each(|choice| choice.pending.until(last)), "the stores up to one of them landed");
+        }
         // Up to three quarters of the samples single out a line: each line in turn where there are few, a random one
         // where there are many.
-        let step = index - 5;
+        let step = index - 5 - prefixes;
         let kinds = 4 * self.lines.len() as u64;
         if step < kinds && step < count * 3 / 4 {
             let few = kinds <= count * 3 / 4;
@@ -247,7 +260,7 @@ impl Random {
     }
 }
 
-fn mix(z: u64) -> u64 {
+pub(super) fn mix(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)

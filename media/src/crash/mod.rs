@@ -19,12 +19,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nacre_engine::LINE_SIZE;
 
 use crate::image::Image;
-use crate::sim::{Event, Trace, pieces};
+use crate::sim::{Event, Site, Trace, pieces};
 pub use images::{CrashImage, Images, Sampling};
 use pending::{Line, Op};
 
 /// Bytes of a line.
-pub(crate) type LineBytes = [u8; LINE_SIZE as usize];
+pub type LineBytes = [u8; LINE_SIZE as usize];
 
 /// A walk through a trace; see the [module](self).
 #[derive(Debug)]
@@ -40,6 +40,12 @@ pub struct Replay<'t> {
     waiting: HashMap<u32, BTreeSet<u64>>,
     sequence: u64,
     point: Option<Point>,
+    /// Changes with each line of `media`.
+    hash: u64,
+    /// Who stored since the point before, and where.
+    stores: Vec<(Site, u64)>,
+    /// The fence at the point before.
+    last_fence: Option<Site>,
 }
 
 /// A place in the trace at which the machine may crash.
@@ -55,6 +61,8 @@ pub struct Point {
     pub last_mark: Option<u64>,
     /// The trace ends here.
     pub is_end: bool,
+    /// The fence that comes next.
+    pub fence: Option<Site>,
 }
 
 impl<'t> Replay<'t> {
@@ -68,6 +76,9 @@ impl<'t> Replay<'t> {
             waiting: HashMap::new(),
             sequence: 0,
             point: None,
+            hash: 0,
+            stores: Vec::new(),
+            last_fence: None,
         }
     }
 
@@ -84,23 +95,28 @@ impl<'t> Replay<'t> {
             marks: before.map_or(0, |point| point.marks),
             last_mark: before.and_then(|point| point.last_mark),
             is_end: true,
+            fence: None,
         };
+        self.last_fence = before.and_then(|point| point.fence);
+        self.stores.clear();
         // The fence that we stopped at takes effect now.
         let mut news = before.is_none();
         let mut at_stop = before.is_some();
         while let Some(event) = self.events.get(self.next) {
             match event {
-                Event::Fence { .. } if news && !at_stop => {
+                Event::Fence { site, .. } if news && !at_stop => {
                     point.is_end = false;
+                    point.fence = Some(*site);
                     break;
                 }
-                Event::Fence { thread } => self.fence(*thread),
-                Event::Store { thread, offset, bytes, kind } => {
+                Event::Fence { thread, .. } => self.fence(*thread),
+                Event::Store { thread, offset, bytes, kind, site } => {
                     news = true;
+                    self.stores.push((*site, *offset));
                     let thread = (*kind == crate::sim::StoreKind::NonTemporal).then_some(*thread);
                     self.store(thread, *offset, bytes);
                 }
-                Event::Flush { thread, offset, len } => self.flush(*thread, *offset, *len),
+                Event::Flush { thread, offset, len, .. } => self.flush(*thread, *offset, *len),
                 Event::Mark(value) => {
                     news = true;
                     point.marks += 1;
@@ -125,11 +141,57 @@ impl<'t> Replay<'t> {
         self.pending.len()
     }
 
+    /// The marks among so many events of the trace, from one event on.
+    pub fn marks(&self, events: std::ops::Range<usize>) -> impl Iterator<Item = u64> + '_ {
+        self.events[events].iter().filter_map(|event| match event {
+            Event::Mark(value) => Some(*value),
+            _ => None,
+        })
+    }
+
+    /// Those lines (offsets divided by 64).
+    pub fn lines_pending(&self) -> impl Iterator<Item = u64> + '_ {
+        self.pending.keys().copied()
+    }
+
+    /// The stores since the point before: by which line of the program, and where to.
+    pub fn stores(&self) -> &[(Site, u64)] {
+        &self.stores
+    }
+
+    /// The fence at the point before.
+    pub fn last_fence(&self) -> Option<Site> {
+        self.last_fence
+    }
+
     /// The images that a crash may leave here. Equal `sampling` gives equal images.
     pub fn images(&self, sampling: &Sampling) -> Images {
+        self.images_of(sampling, |_| true)
+    }
+
+    /// The same where only some lines matter; nothing lands of the others.
+    pub fn images_of(&self, sampling: &Sampling, matters: impl Fn(u64) -> bool) -> Images {
         let point = self.point.map_or(0, |point| point.index as u64);
-        let lines = self.pending.iter().map(|(line, pending)| (*line, self.media.line(*line), pending));
-        Images::new(lines, sampling, point)
+        let lines = self.pending.iter().filter(|(line, _)| matters(**line));
+        Images::new(lines.map(|(line, pending)| (*line, self.media.line(*line), pending)), sampling, point)
+    }
+
+    /// True when a crash here may leave these bytes in a line. With very many pending stores to the line, true already
+    /// when it may leave each of the words.
+    pub fn allows(&self, line: u64, bytes: &LineBytes) -> bool {
+        let before = self.media.line(line);
+        match self.pending.get(&line) {
+            None => before == *bytes,
+            Some(pending) => pending.may_become(before, bytes),
+        }
+    }
+
+    /// A number that two crash images of this trace share when their bytes are equal, and else hardly ever.
+    pub fn hash_of(&self, image: &CrashImage) -> u64 {
+        let changes = image.lines.iter();
+        changes.fold(self.hash, |hash, (line, after)| {
+            hash ^ hash_line(*line, &self.media.line(*line)) ^ hash_line(*line, after)
+        })
     }
 
     fn store(&mut self, non_temporal: Option<u32>, offset: u64, bytes: &[u8]) {
@@ -161,14 +223,23 @@ impl<'t> Replay<'t> {
 
     fn fence(&mut self, thread: u32) {
         for line in self.waiting.remove(&thread).unwrap_or_default() {
-            let mut bytes = self.media.line(line);
+            let before = self.media.line(line);
+            let mut bytes = before;
             if let Some(pending) = self.pending.get_mut(&line) {
                 pending.fence(thread, &mut bytes);
                 if pending.is_empty() {
                     self.pending.remove(&line);
                 }
             }
-            self.media.set_line(line, &bytes);
+            if bytes != before {
+                self.hash ^= hash_line(line, &before) ^ hash_line(line, &bytes);
+                self.media.set_line(line, &bytes);
+            }
         }
     }
+}
+
+fn hash_line(line: u64, bytes: &LineBytes) -> u64 {
+    let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("a word")));
+    words.fold(images::mix(line), |hash, word| images::mix(hash ^ word).wrapping_add(hash.rotate_left(23)))
 }

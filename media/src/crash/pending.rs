@@ -139,6 +139,44 @@ impl Line {
         }
     }
 
+    /// The stores in the program's order, up to the one with this number.
+    pub(super) fn until(&self, last: u64) -> Landed {
+        Landed {
+            cached: self.cached.partition_point(|op| op.sequence <= last),
+            non_temporal: self.non_temporal.iter().map(|(_, op)| op.sequence <= last).collect(),
+        }
+    }
+
+    /// The numbers of the stores in the order of all.
+    pub(super) fn sequences(&self) -> impl Iterator<Item = u64> + '_ {
+        self.cached.iter().chain(self.non_temporal.iter().map(|(_, op)| op)).map(|op| op.sequence)
+    }
+
+    /// True when a crash may leave `bytes`; see [`super::Replay::allows`].
+    pub(super) fn may_become(&self, before: LineBytes, bytes: &LineBytes) -> bool {
+        const MAX_COMBINATIONS: u64 = 1 << 16;
+        if let Some(count) = self.combinations(MAX_COMBINATIONS) {
+            return (0..count).any(|index| self.after(before, &self.combination(index)) == *bytes);
+        }
+        (0..8u8).all(|word| {
+            let range = word as usize * 8..word as usize * 8 + 8;
+            let mut values = vec![before];
+            let mut ops: Vec<&Op> =
+                self.cached.iter().chain(self.non_temporal.iter().map(|(_, op)| op)).collect();
+            ops.retain(|op| op.word == word);
+            ops.sort_by_key(|op| op.sequence);
+            for op in ops {
+                for mut value in values.clone() {
+                    op.apply(&mut value);
+                    if !values.contains(&value) && values.len() < MAX_COMBINATIONS as usize {
+                        values.push(value);
+                    }
+                }
+            }
+            values.iter().any(|value| value[range.clone()] == bytes[range.clone()])
+        })
+    }
+
     /// The line after a crash.
     pub(super) fn after(&self, mut bytes: LineBytes, landed: &Landed) -> LineBytes {
         let cached = self.cached[..landed.cached].iter();

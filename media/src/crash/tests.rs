@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Replay, Sampling};
 use crate::image::Image;
 use crate::pm::Pm;
-use crate::sim::{Defect, SimPm, Trace};
+use crate::sim::{Defect, Event, SimPm, Site, Trace};
 
 const LEN: u64 = 8192;
 
@@ -223,6 +223,92 @@ fn an_image_can_be_tried_and_taken_back() {
         pm.load(replay.media());
         assert_eq!(Image::from(pm.snapshot()), *replay.media());
     }
+}
+
+#[test]
+fn what_is_allowed_can_be_asked() {
+    let trace = record(|pm| pm.copy(64, &bytes(&[1, 2])).unwrap().may_be_lost());
+    let mut replay = Replay::new(Image::zeros(LEN), &trace);
+    replay.advance().unwrap();
+    let line = |words: &[u64]| -> [u8; 64] {
+        let mut line = [0; 64];
+        line[..words.len() * 8].copy_from_slice(&bytes(words));
+        line
+    };
+    for good in [&[0, 0], &[1, 0], &[0, 2], &[1, 2]] {
+        assert!(replay.allows(1, &line(good)));
+    }
+    assert!(!replay.allows(1, &line(&[2, 0])) && !replay.allows(1, &line(&[1, 2, 3])));
+    assert!(replay.allows(0, &[0; 64]) && !replay.allows(0, &line(&[1])));
+    // Twenty words: too many combinations to try all.
+    let trace = record(|pm| (1..20).for_each(|i| pm.copy(0, &bytes(&[i, i, i])).unwrap().may_be_lost()));
+    let mut replay = Replay::new(Image::zeros(LEN), &trace);
+    replay.advance().unwrap();
+    assert!(replay.allows(0, &line(&[3, 19, 0])) && !replay.allows(0, &line(&[20, 0, 0])));
+}
+
+#[test]
+fn equal_images_have_equal_hashes() {
+    let trace = record(|pm| {
+        pm.fence(pm.copy(0, &bytes(&[1, 2])).unwrap());
+        pm.fence(pm.copy(64, &bytes(&[3])).unwrap());
+        pm.fence(pm.copy(0, &bytes(&[0, 0])).unwrap());
+        pm.fence(pm.copy(64, &bytes(&[0])).unwrap());
+    });
+    let mut by_hash = std::collections::HashMap::new();
+    let mut replay = Replay::new(Image::zeros(LEN), &trace);
+    while replay.advance().is_some() {
+        for image in replay.images(&Sampling::default()).iter() {
+            let mut media = replay.media().clone();
+            image.apply_to(&mut media);
+            let seen = by_hash.entry(replay.hash_of(&image)).or_insert_with(|| media.clone());
+            assert_eq!(*seen, media);
+        }
+    }
+    // What the two lines may hold: any part of (1, 2) with nothing in the second, or with the second filled (1, 2).
+    assert_eq!(by_hash.len(), 8);
+}
+
+#[test]
+fn a_site_without_flush_or_fence_is_one_line_of_the_program() {
+    let publish = |pm: &SimPm| {
+        for at in [0, 4096] {
+            let durable = pm.fence(pm.copy(at + 64, &[9; 64]).unwrap());
+            let pointer = pm.publish_u64(at, 1, durable).unwrap();
+            pm.fence(pm.flush(pointer));
+        }
+    };
+    let trace = record(publish);
+    let fences: Vec<Site> = trace
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Fence { site, .. } => Some(*site),
+            _ => None,
+        })
+        .collect();
+    assert_eq!((fences.len(), fences[0], fences[1]), (4, fences[2], fences[3]));
+    assert_ne!(fences[0], fences[1]);
+    assert_eq!(record_with(Some(Defect::SkipFenceAt(fences[0])), publish).fences(), 2);
+    let flushes = |trace: &Trace| trace.events.iter().filter(|e| matches!(e, Event::Flush { .. })).count();
+    let site = trace.events.iter().find_map(|event| match event {
+        Event::Flush { site, .. } => Some(*site),
+        _ => None,
+    });
+    assert_eq!(flushes(&trace), 2);
+    assert_eq!(flushes(&record_with(site.map(Defect::SkipFlushAt), publish)), 0);
+}
+
+#[test]
+fn reads_are_noted_by_line() {
+    let pm = SimPm::new(LEN);
+    pm.start_noting_reads();
+    pm.read(100, &mut [0; 100]).unwrap();
+    pm.load_u64(4096).unwrap();
+    pm.stop_noting_reads();
+    pm.read(0, &mut [0; 8]).unwrap();
+    let lines: Vec<u64> = (0..LEN / 64).filter(|line| pm.was_read(*line)).collect();
+    assert_eq!(lines, [1, 2, 3, 64]);
 }
 
 #[test]

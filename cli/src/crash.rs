@@ -1,0 +1,365 @@
+//! `nacre crash`: crashes a layout at every fence of many workloads, over simulated memory. No device is touched.
+
+use std::io::{IsTerminal, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use nacre::LayoutKind;
+use nacre_lab::crash::sequences::Length;
+use nacre_lab::crash::{
+    Campaign, Case, Limits, Log, MEMORY, Mutant, Outcome, Progress, Rig, Stage, Subject, Verdict, minimise,
+    reproduce, self_test,
+};
+use serde_json::{Value, json};
+
+use crate::failure::{EXIT_FAILURE, Failure};
+use crate::output;
+
+/// A commit point is covered by so many images.
+const COVERED: u64 = 100;
+/// Time between lines of progress when they are not read at a terminal.
+const SLOW_PROGRESS: Duration = Duration::from_secs(30);
+
+/// What `nacre crash` is told.
+///
+/// The layout's own code runs over simulated memory that records every store, flush and fence. At each fence the images
+/// that a crash may leave are recovered, checked, and compared with a model: what was acknowledged is there, what was
+/// on its way is there wholly or not at all. docs/crash-model.md says what is assumed and what is covered. The exit
+/// code is 1 when something is wrong.
+#[derive(Debug, Args)]
+pub(crate) struct CrashArgs {
+    /// The layout
+    #[arg(long, value_name = "LAYOUT", default_value = "log")]
+    layout: LayoutKind,
+    /// Sequences of operations: each alone, each pair as well, or a sample of triples as well
+    #[arg(long, value_enum, value_name = "LENGTH", default_value = "2")]
+    sequences: Sequences,
+    /// How many triples 3-sample takes
+    #[arg(long, value_name = "COUNT", default_value_t = 4000)]
+    triples: usize,
+    /// Random workloads of some dozen operations
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    random: usize,
+    /// Interleavings of each workload of several threads
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    threads: u64,
+    /// What samples and random workloads depend on
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// Threads; the number of CPUs by default
+    #[arg(long, value_name = "COUNT")]
+    jobs: Option<usize>,
+    /// Stop after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    time: Option<u64>,
+    /// Stop after so many images
+    #[arg(long, value_name = "COUNT")]
+    images: Option<u64>,
+    /// Stop after so many violations
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    violations: usize,
+    /// Go on from what this file says, and keep it up to date
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+    /// Where traces of violations are written
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    traces: PathBuf,
+    /// Produce the crash of a trace again, and nothing else
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["resume", "self_test"])]
+    replay: Option<PathBuf>,
+    /// Remove each flush and each fence of the layout, and make each of its known mistakes, one at a time: every such
+    /// mutant must be found
+    #[arg(long, conflicts_with = "resume")]
+    self_test: bool,
+    /// With --self-test: only mutants whose name contains this
+    #[arg(long, value_name = "TEXT", requires = "self_test")]
+    mutants: Option<String>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long sequences are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sequences {
+    #[value(name = "1")]
+    One,
+    #[value(name = "2")]
+    Two,
+    #[value(name = "3-sample")]
+    Three,
+}
+
+/// Explores.
+pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
+    match args.layout {
+        LayoutKind::Log => run_on(&Log, args),
+        other => Err(Failure::usage(format!("crash: the layout {other} cannot be explored"))),
+    }
+}
+
+fn run_on<S: Subject>(subject: &S, args: &CrashArgs) -> Result<ExitCode, Failure> {
+    let is_good = match &args.replay {
+        Some(file) => replay(subject, file, args.json)?,
+        None if args.self_test => run_self_test(subject, args)?,
+        None => explore(subject, args)?,
+    };
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILURE) })
+}
+
+impl CrashArgs {
+    fn jobs(&self) -> usize {
+        self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1)
+    }
+
+    fn campaign(&self) -> Campaign {
+        let mut stages = vec![
+            Stage::Fixed,
+            Stage::Sequences(Length::One),
+            Stage::Threads(self.threads),
+            Stage::Random(self.random),
+            Stage::Deep,
+        ];
+        if self.sequences != Sequences::One {
+            stages.push(Stage::Sequences(Length::Two));
+        }
+        if self.sequences == Sequences::Three {
+            stages.push(Stage::Sequences(Length::Three(self.triples)));
+        }
+        Campaign { seed: self.seed, stages }
+    }
+}
+
+fn explore<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Failure> {
+    let limits = Limits {
+        jobs: args.jobs(),
+        time: args.time.map(Duration::from_secs),
+        images: args.images,
+        violations: args.violations.max(1),
+    };
+    let mut line = ProgressLine::new();
+    let outcome = args.campaign().run(subject, &limits, args.resume.as_deref(), &mut |progress| {
+        line.show(&describe_progress(progress));
+    })?;
+    line.clear();
+    let traces = write_traces(subject, &outcome, &args.traces)?;
+    if args.json {
+        output::json(outcome_json(subject, args, &outcome, &traces))?;
+    } else {
+        output::text_out(&describe(subject, &outcome, &traces))?;
+    }
+    Ok(outcome.is_good())
+}
+
+fn rate(images: u64, elapsed: Duration) -> f64 {
+    images as f64 / elapsed.as_secs_f64().max(0.001)
+}
+
+fn describe_progress(progress: &Progress<'_>) -> String {
+    let covered = progress.report.commit_points.iter().filter(|&&count| count >= COVERED).count();
+    format!(
+        "{} of {} workloads, {} images, {:.0} images/s, {} violations, {covered} of {} commit points covered",
+        progress.workloads.0,
+        progress.workloads.1,
+        progress.report.images + progress.report.recovery_crashes,
+        rate(progress.images, progress.elapsed),
+        progress.report.violations.len(),
+        progress.report.commit_points.len(),
+    )
+}
+
+/// Makes each violation smaller and writes it to a file.
+fn write_traces<S: Subject>(subject: &S, outcome: &Outcome, dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut rig = Rig::new(subject, MEMORY);
+    let mut files = Vec::new();
+    for (index, violation) in outcome.report.violations.iter().enumerate() {
+        let smaller = minimise(&mut rig, violation)?;
+        let mut words = vec![smaller.situation.clone()];
+        words.extend(smaller.problems.iter().take(20).cloned());
+        let text = smaller.case.to_text(subject.name(), &words);
+        let file = dir.join(format!("nacre-crash-{}.trace", index + 1));
+        std::fs::write(&file, text).map_err(|error| Failure::new("write", file.display(), error))?;
+        files.push(file);
+    }
+    Ok(files)
+}
+
+fn describe<S: Subject>(subject: &S, outcome: &Outcome, traces: &[PathBuf]) -> String {
+    let report = &outcome.report;
+    let rows: Vec<Vec<String>> = subject
+        .commit_points()
+        .iter()
+        .zip(&report.commit_points)
+        .map(|(name, count)| vec![(*name).to_owned(), count.to_string()])
+        .collect();
+    let mut text = output::table(&["commit point ", "images"], &rows);
+    text += &format!(
+        "\n{} of {} workloads in {:.0} s, {:.0} images/s\n{report}",
+        outcome.workloads.0,
+        outcome.workloads.1,
+        outcome.elapsed.as_secs_f64(),
+        rate(outcome.images, outcome.elapsed),
+    );
+    for trace in traces {
+        text += &format!("nacre crash --replay {}\n", trace.display());
+    }
+    for failure in &outcome.failures {
+        text += &format!("could not be run: {failure}\n");
+    }
+    text
+}
+
+fn outcome_json<S: Subject>(subject: &S, args: &CrashArgs, outcome: &Outcome, traces: &[PathBuf]) -> Value {
+    let report = &outcome.report;
+    let points: Vec<Value> = subject
+        .commit_points()
+        .iter()
+        .zip(&report.commit_points)
+        .map(|(name, count)| json!({ "name": name, "images": count }))
+        .collect();
+    let violations: Vec<Value> = report
+        .violations
+        .iter()
+        .zip(traces)
+        .map(|(violation, trace)| {
+            json!({
+                "workload": violation.case.workload.name,
+                "situation": violation.situation,
+                "problems": violation.problems,
+                "trace": trace.display().to_string(),
+            })
+        })
+        .collect();
+    json!({
+        "layout": subject.name(),
+        "seed": args.seed,
+        "complete": outcome.workloads.0 == outcome.workloads.1,
+        "workloads": { "done": outcome.workloads.0, "all": outcome.workloads.1 },
+        "seconds": outcome.elapsed.as_secs_f64(),
+        "images_per_second": rate(outcome.images, outcome.elapsed),
+        "crash_points": { "all": report.points, "exhaustive": report.exhaustive },
+        "images": {
+            "different": report.images,
+            "repeated": report.repeated,
+            "checked": report.checked,
+            "emptied": report.emptied,
+            "in_recovery": report.recovery_crashes,
+        },
+        "commit_points": points,
+        "violations": violations,
+        "failures": outcome.failures,
+    })
+}
+
+fn replay<S: Subject>(subject: &S, file: &Path, as_json: bool) -> Result<bool, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|error| Failure::new("read", file.display(), error))?;
+    let (layout, case) = Case::parse(&text).map_err(|error| Failure::on(file, &error))?;
+    if layout != subject.name() {
+        return Err(Failure::usage(format!("{}: this is a trace of the layout {layout}", file.display())));
+    }
+    let (situation, problems) = reproduce(&mut Rig::new(subject, MEMORY), &case)?;
+    if as_json {
+        output::json(json!({ "layout": layout, "situation": situation, "problems": problems }))?;
+    } else {
+        let mut text = format!("{situation}\n");
+        for problem in &problems {
+            text += &format!("    {problem}\n");
+        }
+        if problems.is_empty() {
+            text += "    nothing is wrong\n";
+        }
+        output::text_out(&text)?;
+    }
+    Ok(problems.is_empty())
+}
+
+fn run_self_test<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Failure> {
+    let started = Instant::now();
+    let quiet = !std::io::stderr().is_terminal();
+    let only = args.mutants.as_deref().unwrap_or_default();
+    let mutants = self_test(subject, args.jobs(), args.seed, only, &|mutant| {
+        if !quiet {
+            eprintln!("{}: {}: {}", mutant.kind, mutant.name, verdict(mutant).0);
+        }
+    })?;
+    let missed = mutants.iter().filter(|mutant| !mutant.is_good()).count();
+    if args.json {
+        let mutants: Vec<Value> = mutants
+            .iter()
+            .map(|mutant| {
+                let (word, why) = verdict(mutant);
+                json!({ "kind": mutant.kind, "name": mutant.name, "verdict": word, "why": why, "images": mutant.images })
+            })
+            .collect();
+        let seconds = started.elapsed().as_secs_f64();
+        output::json(
+            json!({ "layout": subject.name(), "seconds": seconds, "missed": missed, "mutants": mutants }),
+        )?;
+    } else {
+        let rows: Vec<Vec<String>> = mutants
+            .iter()
+            .map(|mutant| {
+                let (word, why) = verdict(mutant);
+                let why: String = why.chars().take(100).collect();
+                vec![
+                    mutant.kind.to_owned(),
+                    mutant.name.clone(),
+                    mutant.images.to_string(),
+                    word.to_owned(),
+                    why,
+                ]
+            })
+            .collect();
+        let mut text = output::table(&["what ", "where ", "images", "verdict ", "why "], &rows);
+        text += &format!(
+            "\n{} mutants, {missed} not found and not argued, {:.0} s\n",
+            mutants.len(),
+            started.elapsed().as_secs_f64()
+        );
+        output::text_out(&text)?;
+    }
+    Ok(missed == 0)
+}
+
+fn verdict(mutant: &Mutant) -> (&'static str, &str) {
+    match &mutant.verdict {
+        Verdict::Found(problem) => ("found", problem),
+        Verdict::Argued(argument) => ("harmless", argument),
+        Verdict::Missed => ("MISSED", ""),
+        Verdict::WronglyArgued(problem) => ("NOT HARMLESS", problem),
+    }
+}
+
+/// A line on standard error that is written over, or, when nobody sits there, a line now and then.
+struct ProgressLine {
+    is_terminal: bool,
+    last: Option<Instant>,
+    width: usize,
+}
+
+impl ProgressLine {
+    fn new() -> ProgressLine {
+        ProgressLine { is_terminal: std::io::stderr().is_terminal(), last: None, width: 0 }
+    }
+
+    fn show(&mut self, text: &str) {
+        // Nobody waits for a line of progress: where it cannot be written, nothing is lost.
+        if self.is_terminal {
+            let _ = write!(std::io::stderr(), "\r{text:width$}", width = self.width);
+            self.width = text.chars().count();
+        } else if self.last.is_none_or(|last| last.elapsed() >= SLOW_PROGRESS) {
+            if self.last.is_some() {
+                let _ = writeln!(std::io::stderr(), "{text}");
+            }
+            self.last = Some(Instant::now());
+        }
+    }
+
+    fn clear(&mut self) {
+        if self.is_terminal {
+            let _ = write!(std::io::stderr(), "\r{:width$}\r", "", width = self.width);
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! Many workloads on many cores.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nacre_engine::{Error, Kind, Result};
+use nacre_media::crash::Sampling;
+
+use super::explore::{MEMORY, Settings, explore};
+use super::record::{Flaw, Rig};
+use super::report::Report;
+use super::sequences::{Length, sequences};
+use super::subject::Subject;
+use super::threads::{Threads, explore_threads, threads};
+use super::workload::{Workload, deep, fixed, random};
+
+/// Time between two looks at the workers.
+const TICK: Duration = Duration::from_millis(200);
+/// Time between two writings of the file to go on from.
+const SAVE_EVERY: Duration = Duration::from_secs(5);
+
+/// One kind of workloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// A script for each operation.
+    Fixed,
+    /// Logs that grow, are collected, and cross pages; inodes that run out.
+    Deep,
+    /// So many random workloads of some dozen operations.
+    Random(usize),
+    /// All sequences of one length.
+    Sequences(Length),
+    /// Several threads, each workload with so many interleavings.
+    Threads(u64),
+}
+
+/// What a worker does at a time.
+enum Job {
+    Workload(Workload, Settings),
+    Threads(Threads, u64, Sampling),
+}
+
+/// What is explored.
+#[derive(Debug, Clone)]
+pub struct Campaign {
+    /// What workloads, samples and order depend on.
+    pub seed: u64,
+    /// The workloads.
+    pub stages: Vec<Stage>,
+}
+
+/// When it ends before all is explored.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Threads.
+    pub jobs: usize,
+    /// After so long.
+    pub time: Option<Duration>,
+    /// After so many images.
+    pub images: Option<u64>,
+    /// After so many violations.
+    pub violations: usize,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress<'p> {
+    /// Since the start of this run.
+    pub elapsed: Duration,
+    /// What was found so far, earlier runs included.
+    pub report: &'p Report,
+    /// Images of this run.
+    pub images: u64,
+    /// Workloads that are done, and all of them.
+    pub workloads: (usize, usize),
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// What was tried and found, earlier runs included.
+    pub report: Report,
+    /// How long this run took.
+    pub elapsed: Duration,
+    /// Images of this run.
+    pub images: u64,
+    /// Workloads that are done, and all of them.
+    pub workloads: (usize, usize),
+    /// Workloads that could not be run, and crashes of several threads after which something was wrong.
+    pub failures: Vec<String>,
+}
+
+impl Outcome {
+    /// Everything was explored and nothing is wrong.
+    pub fn is_good(&self) -> bool {
+        self.report.violations.is_empty() && self.failures.is_empty()
+    }
+}
+
+impl Stage {
+    /// Its workloads, and how each is explored.
+    fn jobs(self, seed: u64) -> Vec<Job> {
+        let settings = self.settings(seed);
+        let workloads = match self {
+            Stage::Fixed => fixed(),
+            Stage::Deep => deep(),
+            Stage::Random(count) => (0..count as u64).map(|i| random(seed.wrapping_add(i), 14)).collect(),
+            Stage::Sequences(length) => sequences(length, seed),
+            Stage::Threads(count) => {
+                let interleavings = (0..count).map(|i| seed.wrapping_add(i));
+                let each = interleavings.flat_map(|seed| threads().into_iter().map(move |w| (w, seed)));
+                return each.map(|(w, seed)| Job::Threads(w, seed, settings.sampling)).collect();
+            }
+        };
+        workloads.into_iter().map(|workload| Job::Workload(workload, settings)).collect()
+    }
+
+    fn settings(self, seed: u64) -> Settings {
+        let sampling = |exhaustive_up_to, samples| Sampling { exhaustive_up_to, samples, seed };
+        let recovery_sampling = Sampling { seed, ..Settings::default().recovery_sampling };
+        let common = Settings { recovery_sampling, ..Settings::default() };
+        match self {
+            Stage::Fixed | Stage::Random(_) | Stage::Sequences(Length::One) => {
+                Settings { sampling: sampling(1 << 11, 256), recovery_every: 128, ..common }
+            }
+            // Of many operations a few images each.
+            Stage::Deep => Settings {
+                sampling: sampling(8, 8),
+                samples_per_line: 1,
+                empty_every: 64,
+                recovery_every: 512,
+                ..common
+            },
+            Stage::Threads(_) => Settings { sampling: sampling(64, 48), ..common },
+            Stage::Sequences(_) => {
+                Settings { sampling: sampling(512, 256), empty_every: 64, recovery_every: 256, ..common }
+            }
+        }
+    }
+}
+
+impl Campaign {
+    /// What a file to go on from must have been written for.
+    fn key(&self, layout: &str) -> String {
+        format!("{layout}, seed {}, {:?}", self.seed, self.stages)
+    }
+
+    /// Explores. With `file`, goes on from what it says, and writes it from time to time and at the end.
+    pub fn run<S: Subject>(
+        &self,
+        subject: &S,
+        limits: &Limits,
+        file: Option<&Path>,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<Outcome> {
+        let started = Instant::now();
+        let stages = self.stages.iter();
+        let workloads: Vec<Job> = stages.flat_map(|stage| stage.jobs(self.seed)).collect();
+        let key = self.key(subject.name());
+        let saved = match file.filter(|file| file.exists()) {
+            Some(file) => Saved::read(file, &key, subject)?,
+            None => Saved::default(),
+        };
+        let shared = Shared {
+            todo: (0..workloads.len()).filter(|index| !saved.done.contains(index)).collect(),
+            workloads,
+            limits,
+            started,
+            next: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            images: AtomicU64::new(0),
+            found: Mutex::new(Found { saved, failures: Vec::new() }),
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> =
+                (0..limits.jobs.max(1)).map(|_| scope.spawn(|| shared.work(subject))).collect();
+            let mut last_save = Instant::now();
+            while workers.iter().any(|worker| !worker.is_finished()) {
+                std::thread::sleep(TICK);
+                shared.report_progress(progress);
+                if let Some(file) = file
+                    && last_save.elapsed() >= SAVE_EVERY
+                {
+                    shared.save(file, &key, subject)?;
+                    last_save = Instant::now();
+                }
+            }
+            Ok::<(), Error>(())
+        })?;
+        shared.report_progress(progress);
+        if let Some(file) = file {
+            shared.save(file, &key, subject)?;
+        }
+        let images = shared.images.load(Ordering::Relaxed);
+        let total = shared.workloads.len();
+        let found = shared.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Outcome {
+            elapsed: started.elapsed(),
+            images,
+            workloads: (found.saved.done.len(), total),
+            report: found.saved.report,
+            failures: found.failures,
+        })
+    }
+}
+
+/// What the workers share.
+struct Shared<'c> {
+    workloads: Vec<Job>,
+    todo: Vec<usize>,
+    limits: &'c Limits,
+    started: Instant,
+    next: AtomicUsize,
+    stop: AtomicBool,
+    images: AtomicU64,
+    found: Mutex<Found>,
+}
+
+struct Found {
+    saved: Saved,
+    failures: Vec<String>,
+}
+
+impl Shared<'_> {
+    fn found(&self) -> std::sync::MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work<S: Subject>(&self, subject: &S) {
+        let mut rig = Rig::new(subject, MEMORY);
+        while !self.is_over() {
+            let Some(&index) = self.todo.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
+            let job = &self.workloads[index];
+            let mut failures = Vec::new();
+            let (name, explored) = match job {
+                Job::Workload(workload, settings) => {
+                    (workload.name.as_str(), explore(&mut rig, workload, settings))
+                }
+                Job::Threads(workload, seed, sampling) => {
+                    let explored = explore_threads(&mut rig, workload, *seed, sampling, Flaw::None);
+                    let report = explored.map(|(report, problems)| {
+                        failures.extend(problems);
+                        report
+                    });
+                    (workload.name, report)
+                }
+            };
+            let mut found = self.found();
+            found.failures.append(&mut failures);
+            match explored {
+                Ok(report) => {
+                    self.images.fetch_add(report.images + report.recovery_crashes, Ordering::Relaxed);
+                    found.saved.report.add(report);
+                    found.saved.done.insert(index);
+                    if found.saved.report.violations.len() >= self.limits.violations {
+                        self.stop.store(true, Ordering::Relaxed);
+                    }
+                }
+                Err(error) => found.failures.push(format!("{name}: {error}")),
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let images = self.images.load(Ordering::Relaxed);
+        self.stop.load(Ordering::Relaxed)
+            || self.limits.time.is_some_and(|time| self.started.elapsed() >= time)
+            || self.limits.images.is_some_and(|limit| images >= limit)
+    }
+
+    fn report_progress(&self, progress: &mut dyn FnMut(&Progress<'_>)) {
+        let found = self.found();
+        progress(&Progress {
+            elapsed: self.started.elapsed(),
+            report: &found.saved.report,
+            images: self.images.load(Ordering::Relaxed),
+            workloads: (found.saved.done.len(), self.workloads.len()),
+        });
+    }
+
+    fn save<S: Subject>(&self, file: &Path, key: &str, subject: &S) -> Result<()> {
+        let text = self.found().saved.to_text(key, subject);
+        // Written beside it and renamed: a kill leaves the old file or the new one.
+        let beside = file.with_extension("new");
+        let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, file));
+        written.map_err(|error| Error::io("write", file.display().to_string(), error))
+    }
+}
+
+/// What a file to go on from says. Violations are not in it: each has a file of its own, and its workload counts as not
+/// done.
+#[derive(Debug, Default)]
+struct Saved {
+    done: BTreeSet<usize>,
+    report: Report,
+}
+
+const TITLE: &str = "nacre crash progress 1";
+
+impl Saved {
+    fn to_text<S: Subject>(&self, key: &str, subject: &S) -> String {
+        let report = &self.report;
+        let mut text = format!("{TITLE}\nof {key}\n");
+        let numbers = [
+            ("points", report.points),
+            ("exhaustive", report.exhaustive),
+            ("images", report.images),
+            ("repeated", report.repeated),
+            ("checked", report.checked),
+            ("emptied", report.emptied),
+            ("recovery", report.recovery_crashes),
+        ];
+        for (name, number) in numbers {
+            let _ = writeln!(text, "{name} {number}");
+        }
+        for (name, count) in subject.commit_points().iter().zip(&report.commit_points) {
+            let _ = writeln!(text, "commit {count} {name}");
+        }
+        let bad: BTreeSet<&str> =
+            report.violations.iter().map(|violation| violation.case.workload.name.as_str()).collect();
+        let _ = writeln!(text, "violated {}", bad.len());
+        for index in &self.done {
+            let _ = writeln!(text, "done {index}");
+        }
+        text
+    }
+
+    fn read<S: Subject>(file: &Path, key: &str, subject: &S) -> Result<Saved> {
+        let object = file.display().to_string();
+        let text = std::fs::read_to_string(file).map_err(|error| Error::io("read", object.clone(), error))?;
+        let wrong = |what: &str| {
+            Error::new(Kind::InvalidInput)
+                .object(format!("{object}: {what}"))
+                .advice("remove it, or give another file")
+        };
+        let mut lines = text.lines();
+        if lines.next() != Some(TITLE) {
+            return Err(wrong("it holds no progress of an exploration"));
+        }
+        if lines.next() != Some(&format!("of {key}")) {
+            return Err(wrong("it is of an exploration with other options"));
+        }
+        let mut saved = Saved::default();
+        let report = &mut saved.report;
+        report.commit_points = vec![0; subject.commit_points().len()];
+        for line in lines {
+            let (word, rest) = line.split_once(' ').ok_or_else(|| wrong("a line of it is damaged"))?;
+            let (number, name) = rest.split_once(' ').unwrap_or((rest, ""));
+            let number: u64 = number.parse().map_err(|_| wrong("a line of it is damaged"))?;
+            match word {
+                "points" => report.points = number,
+                "exhaustive" => report.exhaustive = number,
+                "images" => report.images = number,
+                "repeated" => report.repeated = number,
+                "checked" => report.checked = number,
+                "emptied" => report.emptied = number,
+                "recovery" => report.recovery_crashes = number,
+                "commit" => {
+                    let index = subject.commit_points().iter().position(|point| *point == name);
+                    report.commit_points[index.ok_or_else(|| wrong("a line of it is damaged"))?] = number;
+                }
+                "violated" if number > 0 => return Err(wrong("that exploration found violations")),
+                "violated" => {}
+                "done" => {
+                    saved.done.insert(number as usize);
+                }
+                _ => return Err(wrong("a line of it is damaged")),
+            }
+        }
+        Ok(saved)
+    }
+}

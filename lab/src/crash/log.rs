@@ -1,0 +1,268 @@
+//! The log layout as the explorer sees it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use nacre_engine::Result;
+use nacre_layout_log::check::check;
+use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs, probe};
+use nacre_media::SimPm;
+use nacre_media::sim::Site;
+
+use super::subject::{Harmless, Mistake, Moment, Subject};
+use super::tree::Ctime;
+
+/// The log layout.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Log;
+
+/// The files that store, flush or fence.
+const SOURCES: [(&str, &str); 15] = [
+    ("checkpoint.rs", include_str!("../../../layouts/log/src/checkpoint.rs")),
+    ("collect.rs", include_str!("../../../layouts/log/src/collect.rs")),
+    ("commit.rs", include_str!("../../../layouts/log/src/commit.rs")),
+    ("file.rs", include_str!("../../../layouts/log/src/file.rs")),
+    ("fs.rs", include_str!("../../../layouts/log/src/fs.rs")),
+    ("layout.rs", include_str!("../../../layouts/log/src/layout.rs")),
+    ("mkfs.rs", include_str!("../../../layouts/log/src/mkfs.rs")),
+    ("mount.rs", include_str!("../../../layouts/log/src/mount.rs")),
+    ("namespace.rs", include_str!("../../../layouts/log/src/namespace.rs")),
+    ("recover.rs", include_str!("../../../layouts/log/src/recover.rs")),
+    ("rename.rs", include_str!("../../../layouts/log/src/rename.rs")),
+    ("space.rs", include_str!("../../../layouts/log/src/space.rs")),
+    ("superblock.rs", include_str!("../../../layouts/log/src/superblock.rs")),
+    ("table.rs", include_str!("../../../layouts/log/src/table.rs")),
+    ("xattr.rs", include_str!("../../../layouts/log/src/xattr.rs")),
+];
+
+/// Offset of the word in an inode that names its log's first page, and bytes of an inode.
+const HEAD: (u64, u64) = (40, 256);
+
+const COMMIT_POINTS: [&str; 21] = [
+    "an inode is made",
+    "an entry in the inode",
+    "entries in a page",
+    "a batch over two pages",
+    "data before its entry",
+    "zeros before the size grows",
+    "a large attribute before its entry",
+    "a page is linked",
+    "the log moves to a page (head)",
+    "collection copies pages",
+    "collection links copies",
+    "collection unlinks a page",
+    "a transaction in two logs",
+    "transactions are settled",
+    "a chunk of inodes",
+    "a chunk of single blocks",
+    "a mount marks dirty",
+    "an unmount writes what is cached",
+    "a checkpoint",
+    "an unmount marks clean",
+    "recovery repairs",
+];
+
+/// Flushes and fences that no crash misses. What the argument calls needless could go.
+const HARMLESS: [Harmless; 6] = [
+    Harmless {
+        site: "mkfs.rs mkfs 5",
+        is_fence: true,
+        argument: "needless: without a superblock the order of what it will point to does not matter, and the fence \
+                   before the superblock covers all",
+    },
+    Harmless {
+        site: "mkfs.rs mkfs 7",
+        is_fence: true,
+        argument: "needless: without a superblock the order of what it will point to does not matter, and the fence \
+                   before the superblock covers all",
+    },
+    Harmless {
+        site: "mount.rs shut_down 4",
+        is_fence: true,
+        argument: "the fences of the checkpoint come before the state is clean; this one is for a device without room \
+                   for a checkpoint",
+    },
+    Harmless {
+        site: "namespace.rs create_unnamed 2",
+        is_fence: true,
+        argument: "the thread that links the file fences for it; this one is for a link by another thread, to which \
+                   operations on paths cannot hand an unnamed file",
+    },
+    Harmless {
+        site: "table.rs publish_chunk 3",
+        is_fence: false,
+        argument: "needless for crashes: an inode is read only when a name refers to it, and whoever makes it writes \
+                   all of it; zeros keep old data from being taken for inodes by anything else",
+    },
+    Harmless {
+        site: "table.rs publish_chunk 4",
+        is_fence: true,
+        argument: "needless: the next fence covers these zeros, too, before a word names the list",
+    },
+];
+
+/// Where a line of the layout's source is.
+#[derive(Debug, Clone, Copy)]
+struct Spot {
+    file: &'static str,
+    function: &'static str,
+    text: &'static str,
+}
+
+/// The spot of every line of every source, by file and line.
+fn spots() -> &'static HashMap<&'static str, Vec<Spot>> {
+    static SPOTS: OnceLock<HashMap<&'static str, Vec<Spot>>> = OnceLock::new();
+    SPOTS.get_or_init(|| {
+        let spots_of = |(file, source): (&'static str, &'static str)| {
+            let mut function = "";
+            let spots = source.lines().map(|text| {
+                let text = text.trim();
+                if let Some((before, after)) = text.split_once("fn ")
+                    && (before.is_empty() || before.starts_with("pub"))
+                {
+                    function = after.split(['(', '<']).next().unwrap_or_default();
+                }
+                Spot { file, function, text }
+            });
+            (file, spots.collect())
+        };
+        SOURCES.into_iter().map(spots_of).collect()
+    })
+}
+
+fn spot(site: Site) -> Option<Spot> {
+    let (rest, file) = site.file().rsplit_once('/')?;
+    if !rest.ends_with("layouts/log/src") {
+        return None;
+    }
+    spots().get(file)?.get(site.line() as usize - 1).copied()
+}
+
+fn options() -> MountOptions {
+    // One lane and no threads: the same workload leaves the same trace each time.
+    MountOptions { lanes: Some(1), background: false, ..MountOptions::default() }
+}
+
+/// The commit point of a store, by its place in the source.
+fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
+    Some(match (spot.file, spot.function) {
+        ("namespace.rs", "build_inode") => 0,
+        ("commit.rs", "write_lines") if spot.text.contains("placed[index]") => 2,
+        ("commit.rs", "write_lines") => 1,
+        ("file.rs", "zero_gap") => 5,
+        ("xattr.rs", "push_set") => 6,
+        ("commit.rs", "add_page") if spot.text.contains(".link(") && offset % HEAD.1 == HEAD.0 => 8,
+        ("commit.rs", "add_page") if spot.text.contains(".link(") => 7,
+        ("fs.rs", "settle") => 13,
+        ("table.rs", "publish_chunk") if spot.text.contains("publish_u64") => 14,
+        ("table.rs", "publish_chunk") if spot.text.contains("publish_entry") => 15,
+        ("mount.rs", "mount") => 16,
+        ("fs.rs", "write_cached") => 17,
+        ("checkpoint.rs", "write") => 18,
+        ("mount.rs", "shut_down") => 19,
+        ("recover.rs", "repair") => 20,
+        _ => return None,
+    })
+}
+
+impl Subject for Log {
+    type Fs = LogFs<SimPm>;
+
+    fn name(&self) -> &'static str {
+        "log"
+    }
+
+    fn ctime(&self) -> Ctime {
+        // Link, unlink and rename commit in the directory's log alone; the ctime of what they name is kept lazily.
+        Ctime::MayLag
+    }
+
+    fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
+        let uuid = Some(uuid::Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001));
+        mkfs(&**pm, &MkfsOptions { uuid, ..MkfsOptions::default() }).map(drop)
+    }
+
+    fn is_formatted(&self, pm: &Arc<SimPm>) -> bool {
+        probe(&**pm).is_ok()
+    }
+
+    fn mount(&self, pm: &Arc<SimPm>) -> Result<LogFs<SimPm>> {
+        LogFs::mount(Arc::clone(pm), &options())
+    }
+
+    fn unmount(&self, fs: LogFs<SimPm>) -> Result<()> {
+        fs.unmount()
+    }
+
+    fn abandon(&self, fs: LogFs<SimPm>) {
+        fs.abandon();
+    }
+
+    fn repair(&self, pm: &Arc<SimPm>) -> Result<()> {
+        check(&**pm, true).map(drop)
+    }
+
+    fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
+        let problems = check(&**pm, false)?.problems.into_iter().map(|problem| problem.what);
+        // A crash may tear the copy that was being written; nothing can tell that from damage, and a mount mends it.
+        let torn = |what: &String| crashed && what.ends_with("of the superblock is damaged");
+        Ok(problems.filter(|what| !torn(what)).collect())
+    }
+
+    fn commit_points(&self) -> &'static [&'static str] {
+        &COMMIT_POINTS
+    }
+
+    fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {
+        let mut seen = [false; COMMIT_POINTS.len()];
+        for &(site, offset) in moment.stores {
+            if let Some(point) = spot(site).and_then(|spot| commit_of_store(spot, offset)) {
+                seen[point] = true;
+            }
+        }
+        let at = |site: Option<Site>| site.and_then(spot).map_or(("", ""), |spot| (spot.file, spot.function));
+        match at(moment.fence) {
+            ("commit.rs", "write_lines") => seen[3] = true,
+            ("file.rs", "commit_write") => seen[4] = true,
+            ("collect.rs", "write_chain") => seen[9] = true,
+            ("collect.rs", "replace_pages") if at(moment.last_fence).1 == "write_chain" => seen[10] = true,
+            ("collect.rs", "replace_pages") => seen[11] = true,
+            ("rename.rs", "write_both") => seen[12] = true,
+            _ => {}
+        }
+        (0..seen.len()).filter(|&point| seen[point]).for_each(hit);
+    }
+
+    fn site_name(&self, site: Site) -> String {
+        let Some(spot) = spot(site) else { return site.to_string() };
+        // Several in one function are told apart by their order.
+        let lines = spots().get(spot.file).map_or(&[][..], Vec::as_slice);
+        let is_site = |other: &&Spot| {
+            other.function == spot.function
+                && [
+                    ".fence(",
+                    ".flush(",
+                    ".copy(",
+                    ".zero(",
+                    "publish_",
+                    "write(",
+                    "write_cached",
+                    ".link(",
+                    "write_page(",
+                ]
+                .iter()
+                .any(|call| other.text.contains(call))
+        };
+        let before = lines[..site.line() as usize - 1].iter().filter(is_site).count();
+        format!("{} {} {}", spot.file, spot.function, before + 1)
+    }
+
+    fn mistakes(&self) -> Vec<Mistake> {
+        let all = nacre_layout_log::Mistake::ALL.into_iter();
+        all.map(|mistake| Mistake { number: mistake as u32, words: mistake.words() }).collect()
+    }
+
+    fn harmless(&self) -> &'static [Harmless] {
+        &HARMLESS
+    }
+}

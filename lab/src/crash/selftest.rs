@@ -1,0 +1,246 @@
+//! Can the explorer fail? Mutants: the layout without one of its flushes or fences, each in turn, and with one of its
+//! mistakes on purpose. Each must be found, or its place in the source must be listed with the reason why nothing is
+//! lost without it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use nacre_engine::{Error, Result};
+use nacre_media::crash::Sampling;
+use nacre_media::sim::{Defect, Site};
+
+use super::explore::{MEMORY, Settings, explore, sites};
+use super::record::{Flaw, Rig};
+use super::sequences::{Length, sequences};
+use super::subject::Subject;
+use super::threads::{explore_threads, threads};
+use super::workload::{Workload, deep, fixed};
+
+/// Interleavings of threads that a mutant is looked for in.
+const INTERLEAVINGS: u64 = 24;
+
+/// One mutant, and what became of it.
+#[derive(Debug, Clone)]
+pub struct Mutant {
+    /// Where it is, or which mistake.
+    pub name: String,
+    /// What is missing or wrong.
+    pub kind: &'static str,
+    /// Whether it was found.
+    pub verdict: Verdict,
+    /// Images that were recovered for that.
+    pub images: u64,
+}
+
+/// Whether a mutant was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was, in this workload: what was wrong.
+    Found(String),
+    /// It was not, and this is why it does no harm.
+    Argued(&'static str),
+    /// It was not, and nobody says why.
+    Missed,
+    /// It is said to do no harm, but it was found.
+    WronglyArgued(String),
+}
+
+impl Mutant {
+    /// The self-test passes with it.
+    pub fn is_good(&self) -> bool {
+        matches!(self.verdict, Verdict::Found(_) | Verdict::Argued(_))
+    }
+}
+
+/// A workload, its settings, and the sites that it and its recoveries pass.
+struct Candidate {
+    workload: Workload,
+    settings: Settings,
+    flushes: Vec<Site>,
+    fences: Vec<Site>,
+}
+
+#[derive(Clone, Copy)]
+struct Trial {
+    kind: &'static str,
+    flaw: Flaw,
+}
+
+/// Makes all mutants of a layout whose name contains `only`, and looks for each, on so many threads. `progress` is told
+/// of each.
+pub fn self_test<S: Subject>(
+    subject: &S,
+    jobs: usize,
+    seed: u64,
+    only: &str,
+    progress: &(dyn Fn(&Mutant) + Sync),
+) -> Result<Vec<Mutant>> {
+    if let Some(problem) = try_threads(&mut Rig::new(subject, MEMORY), Flaw::None, &mut 0)? {
+        return Err(Error::corrupt(format!("without any mutation: {problem}")));
+    }
+    let candidates = parallel(subject, jobs, workloads(seed), |rig, (workload, settings)| {
+        // The control: without a flaw nothing is found.
+        let report = explore(rig, &workload, &settings)?;
+        if let Some(violation) = report.violations.first() {
+            return Err(Error::corrupt(format!("without any mutation: {violation}")));
+        }
+        let (flushes, fences) = sites(rig, &workload)?;
+        Ok(Candidate { workload, settings, flushes, fences })
+    })?;
+    let mut trials = Vec::new();
+    for (kind, list) in [("no flush", true), ("no fence", false)] {
+        let of = |candidate: &Candidate| if list { &candidate.flushes } else { &candidate.fences }.clone();
+        let mut all: Vec<Site> = candidates.iter().flat_map(of).collect();
+        all.sort_unstable();
+        all.dedup();
+        trials.extend(all.into_iter().map(|site| {
+            let defect = if list { Defect::SkipFlushAt(site) } else { Defect::SkipFenceAt(site) };
+            Trial { kind, flaw: Flaw::Memory(defect) }
+        }));
+    }
+    let mistakes = subject.mistakes();
+    trials
+        .extend(mistakes.iter().map(|mistake| Trial { kind: "mistake", flaw: Flaw::Layout(mistake.number) }));
+    trials.retain(|trial| name_of(subject, trial.flaw).contains(only));
+    parallel(subject, jobs, trials, |rig, trial| {
+        let mutant = try_mutant(rig, trial, &candidates)?;
+        progress(&mutant);
+        Ok(mutant)
+    })
+}
+
+/// Where mutants are looked for: short workloads first.
+fn workloads(seed: u64) -> Vec<(Workload, Settings)> {
+    let settings = Settings {
+        sampling: Sampling { exhaustive_up_to: 512, samples: 96, seed },
+        check_every: 2,
+        empty_every: 8,
+        recovery_every: 16,
+        max_violations: 1,
+        ..Settings::default()
+    };
+    let few = Settings {
+        sampling: Sampling { exhaustive_up_to: 16, samples: 16, seed },
+        samples_per_line: 1,
+        recovery_every: 256,
+        ..settings
+    };
+    let short = fixed().into_iter().chain(sequences(Length::One, seed));
+    let mut all: Vec<_> = short.map(|workload| (workload, settings)).collect();
+    // Of workloads that differ in a number only, the first will do.
+    let first = |workload: &Workload| match workload.name.rsplit_once('-') {
+        Some((_, number)) => number.parse::<u64>().is_err() || number == "0",
+        None => true,
+    };
+    all.extend(deep().into_iter().filter(first).map(|workload| (workload, few)));
+    all.sort_by_key(|(workload, _)| workload.ops.len());
+    all
+}
+
+fn name_of<S: Subject>(subject: &S, flaw: Flaw) -> String {
+    match flaw {
+        Flaw::Memory(Defect::SkipFlushAt(site) | Defect::SkipFenceAt(site)) => subject.site_name(site),
+        Flaw::Layout(number) => {
+            let mistakes = subject.mistakes();
+            let mistake = mistakes.iter().find(|mistake| mistake.number == number);
+            mistake.map_or_else(String::new, |mistake| mistake.words.to_string())
+        }
+        _ => String::new(),
+    }
+}
+
+fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, candidates: &[Candidate]) -> Result<Mutant> {
+    let name = name_of(rig.subject, trial.flaw);
+    let site = match trial.flaw {
+        Flaw::Memory(Defect::SkipFlushAt(site) | Defect::SkipFenceAt(site)) => Some(site),
+        _ => None,
+    };
+    let is_fence = trial.kind == "no fence";
+    let passes = |candidate: &&Candidate| {
+        let list = if is_fence { &candidate.fences } else { &candidate.flushes };
+        site.is_none_or(|site| list.contains(&site))
+    };
+    let mut images = 0;
+    let mut found = None;
+    for candidate in candidates.iter().filter(passes) {
+        let settings = Settings { flaw: trial.flaw, ..candidate.settings };
+        let problem = match explore(rig, &candidate.workload, &settings) {
+            Ok(report) => {
+                images += report.images + report.recovery_crashes;
+                report.violations.first().map(|violation| {
+                    let problem = violation.problems.first().cloned().unwrap_or_default();
+                    format!("{}, {problem}", violation.case.workload.name)
+                })
+            }
+            // It does not even get through its workload.
+            Err(error) => Some(format!("{}, {error}", candidate.workload.name)),
+        };
+        if problem.is_some() {
+            found = problem;
+            break;
+        }
+    }
+    if found.is_none() {
+        found = try_threads(rig, trial.flaw, &mut images)?;
+    }
+    let argument = rig.subject.harmless().iter();
+    let argument = argument.clone().find(|harmless| harmless.site == name && harmless.is_fence == is_fence);
+    let verdict = match (found, argument.filter(|_| site.is_some())) {
+        (Some(found), None) => Verdict::Found(found),
+        (Some(found), Some(_)) => Verdict::WronglyArgued(found),
+        (None, Some(harmless)) => Verdict::Argued(harmless.argument),
+        (None, None) => Verdict::Missed,
+    };
+    Ok(Mutant { name, kind: trial.kind, verdict, images })
+}
+
+/// Some flaws show only when other threads go on in between.
+fn try_threads<S: Subject>(rig: &mut Rig<'_, S>, flaw: Flaw, images: &mut u64) -> Result<Option<String>> {
+    for workload in threads() {
+        for seed in 0..INTERLEAVINGS {
+            let sampling = Sampling { exhaustive_up_to: 64, samples: 32, seed };
+            let (report, problems) = explore_threads(rig, &workload, seed, &sampling, flaw)?;
+            *images += report.images;
+            if let Some(problem) = problems.into_iter().next() {
+                return Ok(Some(problem));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Does something with each item, on threads with a rig each; gives the results in order.
+fn parallel<S: Subject, T: Send, R: Send>(
+    subject: &S,
+    jobs: usize,
+    items: Vec<T>,
+    work: impl Fn(&mut Rig<'_, S>, T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let items: Vec<Mutex<Option<T>>> = items.into_iter().map(|item| Mutex::new(Some(item))).collect();
+    let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let one = || {
+            let mut rig = Rig::new(subject, MEMORY);
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(item) = items.get(index) else { return Ok::<(), Error>(()) };
+                let item = item.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(item) = item {
+                    let result = work(&mut rig, item)?;
+                    *results[index].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                }
+            }
+        };
+        let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(one)).collect();
+        for worker in workers {
+            match worker.join() {
+                Ok(result) => result?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok::<(), Error>(())
+    })?;
+    let results = results.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
+    Ok(results.flatten().collect())
+}

@@ -1,0 +1,182 @@
+//! Operations as lines of text, for traces that are kept in files.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use nacre_engine::{Error, FallocateMode, FileKind, Kind, RenameMode, Result};
+
+use super::op::Op;
+
+const KINDS: [(FileKind, &str); 7] = [
+    (FileKind::Regular, "file"),
+    (FileKind::Directory, "directory"),
+    (FileKind::Symlink, "symlink"),
+    (FileKind::CharDevice, "character-device"),
+    (FileKind::BlockDevice, "block-device"),
+    (FileKind::Fifo, "fifo"),
+    (FileKind::Socket, "socket"),
+];
+
+const MODES: [(FallocateMode, &str); 5] = [
+    (FallocateMode::Allocate, "allocate"),
+    (FallocateMode::AllocateKeepSize, "allocate-keep-size"),
+    (FallocateMode::PunchHole, "punch"),
+    (FallocateMode::ZeroRange, "zero"),
+    (FallocateMode::ZeroRangeKeepSize, "zero-keep-size"),
+];
+
+const RENAMES: [(RenameMode, &str); 3] = [
+    (RenameMode::Replace, "replace"),
+    (RenameMode::NoReplace, "no-replace"),
+    (RenameMode::Exchange, "exchange"),
+];
+
+fn name_of<T: PartialEq>(table: &[(T, &'static str)], value: &T) -> &'static str {
+    table.iter().find(|(other, _)| other == value).map_or("unknown", |(_, name)| name)
+}
+
+/// The root has an empty path, which would be lost between blanks.
+fn shown(path: &str) -> &str {
+    if path.is_empty() { "/" } else { path }
+}
+
+impl Op {
+    /// The operation as words that [`Op::parse`] reads.
+    pub fn to_text(&self) -> String {
+        match self {
+            Op::Create(path, kind) => format!("create {} {path}", name_of(&KINDS, kind)),
+            Op::CreateWithXattr(path) => format!("create-with-xattr {path}"),
+            Op::Symlink(path, target) => format!("symlink {path} {target}"),
+            Op::Write(path, offset, len) => format!("write {path} {offset} {len}"),
+            Op::Append(path, len) => format!("append {path} {len}"),
+            Op::Truncate(path, size) => format!("truncate {path} {size}"),
+            Op::Fallocate(path, mode, offset, len) => {
+                format!("fallocate {} {path} {offset} {len}", name_of(&MODES, mode))
+            }
+            Op::Rename(from, to, mode) => format!("rename {} {from} {to}", name_of(&RENAMES, mode)),
+            Op::Link(from, to) => format!("link {from} {to}"),
+            Op::Unlink(path) => format!("unlink {path}"),
+            Op::Rmdir(path) => format!("rmdir {path}"),
+            Op::SetAttr(path, mode) => format!("setattr {} {mode:o}", shown(path)),
+            Op::SetXattr(path, name, len) => format!("set-xattr {} {name} {len}", shown(path)),
+            Op::RemoveXattr(path, name) => format!("remove-xattr {} {name}", shown(path)),
+            Op::Hold(path) => format!("hold {path}"),
+            Op::Release => "release".to_string(),
+            Op::UnnamedThenLink(path, len) => format!("unnamed {path} {len}"),
+            Op::Sync(path) => format!("sync {}", shown(path)),
+            Op::UnlinkOpen(path) => format!("unlink-open {path}"),
+            Op::Remount => "remount".to_string(),
+            Op::Mkfs => "mkfs".to_string(),
+        }
+    }
+
+    /// Reads what [`Op::to_text`] wrote.
+    pub fn parse(text: &str) -> Result<Op> {
+        let mut words = Words { text, rest: text.split_whitespace() };
+        let op = match words.word()? {
+            "create" => {
+                let kind = words.one_of(&KINDS)?;
+                Op::Create(words.path()?, kind)
+            }
+            "create-with-xattr" => Op::CreateWithXattr(words.path()?),
+            "symlink" => Op::Symlink(words.path()?, words.path()?),
+            "write" => Op::Write(words.path()?, words.number()?, words.number()? as usize),
+            "append" => Op::Append(words.path()?, words.number()? as usize),
+            "truncate" => Op::Truncate(words.path()?, words.number()?),
+            "fallocate" => {
+                let mode = words.one_of(&MODES)?;
+                Op::Fallocate(words.path()?, mode, words.number()?, words.number()?)
+            }
+            "rename" => {
+                let mode = words.one_of(&RENAMES)?;
+                Op::Rename(words.path()?, words.path()?, mode)
+            }
+            "link" => Op::Link(words.path()?, words.path()?),
+            "unlink" => Op::Unlink(words.path()?),
+            "rmdir" => Op::Rmdir(words.path()?),
+            "setattr" => {
+                let path = words.path()?;
+                let mode = u32::from_str_radix(words.word()?, 8).map_err(|_| words.wrong())?;
+                Op::SetAttr(path, mode)
+            }
+            "set-xattr" => Op::SetXattr(words.path()?, words.path()?, words.number()? as usize),
+            "remove-xattr" => Op::RemoveXattr(words.path()?, words.path()?),
+            "hold" => Op::Hold(words.path()?),
+            "release" => Op::Release,
+            "unnamed" => Op::UnnamedThenLink(words.path()?, words.number()? as usize),
+            "sync" => Op::Sync(words.path()?),
+            "unlink-open" => Op::UnlinkOpen(words.path()?),
+            "remount" => Op::Remount,
+            "mkfs" => Op::Mkfs,
+            _ => return Err(words.wrong()),
+        };
+        match words.rest.next() {
+            Some(_) => Err(words.wrong()),
+            None => Ok(op),
+        }
+    }
+}
+
+struct Words<'t> {
+    text: &'t str,
+    rest: std::str::SplitWhitespace<'t>,
+}
+
+impl<'t> Words<'t> {
+    fn wrong(&self) -> Error {
+        Error::new(Kind::InvalidInput).object(format!("\"{}\", which is no operation", self.text))
+    }
+
+    fn word(&mut self) -> Result<&'t str> {
+        self.rest.next().ok_or_else(|| self.wrong())
+    }
+
+    fn path(&mut self) -> Result<&'static str> {
+        let word = self.word()?;
+        Ok(if word == "/" { "" } else { kept(word) })
+    }
+
+    fn number(&mut self) -> Result<u64> {
+        self.word()?.parse().map_err(|_| self.wrong())
+    }
+
+    fn one_of<T: Copy>(&mut self, table: &[(T, &str)]) -> Result<T> {
+        let word = self.word()?;
+        table.iter().find(|(_, name)| *name == word).map(|(value, _)| *value).ok_or_else(|| self.wrong())
+    }
+}
+
+/// Operations have names that live as long as the program, because nearly all are literals. A name from a file is kept
+/// once, however often it is read.
+fn kept(name: &str) -> &'static str {
+    static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = names.get_or_insert_default();
+    if let Some(kept) = names.get(name) {
+        return kept;
+    }
+    let kept: &'static str = Box::leak(name.into());
+    names.insert(kept);
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Op;
+    use crate::crash::{deep, fixed, random, sequences};
+
+    #[test]
+    fn every_operation_can_be_written_and_read() {
+        let mut all: Vec<Op> = sequences::operations();
+        for workload in fixed().into_iter().chain(deep()).chain((0..50).map(|seed| random(seed, 40))) {
+            all.extend(workload.setup.iter().cloned());
+            all.extend(workload.ops);
+        }
+        for op in all {
+            assert_eq!(Op::parse(&op.to_text()).unwrap(), op, "{}", op.to_text());
+        }
+        for wrong in ["", "create", "create file", "write a 1", "write a 1 x", "unlink a b", "fly a"] {
+            Op::parse(wrong).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Mistakes that the layout makes on purpose, one for each step of its protocols.
+//!
+//! The crash explorer proves with them that it finds such mistakes. Which one is made, the media says
+//! ([`Pm::is_seeded`](nacre_media::Pm::is_seeded)): simulated memory that was told so. Over real memory the answer is a
+//! constant, so that none of this is compiled into what mounts a device.
+
+use nacre_media::Pm;
+
+/// A mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mistake {
+    /// The word that names a log's first page is stored before the page is written.
+    HeadStoredEarly = 1,
+    /// The word that links a further page is stored before the page is written.
+    PageLinkedEarly,
+    /// The entries of a batch do not say that more follows.
+    BatchNotChained,
+    /// A write publishes its entry before its data is durable.
+    EntryBeforeData,
+    /// An overwrite frees the old blocks before it allocates the new ones.
+    BlocksFreedTooSoon,
+    /// Garbage collection frees a page before its copy is linked.
+    PageFreedTooSoon,
+    /// A line of the inode is used again while its entry still counts: a truncation of blocks that are named before it.
+    TruncationForgotten,
+    /// A short entry in the inode leaves the rest of the longer one before it.
+    StaleLines,
+    /// A reused inode keeps its generation, which the checksums of its entries are bound to.
+    GenerationKept,
+    /// A transaction is settled before its second half is written.
+    SettledEarly,
+    /// Pages with transactions are freed before these are settled.
+    NotSettled,
+    /// Recovery leaves torn entries where they are.
+    TornNotErased,
+    /// Recovery keeps half a transaction.
+    HalfTransactionKept,
+    /// Recovery keeps a name whose inode is not there.
+    UnbornKept,
+    /// Recovery does not count links.
+    LinksNotCounted,
+    /// A mount does not mark the file system dirty.
+    NotMarkedDirty,
+    /// An unmount marks the file system clean before it writes what was kept lazily.
+    CleanTooSoon,
+    /// The word that publishes a chunk of inodes is stored and not made durable.
+    ChunkNotPublished,
+    /// A file grows over bytes behind its end that were not zeroed.
+    GapNotZeroed,
+}
+
+impl Mistake {
+    /// All of them.
+    pub const ALL: [Mistake; 19] = [
+        Mistake::HeadStoredEarly,
+        Mistake::PageLinkedEarly,
+        Mistake::BatchNotChained,
+        Mistake::EntryBeforeData,
+        Mistake::BlocksFreedTooSoon,
+        Mistake::PageFreedTooSoon,
+        Mistake::TruncationForgotten,
+        Mistake::StaleLines,
+        Mistake::GenerationKept,
+        Mistake::SettledEarly,
+        Mistake::NotSettled,
+        Mistake::TornNotErased,
+        Mistake::HalfTransactionKept,
+        Mistake::UnbornKept,
+        Mistake::LinksNotCounted,
+        Mistake::NotMarkedDirty,
+        Mistake::CleanTooSoon,
+        Mistake::ChunkNotPublished,
+        Mistake::GapNotZeroed,
+    ];
+
+    /// The mistake in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Mistake::HeadStoredEarly => "the head of a log is stored before its page is written",
+            Mistake::PageLinkedEarly => "a page is linked before it is written",
+            Mistake::BatchNotChained => "the entries of a batch do not say that more follows",
+            Mistake::EntryBeforeData => "an entry is published before its data is durable",
+            Mistake::BlocksFreedTooSoon => "an overwrite frees old blocks before it allocates new ones",
+            Mistake::PageFreedTooSoon => "garbage collection frees a page before its copy is linked",
+            Mistake::TruncationForgotten => "the line of a truncation is reused while it counts",
+            Mistake::StaleLines => "a short entry leaves the rest of a longer one behind it",
+            Mistake::GenerationKept => "a reused inode keeps its generation",
+            Mistake::SettledEarly => "a transaction is settled before its second half is written",
+            Mistake::NotSettled => "pages are freed before their transactions are settled",
+            Mistake::TornNotErased => "recovery leaves torn entries",
+            Mistake::HalfTransactionKept => "recovery keeps half a transaction",
+            Mistake::UnbornKept => "recovery keeps a name whose inode is not there",
+            Mistake::LinksNotCounted => "recovery does not count links",
+            Mistake::NotMarkedDirty => "a mount does not mark the file system dirty",
+            Mistake::CleanTooSoon => "an unmount marks it clean before it is done",
+            Mistake::ChunkNotPublished => "the word of a new chunk of inodes is not made durable",
+            Mistake::GapNotZeroed => "a file grows over bytes that were not zeroed",
+        }
+    }
+
+    /// Whether it shall be made.
+    #[inline(always)]
+    pub(crate) fn is_made(self, pm: &impl Pm) -> bool {
+        pm.is_seeded(self as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mistake;
+
+    #[test]
+    fn all_are_listed_once() {
+        for (index, mistake) in Mistake::ALL.iter().enumerate() {
+            assert_eq!(*mistake as usize, index + 1);
+        }
+    }
+}
