@@ -262,6 +262,9 @@ const CRASHED: usize = 300;
 /// So many times, each with something else before it, the inodes run out: there are few ways to crash in that.
 const CHUNKS: u64 = 32;
 
+/// So many times, for the same reason, logs are collected.
+const COLLECTIONS: u64 = 64;
+
 /// Crashes only in the last operations. The others are no preparation, because the file system that has done them must
 /// not have been mounted anew: what it knows of its logs counts.
 fn split(name: &str, first: &[Op], ops: Vec<Op>, crashed: usize) -> Workload {
@@ -276,8 +279,27 @@ pub fn deep() -> Vec<Workload> {
     all.extend(crossing());
     all.push(mkfs_over_more());
     all.extend((0..CHUNKS).map(inodes_run_out));
-    all.extend((0..CHUNKS / 2).map(inodes_run_out_on_a_fragmented_device));
+    all.extend((0..CHUNKS).map(inodes_run_out_on_a_fragmented_device));
+    all.extend((0..CHUNKS).map(removed_after_a_move));
+    all.extend((0..COLLECTIONS).flat_map(collecting));
     all
+}
+
+/// The log of a directory ends a page while the one before it is dead, and while eight are half dead: fast and thorough
+/// collection. Crashes only around that.
+fn collecting(variant: u64) -> [Workload; 2] {
+    let setup = [dir("d"), Op::SetXattr("", "user.variant", variant as usize)];
+    let names = ["d/a", "d/b", "d/c", "d/e"].map(file);
+    let outdated = |i: usize| Op::SetAttr("d", 0o700 + (i % 8) as u32);
+    let dead = names.into_iter().chain((0..200).map(outdated)).collect();
+    let half_dead = (0..580).map(|i| match i % 12 {
+        0 => Op::parse(&format!("create fifo d/{}", i / 12)).expect("an operation"),
+        _ => outdated(i),
+    });
+    [
+        split(&format!("collect-dead-{variant}"), &setup, dead, 30),
+        split(&format!("collect-copies-{variant}"), &setup, half_dead.collect(), 90),
+    ]
 }
 
 /// Operations of several entries where a page of the log ends, and moves between directories whose logs are collected.
@@ -321,6 +343,18 @@ fn crossing() -> Vec<Workload> {
         workload("cross-directories-remove", &quiet, &emptied),
         split("cross-page-extents", &[file("f"), Op::Truncate("f", 400_000)], extents.collect(), 100),
     ]
+}
+
+/// A directory goes whose log has half of a move: the move is settled first.
+fn removed_after_a_move(variant: u64) -> Workload {
+    let setup = [dir("one"), dir("two"), file("one/a"), Op::SetXattr("", "user.variant", variant as usize)];
+    let ops = [
+        Op::Rename("one/a", "two/a", RenameMode::Replace),
+        Op::Rmdir("one"),
+        dir("other"),
+        Op::Rename("two/a", "other/b", RenameMode::NoReplace),
+    ];
+    workload(&format!("settled-by-removal-{variant}"), &setup, &ops)
 }
 
 /// Names of files that are there only to be many.
