@@ -263,7 +263,7 @@ const CRASHED: usize = 300;
 const CHUNKS: u64 = 32;
 
 /// So many times, for the same reason, logs are collected.
-const COLLECTIONS: u64 = 64;
+const COLLECTIONS: u64 = 96;
 
 /// Crashes only in the last operations. The others are no preparation, because the file system that has done them must
 /// not have been mounted anew: what it knows of its logs counts.
