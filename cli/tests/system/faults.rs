@@ -93,13 +93,10 @@ fn a_device_that_is_cut_short_costs_what_was_there() {
     ground.remount();
     let device = OpenOptions::new().write(true).open(ground.image()).expect("the image");
     device.set_len(24 << 20).expect("truncate");
-    let mut file = fs::File::open(&path).expect("the name is in the part that is left");
-    let mut block = [0; BLOCK as usize];
-    file.read_exact(&mut block).expect("the first block is there");
-    let error = fs::read(&path).expect_err("the last one is not");
+    // What is left of it, and whether its inode is, depends on the lanes of the threads that wrote; not all of it fits.
+    let error = fs::read(&path).expect_err("a part of the file is gone");
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
     assert!(rustix::fs::statfs(ground.dir()).is_ok(), "the mount lives");
-    drop(file);
     // Its unmount may fail: what it writes may have been in the part that is gone.
     ground.kill();
     for arguments in [&["fsck", "-n"][..], &["fsck", "-y"], &["info"]] {

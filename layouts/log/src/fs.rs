@@ -132,11 +132,7 @@ impl<P: Pm> Shared<P> {
         if self.alloc.allocate_near(goal, blocks, purpose, runs).is_ok() {
             return Ok(());
         }
-        self.free_everything_waiting();
-        // What the background thread is just freeing counts as free already.
-        while self.freeing.load(Ordering::Acquire) {
-            std::thread::yield_now();
-        }
+        self.free_all_now();
         self.alloc.allocate_near(goal, blocks, purpose, runs)
     }
 
@@ -233,6 +229,14 @@ impl<P: Pm> Shared<P> {
             self.reclaim(number);
         } else {
             node.forget_hold();
+        }
+    }
+
+    /// Frees what waits to be freed, and waits for what the background thread is just freeing: it counts as free already.
+    pub(crate) fn free_all_now(&self) {
+        self.free_everything_waiting();
+        while self.freeing.load(Ordering::Acquire) {
+            std::thread::yield_now();
         }
     }
 

@@ -224,7 +224,7 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
 
     fn stat(&self) -> FsStat {
         let fs = &self.shared;
-        fs.free_everything_waiting();
+        fs.free_all_now();
         let free = fs.alloc.free_blocks();
         let available = fs.alloc.available_blocks();
         let in_use = fs.inodes.in_use();
