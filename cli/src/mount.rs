@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use nacre::{Emulation, FileSystem, Kind, OpenOptions, Promise};
@@ -210,7 +211,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         Err(error) => return readiness.fail(&format!("open the log file: {error}"), SYSTEM_ERROR),
     };
     daemon::abort_on_panic(&log);
-    let file_system = match FileSystem::open(&plan.device, &open_options(&plan.settings)) {
+    let file_system = match open_when_free(&plan.device, &open_options(&plan.settings)) {
         Ok(file_system) => file_system,
         Err(error) if error.kind() == Kind::NotFound && plan.settings.no_fail => {
             return readiness.ready().map_or(ExitCode::from(SYSTEM_ERROR), |()| ExitCode::SUCCESS);
@@ -335,6 +336,18 @@ fn scrub(file_system: FileSystem) -> nacre_fuse::Scrub {
 /// Whether a program name is that of the helper for mount(8).
 pub(crate) fn is_helper(name: &Path) -> bool {
     matches!(name.file_name().and_then(|name| name.to_str()), Some("mount.nacre" | "mount.fuse.nacre"))
+}
+
+/// Opens the device. A mount that just ends has its device for a moment longer, as umount(2) does not wait for it.
+fn open_when_free(device: &Path, options: &OpenOptions) -> nacre::Result<FileSystem> {
+    const TRIES: u32 = 20;
+    for _ in 0..TRIES {
+        match FileSystem::open(device, options) {
+            Err(error) if error.kind() == Kind::Busy => std::thread::sleep(Duration::from_millis(50)),
+            outcome => return outcome,
+        }
+    }
+    FileSystem::open(device, options)
 }
 
 #[cfg(test)]
