@@ -15,6 +15,8 @@ mod xattrs;
 
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::fs::{Fs, View};
 use super::runner::Case;
 use super::target::{Need, Stat, User};
@@ -50,9 +52,13 @@ const ALICE: User<'static> = User { uid: 4001, gid: 4001, groups: &[] };
 const BOB: User<'static> = User { uid: 4002, gid: 4002, groups: &[] };
 const CAROL: User<'static> = User { uid: 4003, gid: 4003, groups: &[4001, 4009] };
 
-/// Waits until the coarse clock of the kernel has moved on, so that a later time is seen to be later.
+/// Waits until the coarse clock, which inodes are stamped with, has moved past any stamp that was given so far. How long
+/// that takes depends on when the kernel (or whoever runs it) gets to count its ticks, so the clock itself is asked.
 fn tick() {
-    std::thread::sleep(Duration::from_millis(12));
+    let past = clock_gettime(ClockId::Realtime);
+    while clock_gettime(ClockId::RealtimeCoarse) <= past {
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Runs an operation and checks which of an inode's times it changed: the letters `m` and `c`.
