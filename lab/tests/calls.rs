@@ -4,15 +4,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nacre_lab::calls::{Settings, Stats, check};
+use nacre_lab::calls::{Settings, check_for};
 use nacre_lab::model::MemLayout;
 use nacre_lab::suite::{DirectoryTarget, Need, Target, VfsTarget};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 
 const SETTINGS: Settings =
     Settings { calls: 1500, compare_every: 100, remount_every: Some(400), exact_allocation: true };
@@ -26,22 +24,12 @@ fn model() -> VfsTarget<MemLayout> {
     VfsTarget::new("the reference model", layout, Arc::new(|old: MemLayout| old.remount()), &[])
 }
 
-/// Runs sequences until the time is over; every kind of call must have succeeded often enough to say something.
 fn run(subject: &mut dyn Target, settings: Settings) {
-    let limit = Duration::from_secs(variable("NACRE_MODEL_SECONDS").unwrap_or(4));
-    let (start, mut rng, mut total) = (Instant::now(), SmallRng::from_os_rng(), Stats::default());
-    let mut model = model();
-    loop {
-        let asked = variable("NACRE_SEED");
-        let seed = asked.unwrap_or_else(|| rng.random_range(0..1 << 32));
-        match check(subject, &mut model, seed, settings) {
-            Ok(stats) => total.add(&stats),
-            Err(failure) => panic!("{failure}"),
-        }
-        if asked.is_some() || start.elapsed() > limit {
-            break;
-        }
-    }
+    let time = Duration::from_secs(variable("NACRE_MODEL_SECONDS").unwrap_or(4));
+    let total = match check_for(subject, &mut model(), settings, variable("NACRE_SEED"), time) {
+        Ok(total) => total,
+        Err(failure) => panic!("{failure}"),
+    };
     let (made, succeeded) = total.total();
     println!("{}: {made} calls, {succeeded} succeeded: {:?}", subject.describe(), total.calls);
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use nacre_lab::crash::sequences::{Length, sequences};
 use nacre_lab::crash::{
     Campaign, Case, Flaw, Limits, Log, MEMORY, Mistake, Outcome, Rig, Runner, Settings, Stage, Subject, Tree,
-    Workload, deep, explore, fixed, minimise, random, reproduce, self_test,
+    Workload, deep, explore, fixed, minimise, random, reproduce,
 };
 use nacre_media::SimPm;
 use nacre_media::crash::{Replay, Sampling};
@@ -172,16 +172,6 @@ fn flaws_are_found() {
         // A mistake may also be such that the workload itself fails.
         assert_ne!(found.ok(), Some(0), "{words}, in {name}");
     }
-}
-
-/// Every mutant, or those whose names contain `NACRE_CRASH_MUTANTS`. `make nightly` has the command do this.
-#[test]
-#[ignore = "minutes"]
-fn every_mutant_is_found() {
-    let only = std::env::var("NACRE_CRASH_MUTANTS").unwrap_or_default();
-    let mutants = self_test(&Log, 1, 1, &only, &|mutant| println!("{mutant:?}")).expect("it can be run");
-    let missed: Vec<_> = mutants.iter().filter(|mutant| !mutant.is_good()).collect();
-    assert!(missed.is_empty(), "{missed:#?}");
 }
 
 /// A crash while a file system is made on memory that holds none, or some bytes, leaves none or a whole one.

@@ -1,11 +1,9 @@
 //! The behaviour suite of the lab through a mount, with the kernel and its caches between; in process it runs on each
 //! layout, and on tmpfs as its control.
 
-use std::sync::{Arc, Mutex};
+use nacre_lab::suite::{Need, all_cases, run};
 
-use nacre_lab::suite::{DirectoryTarget, Need, all_cases, run};
-
-use crate::harness::{self, Ground};
+use crate::harness::{self, Remounted};
 
 /// What cannot be had through FUSE.
 const LACKING: &[(Need, &str)] = &[
@@ -30,19 +28,7 @@ fn the_suite_passes_on_a_mount() {
     if !harness::can_mount("the behaviour suite on a mount") {
         return;
     }
-    let ground = Ground::nacre("64M", None);
-    let dir = ground.dir();
-    let ground = Arc::new(Mutex::new(ground));
-    let mounted = Arc::clone(&ground);
-    let remount = Box::new(move || {
-        let mut ground = mounted.lock().expect("no remount has panicked");
-        ground.unmount();
-        ground.fsck();
-        ground.mount();
-    });
-    let mut target = DirectoryTarget::new(&dir, LACKING, Some(remount));
-    run(&mut target, &all_cases(), EXCLUSIONS).assert_clean();
-    let mut ground = ground.lock().expect("no remount has panicked");
-    ground.unmount();
-    ground.fsck();
+    let ground = Remounted::new("64M");
+    run(&mut ground.target(LACKING), &all_cases(), EXCLUSIONS).assert_clean();
+    ground.end();
 }

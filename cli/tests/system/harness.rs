@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nacre_lab::suite::{DirectoryTarget, Need};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
 
@@ -295,6 +297,36 @@ impl Ground {
         if self.is_nacre() {
             succeed(nacre().args(["fsck", "-n"]).arg(self.image()), MOUNT_LIMIT);
         }
+    }
+}
+
+/// A nacre file system that what is run on it may remount; it is checked each time.
+pub(crate) struct Remounted(Arc<Mutex<Ground>>);
+
+impl Remounted {
+    /// One of this size, mounted.
+    pub(crate) fn new(size: &str) -> Remounted {
+        Remounted(Arc::new(Mutex::new(Ground::nacre(size, None))))
+    }
+
+    /// Its directory, for the suite and for random calls; without what is lacking.
+    pub(crate) fn target(&self, lacking: &[(Need, &str)]) -> DirectoryTarget {
+        let ground = Arc::clone(&self.0);
+        let remount = Box::new(move || {
+            let mut ground = ground.lock().expect("no remount has panicked");
+            ground.unmount();
+            ground.fsck();
+            ground.mount();
+        });
+        let dir = self.0.lock().expect("no remount has panicked").dir();
+        DirectoryTarget::new(&dir, lacking, Some(remount))
+    }
+
+    /// Unmounts and checks it.
+    pub(crate) fn end(self) {
+        let mut ground = self.0.lock().expect("no remount has panicked");
+        ground.unmount();
+        ground.fsck();
     }
 }
 

@@ -10,4 +10,4 @@ mod play;
 mod run;
 
 pub use call::Call;
-pub use run::{Failure, Settings, Stats, check};
+pub use run::{Failure, Settings, Stats, check, check_for};

@@ -5,6 +5,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use nacre_engine::Kind;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
 use super::call::Call;
 use super::generate::Generator;
@@ -118,6 +120,26 @@ pub fn check(
     println!("seed {seed}, call {}: {}; looking for a shorter sequence", broken.made, broken.message);
     let (sequence, broken) = pair.shrink(made, broken);
     Err(Failure { what, seed, message: broken.message, sequence })
+}
+
+/// Runs sequences of this seed alone, or of seeds by chance until the time is over.
+pub fn check_for(
+    subject: &mut dyn Target,
+    model: &mut dyn Target,
+    settings: Settings,
+    seed: Option<u64>,
+    time: Duration,
+) -> Result<Stats, Failure> {
+    if let Some(seed) = seed {
+        return check(subject, model, seed, settings);
+    }
+    let (start, mut rng, mut total) = (Instant::now(), SmallRng::from_os_rng(), Stats::default());
+    loop {
+        total.add(&check(subject, model, rng.random_range(0..1 << 32), settings)?);
+        if start.elapsed() > time {
+            return Ok(total);
+        }
+    }
 }
 
 impl Pair<'_> {

@@ -16,7 +16,6 @@ mod tree;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result};
 use nacre_media::Pm;
@@ -92,13 +91,7 @@ pub(crate) fn round<P: Pm>(
     }
     let taken_blocks: std::collections::HashSet<Block> = chunks.blocks().collect();
     let is_taken = |block: Block| block.0 < first_data_block || taken_blocks.contains(&block);
-    let taker = Taker {
-        grounds: Grounds { pm, survey: &survey, ending, is_taken: &is_taken },
-        chunks: &chunks,
-        volume_seed: seed,
-        hash_seed: superblock.raw.hash_seed,
-        graveyard: Arc::default(),
-    };
+    let taker = Taker::new(Grounds { pm, survey: &survey, ending, is_taken: &is_taken }, &chunks, superblock);
     let mut tree = Tree::new(&taker, &chunks, first_data_block);
     walk_from_root(pm, &mut tree, &survey, seed)?;
     tree.part(first_data_block);
@@ -150,13 +143,8 @@ pub(crate) fn locate<P: Pm>(
     let survey = Survey::default();
     let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
     let chunks = Chunks::read(pm, superblock.chunk_table()?, seed, max_chunks);
-    let taker = Taker {
-        grounds: Grounds { pm, survey: &survey, ending, is_taken: &|_| false },
-        chunks: &chunks,
-        volume_seed: seed,
-        hash_seed: superblock.raw.hash_seed,
-        graveyard: Arc::default(),
-    };
+    let taker =
+        Taker::new(Grounds { pm, survey: &survey, ending, is_taken: &|_| false }, &chunks, superblock);
     let mut tree = Tree::new(&taker, &chunks, first_data_block);
     walk_from_root(pm, &mut tree, &survey, seed)?;
     let mut told = BTreeSet::new();

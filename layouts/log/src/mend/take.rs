@@ -15,6 +15,7 @@ use crate::format::{
 use crate::inode::Graveyard;
 use crate::load::{LoadContext, Loaded, load_saved};
 use crate::scan::{Ending, Entry, LogSource, Spot, parse_entry};
+use crate::superblock::Superblock;
 
 /// What a name says about the inode that it refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,13 +49,23 @@ impl Taken {
 /// Takes inodes.
 pub(super) struct Taker<'a, P> {
     pub(super) grounds: Grounds<'a, P>,
-    pub(super) chunks: &'a Chunks,
+    chunks: &'a Chunks,
     pub(super) volume_seed: u32,
-    pub(super) hash_seed: u64,
-    pub(super) graveyard: Arc<Graveyard>,
+    hash_seed: u64,
+    graveyard: Arc<Graveyard>,
 }
 
-impl<P: Pm> Taker<'_, P> {
+impl<'a, P: Pm> Taker<'a, P> {
+    pub(super) fn new(grounds: Grounds<'a, P>, chunks: &'a Chunks, superblock: &Superblock) -> Taker<'a, P> {
+        Taker {
+            grounds,
+            chunks,
+            volume_seed: superblock.seed(),
+            hash_seed: superblock.raw.hash_seed,
+            graveyard: Arc::default(),
+        }
+    }
+
     /// The inode that a name refers to, or why there is none, in words.
     pub(super) fn take(&self, claim: Claim) -> Result<Taken, String> {
         let Claim { number, generation, kind } = claim;
