@@ -6,8 +6,11 @@
 //! small portions; the tail is never touched.
 //!
 //! Entries keep their sequence numbers, so cookies survive. An entry that takes something away (a hole, a removal, a
-//! truncation) must stay as long as an older page may hold what it takes away; in a copy that begins at the head there
-//! is no older page. Entries of a transaction are copied without it, so all transactions are settled first.
+//! truncation) must stay as long as an older page may hold what it takes away. In a copy that begins at the head there
+//! is no older page. Behind that, a collection that began at the head has copied every page that held anything dead, also
+//! where that saves no page; so what was taken away before it began is in no page that it has passed
+//! ([`Log::gone_before`]), unless it had to leave one as it is. Without this, a directory with many names that stay would
+//! keep each removal for ever. Entries of a transaction are copied without it, so all transactions are settled first.
 
 use std::sync::atomic::Ordering;
 
@@ -49,6 +52,15 @@ struct Survivor {
 /// Runs of blocks; of an entry for one block, one.
 type Pieces = SmallVec<[Piece; 1]>;
 
+/// What is live of some pages.
+struct Gathered {
+    survivors: Vec<Survivor>,
+    /// Something of these pages is dead that an entry in a later page may have taken away.
+    dead: bool,
+    /// A copy holds such a thing, too.
+    stuck: bool,
+}
+
 #[derive(Clone)]
 enum References {
     /// Blocks of the map.
@@ -69,6 +81,8 @@ impl Log {
         self.drop_dead_pages(fs, inode)?;
         if self.collect_from.is_none() && self.page_count >= self.collect_at {
             self.collect_from = Some(self.head);
+            let mut negatives = self.pages.iter().filter(|page| page.block.0 != 0 && page.negatives > 0);
+            self.gone_before = negatives.next().map_or(0, |_| self.next_sequence);
         }
         let Some(from) = self.collect_from else { return Ok(()) };
         if inode.trim_is_pending() {
@@ -106,20 +120,22 @@ impl Log {
             return Ok(NO_PAGE); // it was dropped meanwhile: the next collection starts anew
         }
         let at_head = from == self.head;
-        let mut survivors = Vec::with_capacity(PORTION * PAGE_LINES);
+        let survivors = Vec::with_capacity(PORTION * PAGE_LINES);
+        let mut gathered = Gathered { survivors, dead: false, stuck: false };
         let mut last = from;
         let mut count = 0;
         let mut page = from;
         while count < PORTION && page != self.tail && page != NO_PAGE {
-            let (before, last_before) = (survivors.len(), survivors.last().cloned());
-            self.gather(fs, inode, page, at_head, &mut survivors)?;
-            if survivors.len() > before + PAGE_LINES {
+            let (before, last_before) = (gathered.survivors.len(), gathered.survivors.last().cloned());
+            self.gather(fs, inode, page, at_head, &mut gathered)?;
+            if gathered.survivors.len() > before + PAGE_LINES {
                 // What its entries name is in more pieces by now than it has lines: a copy would be larger.
-                survivors.truncate(before);
-                if let (Some(survivor), Some(was)) = (survivors.last_mut(), last_before) {
+                gathered.survivors.truncate(before);
+                if let (Some(survivor), Some(was)) = (gathered.survivors.last_mut(), last_before) {
                     *survivor = was; // the page's first entry may have joined it
                 }
                 if count == 0 {
+                    self.gone_before = 0;
                     return Ok(self.pages[page as usize].next);
                 }
                 break;
@@ -128,12 +144,18 @@ impl Log {
             count += 1;
             page = self.pages[page as usize].next;
         }
+        let Gathered { survivors, dead, stuck } = gathered;
         let pages = pack(&survivors);
-        if count > 0 && pages.len() < count {
+        // With `gone_before`, a copy that saves no page is worth its cost: removals behind it can go.
+        let is_worth = pages.len() < count || (dead && self.gone_before > 0 && pages.len() == count);
+        if count > 0 && is_worth {
             let new = self.replace_pages(fs, inode, from, last, &pages)?;
             for (packed, owner) in pages.iter().zip(new) {
                 self.move_references(fs, inode, packed, owner);
             }
+        }
+        if stuck || (dead && !is_worth) {
+            self.gone_before = 0;
         }
         Ok(page)
     }
@@ -145,14 +167,14 @@ impl Log {
         inode: &Inode,
         page: u32,
         at_head: bool,
-        survivors: &mut Vec<Survivor>,
+        gathered: &mut Gathered,
     ) -> Result<()> {
         let block = self.pages[page as usize].block;
         let mut bytes = [0u8; LINE * PAGE_LINES];
         fs.pm.read(block.offset() + LINE as u64, &mut bytes)?;
         let mut line = 0;
-        let limit = survivors.len() + PAGE_LINES;
-        while line < PAGE_LINES && survivors.len() <= limit {
+        let limit = gathered.survivors.len() + PAGE_LINES;
+        while line < PAGE_LINES && gathered.survivors.len() <= limit {
             let Some(header) = parse_entry(&bytes[line * LINE..], inode.seed) else {
                 line += 1;
                 continue;
@@ -160,7 +182,7 @@ impl Log {
             let count = usize::from(header.lines);
             let entry = &bytes[line * LINE..(line + count) * LINE];
             let address = block.offset() + ((1 + line) * LINE) as u64;
-            self.gather_entry(fs, inode, page, at_head, &header, entry, address, survivors)?;
+            self.gather_entry(fs, inode, page, at_head, &header, entry, address, gathered)?;
             line += count;
         }
         Ok(())
@@ -176,7 +198,7 @@ impl Log {
         header: &EntryHeader,
         entry: &[u8],
         address: u64,
-        survivors: &mut Vec<Survivor>,
+        gathered: &mut Gathered,
     ) -> Result<()> {
         let last_touch = self.last_touch.is_some_and(|(_, sequence)| sequence == header.sequence);
         let last_attr = self.last_attr.is_some_and(|(_, sequence)| sequence == header.sequence);
@@ -184,17 +206,27 @@ impl Log {
         let kept = u32::from(last_touch) + u32::from(last_attr) + u32::from(last_ctime);
         let references = match header.kind {
             kind::WRITE if !last_touch => {
-                return gather_write(inode, page, entry, address, survivors);
+                return gather_write(inode, page, entry, address, gathered);
             }
-            kind::WRITE => References::Pieces(live_pieces(inode, page, entry, usize::MAX)),
+            kind::WRITE => {
+                let pieces = live_pieces(inode, page, entry, usize::MAX);
+                gathered.stuck |= !is_whole(entry, &pieces);
+                References::Pieces(pieces)
+            }
             kind::DENTRY => {
                 let name = dentry_name(entry).unwrap_or_default();
                 match &inode.body {
                     Body::Directory(directory) if directory.refers_to(name, fs.hash_seed, address) => {
                         References::Name
                     }
-                    _ if kept > 0 => References::Nothing,
-                    _ => return Ok(()),
+                    _ => {
+                        gathered.dead = true;
+                        gathered.stuck |= kept > 0;
+                        match kept {
+                            0 => return Ok(()),
+                            _ => References::Nothing,
+                        }
+                    }
                 }
             }
             kind::XATTR => {
@@ -203,6 +235,8 @@ impl Log {
                     live |= xattr.address == address;
                     std::ops::ControlFlow::Continue(())
                 });
+                gathered.dead |= !live;
+                gathered.stuck |= !live && kept > 0;
                 match live {
                     true => References::Attribute,
                     false if kept > 0 => References::Nothing,
@@ -218,14 +252,16 @@ impl Log {
                 return Ok(());
             }
             kind::SYMLINK => References::Target,
-            other if is_negative(other, header.flags) && !at_head => References::Nothing,
+            other if is_negative(other, header.flags) && !(at_head || self.is_gone(fs, header.sequence)) => {
+                References::Nothing
+            }
             _ if kept > 0 => References::Nothing,
             kind::ATTR | kind::HOLE | kind::REMOVE | kind::XATTR_REMOVE => return Ok(()),
             _ => References::Nothing, // what a newer program wrote
         };
         let mut bytes = SmallVec::from_slice(entry);
         reseal(&mut bytes, inode.seed);
-        survivors.push(Survivor {
+        gathered.survivors.push(Survivor {
             bytes,
             sequence: header.sequence,
             old_owner: page,
@@ -233,6 +269,11 @@ impl Log {
             references,
         });
         Ok(())
+    }
+
+    /// Whether what an entry with this sequence number took away is in none of the pages before it.
+    fn is_gone<P: Pm>(&self, fs: &Shared<P>, sequence: u64) -> bool {
+        sequence < self.gone_before || Mistake::RemovalForgotten.is_made(&*fs.pm)
     }
 
     /// Puts `pages` in the place of the pages `first..=last`, durably, and gives the old ones back. Returns the owners
@@ -386,15 +427,12 @@ impl Log {
 
 /// Adds what is live of a write: an entry for each run of blocks, joined with the entry before where it continues it.
 /// Live blocks are live wherever in the log they are named, so their order among themselves is free.
-fn gather_write(
-    inode: &Inode,
-    page: u32,
-    entry: &[u8],
-    address: u64,
-    survivors: &mut Vec<Survivor>,
-) -> Result<()> {
+fn gather_write(inode: &Inode, page: u32, entry: &[u8], address: u64, gathered: &mut Gathered) -> Result<()> {
     let Ok((raw, _)) = WriteEntry::read_from_prefix(entry) else { return Ok(()) };
-    for piece in live_pieces(inode, page, entry, PAGE_LINES) {
+    let pieces = live_pieces(inode, page, entry, PAGE_LINES);
+    gathered.dead |= !is_whole(entry, &pieces);
+    let survivors = &mut gathered.survivors;
+    for piece in pieces {
         if let Some(last) = survivors.last_mut()
             && let References::Pieces(pieces) = &mut last.references
             && let Ok((mut joined, _)) = WriteEntry::read_from_prefix(&last.bytes)
@@ -452,6 +490,12 @@ fn live_pieces(inode: &Inode, page: u32, entry: &[u8], limit: usize) -> Pieces {
         at += step;
     }
     pieces
+}
+
+/// Whether all blocks of a write entry are live.
+fn is_whole(entry: &[u8], pieces: &Pieces) -> bool {
+    let live: u64 = pieces.iter().map(|piece| piece.len).sum();
+    WriteEntry::read_from_prefix(entry).is_ok_and(|(raw, _)| live == u64::from(raw.blocks))
 }
 
 /// Survivors that go to one page.

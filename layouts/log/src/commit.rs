@@ -104,6 +104,9 @@ pub(crate) struct Log {
     pub(crate) page_count: u32,
     /// Where the collection that is under way goes on.
     pub(crate) collect_from: Option<u32>,
+    /// What was taken away before this sequence number is in no page that the collection under way has passed; zero when
+    /// that cannot be said.
+    pub(crate) gone_before: u64,
     /// A write to media failed in the middle: the log cannot be continued.
     pub(crate) broken: bool,
     /// The inode was reclaimed.
@@ -130,6 +133,7 @@ impl Default for Log {
             collect_at: MIN_COLLECTED_PAGES,
             page_count: 0,
             collect_from: None,
+            gone_before: 0,
             broken: false,
             dead_inode: false,
         }

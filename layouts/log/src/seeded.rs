@@ -48,11 +48,13 @@ pub enum Mistake {
     ChunkNotPublished,
     /// A file grows over bytes behind its end that were not zeroed.
     GapNotZeroed,
+    /// Garbage collection drops a removal although a page before it holds what was removed.
+    RemovalForgotten,
 }
 
 impl Mistake {
     /// All of them.
-    pub const ALL: [Mistake; 19] = [
+    pub const ALL: [Mistake; 20] = [
         Mistake::HeadStoredEarly,
         Mistake::PageLinkedEarly,
         Mistake::BatchNotChained,
@@ -72,6 +74,7 @@ impl Mistake {
         Mistake::CleanTooSoon,
         Mistake::ChunkNotPublished,
         Mistake::GapNotZeroed,
+        Mistake::RemovalForgotten,
     ];
 
     /// The mistake in words.
@@ -96,6 +99,7 @@ impl Mistake {
             Mistake::CleanTooSoon => "an unmount marks it clean before it is done",
             Mistake::ChunkNotPublished => "the word of a new chunk of inodes is not made durable",
             Mistake::GapNotZeroed => "a file grows over bytes that were not zeroed",
+            Mistake::RemovalForgotten => "garbage collection drops a removal before what it removed",
         }
     }
 
