@@ -4,12 +4,14 @@
 //! - [`units`]: media blocks, file blocks, times and inode names as distinct types.
 //! - [`attr`]: what an inode tells about itself and what can be changed.
 //! - [`contract`]: the three traits that a layout implements: [`Names`], [`Data`], [`Extents`].
+//! - [`sync`]: locks, atomics and threads, which tests exchange for such as try out interleavings.
 //!
 //! Nothing here depends on another crate of nacre, does I/O, or reads a clock.
 
 pub mod attr;
 pub mod contract;
 pub mod error;
+pub mod sync;
 pub mod units;
 
 pub use attr::{Attr, FileKind, NewInode, SetAttr};

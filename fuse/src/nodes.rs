@@ -11,8 +11,8 @@ use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use fuser::INodeNo;
+use nacre_engine::sync::Mutex;
 use nacre_engine::{Names, Result};
-use parking_lot::Mutex;
 
 /// Shards of the table; a power of two.
 const SHARDS: usize = 128;

@@ -5,7 +5,8 @@
 //! [`Trace`] and makes every image that a crash may leave.
 //!
 //! The memory is made of atomic words, so that threads may race on it without unsafe code; a store of part of a word
-//! merges into it. One lock orders the trace; when nothing is recorded no lock is taken.
+//! merges into it. One lock orders the trace; when nothing is recorded no lock is taken. Where a test tries out
+//! interleavings, another thread may come before each access and in the middle of a long one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,6 +14,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
+use nacre_engine::sync::{EXPLORED, point};
 use nacre_engine::{BLOCK_SIZE, Error, Kind, LINE_SIZE, Result};
 
 use crate::image::Image;
@@ -426,7 +428,14 @@ impl SimPm {
             return;
         }
         if !self.is_recording() {
-            return self.write_bytes(offset, bytes);
+            let middle = middle_of(bytes.len());
+            point();
+            self.write_bytes(offset, &bytes[..middle]);
+            if middle < bytes.len() {
+                point();
+                self.write_bytes(offset + middle as u64, &bytes[middle..]);
+            }
+            return;
         }
         let mut recorder = self.recorder();
         self.write_bytes(offset, bytes);
@@ -470,7 +479,13 @@ impl Pm for SimPm {
         self.check(offset, buf.len() as u64)?;
         self.check_poison(offset, buf.len() as u64)?;
         self.note_read(offset, buf.len() as u64);
-        self.read_bytes(offset, buf);
+        let (first, second) = buf.split_at_mut(middle_of(buf.len()));
+        point();
+        self.read_bytes(offset, first);
+        if !second.is_empty() {
+            point();
+            self.read_bytes(offset + first.len() as u64, second);
+        }
         Ok(())
     }
 
@@ -479,6 +494,7 @@ impl Pm for SimPm {
         self.check(offset, 8)?;
         self.check_poison(offset, 8)?;
         self.note_read(offset, 8);
+        point();
         Ok(self.words[(offset / 8) as usize].load(Ordering::Acquire))
     }
 
@@ -527,6 +543,7 @@ impl Pm for SimPm {
 
     #[track_caller]
     fn fence(&self, _flushed: Flushed) -> Durable {
+        point();
         if self.is_recording() {
             let site = Location::caller();
             if let Some(hook) = &*self.fence_hook.read().unwrap_or_else(PoisonError::into_inner) {
@@ -558,6 +575,11 @@ impl Pm for SimPm {
     fn is_seeded(&self, mistake: u32) -> bool {
         self.mistake.load(Ordering::Relaxed) == mistake
     }
+}
+
+/// Where another thread may come between the two halves of an access; its end where none may.
+fn middle_of(len: usize) -> usize {
+    if EXPLORED && len as u64 > LINE_SIZE { len / 2 / LINE_SIZE as usize * LINE_SIZE as usize } else { len }
 }
 
 /// The part of a byte range that lies in one word.

@@ -2,10 +2,10 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::{Attr, DirEntry, Durability, FallocateMode, FileKind, Kind, Result, SeekTo, WriteAt};
-use parking_lot::Mutex;
 
 use crate::caller::Caller;
 use crate::open::OpenFlags;

@@ -2,13 +2,13 @@
 
 use std::io::IoSlice;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::sync::{Mutex, MutexGuard};
 use nacre_engine::{
     DirEntry, Durability, FallocateMode, FileKind, FsStat, InodeId, Kind, Result, SeekTo, SetAttr, Timestamp,
     WriteAt,
 };
-use parking_lot::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::caller::{Caller, WANT_READ};

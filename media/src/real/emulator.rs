@@ -8,10 +8,10 @@
 use std::arch::x86_64::_rdtsc;
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_engine::LINE_SIZE;
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 
 use crate::emulation::Emulation;
 use crate::thread::thread_number;
@@ -291,5 +291,29 @@ mod tests {
         let start = Instant::now();
         pm.read(0, &mut buf).unwrap();
         assert!(start.elapsed().as_micros() >= 95, "{:?}", start.elapsed());
+    }
+}
+
+#[cfg(all(test, nacre_loom))]
+mod interleavings {
+    use std::sync::Arc;
+
+    use nacre_engine::sync::atomic::AtomicU64;
+    use nacre_engine::sync::{explore, thread};
+
+    use super::{Clock, TICK_PARTS};
+
+    #[test]
+    fn no_line_is_granted_twice() {
+        explore(3, || {
+            let clock = Arc::new(Clock { ticks_per_line: TICK_PARTS, busy_until: AtomicU64::new(0) });
+            let other = thread::spawn({
+                let clock = Arc::clone(&clock);
+                move || clock.advance(0, 3)
+            });
+            let mine = clock.advance(0, 5);
+            let granted = (mine, other.join().unwrap());
+            assert!(granted == (5, 8) || granted == (8, 3), "{granted:?}");
+        });
     }
 }

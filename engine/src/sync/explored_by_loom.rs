@@ -1,0 +1,354 @@
+//! Loom's primitives in the shape of those that ship, and orders of memory that a test can take away.
+
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::sync::{PoisonError, TryLockError};
+
+use loom::sync;
+
+/// An order that [`fails_without`] takes away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weakening {
+    /// Loads that acquire are relaxed.
+    AcquireLoads,
+    /// Stores that release are relaxed.
+    ReleaseStores,
+    /// Exchanges and sums are relaxed.
+    Updates,
+    /// Fences that acquire do nothing.
+    AcquireFences,
+    /// Fences that release do nothing.
+    ReleaseFences,
+}
+
+// Loom runs all threads of a model on one thread of the machine.
+thread_local!(static WEAKENED: Cell<Option<Weakening>> = const { Cell::new(None) });
+
+/// Tries all interleavings of a model in which a thread is interrupted at most `preemptions` times, with all values that
+/// its loads may see.
+pub fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// Whether a model fails without one kind of order.
+pub fn fails_without(weakening: Weakening, model: fn()) -> bool {
+    struct Restore;
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            WEAKENED.set(None);
+        }
+    }
+    WEAKENED.set(Some(weakening));
+    let _restore = Restore;
+    std::panic::catch_unwind(model).is_err()
+}
+
+fn lacks(weakening: Weakening) -> bool {
+    WEAKENED.get() == Some(weakening)
+}
+
+/// Atomics.
+pub mod atomic {
+    pub use std::sync::atomic::Ordering;
+
+    use loom::sync::atomic;
+
+    use super::{Weakening, lacks};
+
+    /// A fence.
+    pub fn fence(order: Ordering) {
+        let weakened = match order {
+            Ordering::Acquire => lacks(Weakening::AcquireFences),
+            Ordering::Release => lacks(Weakening::ReleaseFences),
+            _ => false,
+        };
+        if !weakened {
+            atomic::fence(order);
+        }
+    }
+
+    fn load_order(order: Ordering) -> Ordering {
+        if lacks(Weakening::AcquireLoads) { Ordering::Relaxed } else { order }
+    }
+
+    fn store_order(order: Ordering) -> Ordering {
+        if lacks(Weakening::ReleaseStores) { Ordering::Relaxed } else { order }
+    }
+
+    fn update_order(order: Ordering) -> Ordering {
+        if lacks(Weakening::Updates) { Ordering::Relaxed } else { order }
+    }
+
+    macro_rules! atomic {
+        ($name:ident, $value:ty, { $($more:tt)* }) => {
+            /// An atomic value whose orders a test can take away.
+            #[derive(Debug)]
+            pub struct $name(atomic::$name);
+
+            impl Default for $name {
+                fn default() -> $name {
+                    $name::new(<$value>::default())
+                }
+            }
+
+            impl $name {
+                /// With this value.
+                pub fn new(value: $value) -> $name {
+                    $name(atomic::$name::new(value))
+                }
+
+                /// The value.
+                pub fn load(&self, order: Ordering) -> $value {
+                    self.0.load(load_order(order))
+                }
+
+                /// Sets it.
+                pub fn store(&self, value: $value, order: Ordering) {
+                    self.0.store(value, store_order(order));
+                }
+
+                /// Sets it, and gives what it was.
+                pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                    self.0.swap(value, update_order(order))
+                }
+
+                /// Sets it where it is `old`.
+                pub fn compare_exchange_weak(
+                    &self,
+                    old: $value,
+                    new: $value,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$value, $value> {
+                    self.0.compare_exchange_weak(old, new, update_order(success), load_order(failure))
+                }
+
+                /// Sets it to what `change` makes of it, if anything.
+                pub fn fetch_update(
+                    &self,
+                    success: Ordering,
+                    failure: Ordering,
+                    change: impl FnMut($value) -> Option<$value>,
+                ) -> Result<$value, $value> {
+                    self.0.fetch_update(update_order(success), load_order(failure), change)
+                }
+
+                $($more)*
+            }
+        };
+    }
+
+    macro_rules! number {
+        ($name:ident, $value:ty) => {
+            atomic!($name, $value, {
+                /// Adds; gives what it was, as the next ones do.
+                pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                    self.0.fetch_add(value, update_order(order))
+                }
+
+                /// Subtracts.
+                pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                    self.0.fetch_sub(value, update_order(order))
+                }
+
+                /// Sets bits.
+                pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                    self.0.fetch_or(value, update_order(order))
+                }
+
+                /// Keeps bits.
+                pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                    self.0.fetch_and(value, update_order(order))
+                }
+            });
+        };
+    }
+
+    atomic!(AtomicBool, bool, {});
+    number!(AtomicU32, u32);
+    number!(AtomicU64, u64);
+    number!(AtomicI64, i64);
+    number!(AtomicUsize, usize);
+}
+
+/// Hints.
+pub mod hint {
+    pub use loom::hint::spin_loop;
+}
+
+/// Threads.
+pub mod thread {
+    pub use loom::thread::{Builder, JoinHandle, spawn, yield_now};
+
+    /// Time stands still in a model.
+    pub fn sleep(_time: std::time::Duration) {
+        yield_now();
+    }
+}
+
+/// Another thread may go on here. Loom tries that at its own primitives only.
+pub fn point() {}
+
+/// Threads of a model have no numbers of their own.
+pub fn explored_thread() -> Option<usize> {
+    Some(0)
+}
+
+/// A lock.
+#[derive(Debug)]
+pub struct Mutex<T>(sync::Mutex<T>);
+
+/// The right to use what a [`Mutex`] guards. It is there except while a condition variable waits with it.
+#[derive(Debug)]
+pub struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
+
+pub use loom::sync::{RwLockReadGuard, RwLockWriteGuard};
+
+impl<T> Mutex<T> {
+    /// An open lock.
+    pub fn new(value: T) -> Mutex<T> {
+        Mutex(sync::Mutex::new(value))
+    }
+
+    /// Takes it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Takes it if it is open.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(MutexGuard(Some(guard))),
+            Err(TryLockError::Poisoned(poisoned)) => Some(MutexGuard(Some(poisoned.into_inner()))),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("no condition variable waits with it")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("no condition variable waits with it")
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Mutex<T> {
+        Mutex::new(T::default())
+    }
+}
+
+/// A condition variable.
+#[derive(Debug)]
+pub struct Condvar(sync::Condvar);
+
+impl Default for Condvar {
+    fn default() -> Condvar {
+        Condvar(sync::Condvar::new())
+    }
+}
+
+impl Condvar {
+    /// Opens the lock, waits, and takes the lock again.
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        if let Some(held) = guard.0.take() {
+            guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Wakes one thread.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// A lock that readers share.
+#[derive(Debug)]
+pub struct RwLock<T>(sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// An open lock.
+    pub fn new(value: T) -> RwLock<T> {
+        RwLock(sync::RwLock::new(value))
+    }
+
+    /// Takes it shared.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes it alone.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Default> Default for RwLock<T> {
+    fn default() -> RwLock<T> {
+        RwLock::new(T::default())
+    }
+}
+
+/// A value that is set once: who sees that it is set has acquired what made it.
+#[derive(Debug)]
+pub struct OnceLock<T> {
+    is_set: sync::atomic::AtomicBool,
+    making: sync::Mutex<()>,
+    value: std::sync::OnceLock<T>,
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> OnceLock<T> {
+        OnceLock::new()
+    }
+}
+
+impl<T> OnceLock<T> {
+    /// Not set.
+    pub fn new() -> OnceLock<T> {
+        OnceLock {
+            is_set: sync::atomic::AtomicBool::new(false),
+            making: sync::Mutex::new(()),
+            value: std::sync::OnceLock::new(),
+        }
+    }
+
+    /// The value where it is set.
+    pub fn get(&self) -> Option<&T> {
+        if self.is_set.load(atomic::Ordering::Acquire) { self.value.get() } else { None }
+    }
+
+    /// Sets it; gives the value back when it is set already.
+    pub fn set(&self, value: T) -> Result<(), T> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = self.value.set(value);
+        self.is_set.store(true, atomic::Ordering::Release);
+        result
+    }
+
+    /// The value, made where it is not set.
+    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        if self.get().is_none() {
+            let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.value.get().is_none() {
+                let _ = self.value.set(make());
+            }
+            self.is_set.store(true, atomic::Ordering::Release);
+        }
+        self.value.get().expect("it was just set")
+    }
+}
