@@ -12,8 +12,7 @@
 //! ([`Log::gone_before`]), unless it had to leave one as it is. Without this, a directory with many names that stay would
 //! keep each removal for ever. Entries of a transaction are copied without it, so all transactions are settled first.
 
-use std::sync::atomic::Ordering;
-
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Block, Result};
 use nacre_media::{Durable, Pm};
 use smallvec::SmallVec;

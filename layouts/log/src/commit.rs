@@ -18,8 +18,7 @@
 //! used again. Batches of several entries, and entries that find no line, move the log to a page: its copy of the live
 //! entries becomes the log when `head` is stored, and the inode's lines count no more.
 
-use std::sync::atomic::Ordering;
-
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;

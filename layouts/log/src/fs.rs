@@ -1,11 +1,11 @@
 //! The state of a mounted file system, kept apart from the state of its inodes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nacre_engine::sync::{Mutex, RwLock, thread};
 use nacre_engine::{Attr, Block, Error, InodeId, Kind, Result};
 use nacre_media::{Flushed, Pm};
-use parking_lot::{Mutex, RwLock};
 use zerocopy::IntoBytes;
 
 use crate::alloc::{Allocator, Purpose, Run, Runs};
@@ -236,7 +236,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn free_all_now(&self) {
         self.free_everything_waiting();
         while self.freeing.load(Ordering::Acquire) {
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 

@@ -6,10 +6,10 @@
 //! map, `xattrs`. Two logs are locked in the order of their inode numbers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use nacre_engine::sync::{Condvar, EXPLORED, Mutex};
 use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, Timestamp};
-use parking_lot::Mutex;
 
 use crate::attributes::{AttributeCell, Attributes};
 use crate::blockmap::BlockMap;
@@ -76,7 +76,7 @@ pub(crate) struct Inode {
 }
 
 /// A file with more blocks is freed in the background.
-pub(crate) const FREE_AT_ONCE: u64 = 512;
+pub(crate) const FREE_AT_ONCE: u64 = if EXPLORED { 8 } else { 512 };
 
 /// No truncation has blocks to free.
 pub(crate) const NO_TRIM: u64 = u64::MAX;
@@ -91,7 +91,7 @@ pub(crate) struct Graveyard {
     waiting: Mutex<Waiting>,
     /// There are numbers; looked at without the lock.
     filled: AtomicBool,
-    waker: parking_lot::Condvar,
+    waker: Condvar,
 }
 
 #[derive(Default)]
@@ -326,5 +326,77 @@ impl Drop for Node {
             let is_large = self.inode.blocks.load(Ordering::Relaxed) > FREE_AT_ONCE;
             self.inode.graveyard.bury(self.inode.number, is_large);
         }
+    }
+}
+
+#[cfg(all(test, nacre_loom))]
+mod interleavings {
+    use std::sync::Arc;
+
+    use nacre_engine::sync::atomic::Ordering;
+    use nacre_engine::sync::{Weakening, explore, fails_without, thread};
+    use nacre_engine::{FileKind, Timestamp};
+    use zerocopy::FromZeros;
+
+    use super::{Graveyard, Inode, Node};
+    use crate::format::RawInode;
+    use crate::scan::LogSource;
+
+    /// A node whose last name goes, and another one, are let go at once.
+    fn let_go_twice() {
+        explore(3, || {
+            let graveyard = Arc::new(Graveyard::default());
+            let source = LogSource { number: 7, generation: 1, seed: 0, address: 0 };
+            let (raw, btime) = (RawInode::new_zeroed(), Timestamp::default());
+            let inode = Inode::new_empty(source, &raw, FileKind::Fifo, btime, &graveyard);
+            inode.holds.store(1, Ordering::Relaxed);
+            inode.links.store(1, Ordering::Relaxed);
+            let unlinked = Node::from_held(Arc::new(inode));
+            let open = unlinked.clone();
+            let closes = thread::spawn(move || drop(open));
+            unlinked.inode.links.store(0, Ordering::Release);
+            drop(unlinked);
+            closes.join().unwrap();
+            assert_eq!(graveyard.take(), [7], "whoever lets go last buries it");
+        });
+    }
+
+    #[test]
+    fn an_inode_without_names_is_buried_by_its_last_holder() {
+        let_go_twice();
+    }
+
+    #[test]
+    fn the_order_of_holds_is_needed() {
+        assert!(fails_without(Weakening::Updates, let_go_twice));
+    }
+
+    #[test]
+    fn what_is_buried_is_taken_once() {
+        explore(3, || {
+            let graveyard = Arc::new(Graveyard::default());
+            let buries = thread::spawn({
+                let graveyard = Arc::clone(&graveyard);
+                move || graveyard.bury(7, false)
+            });
+            let mut taken = graveyard.take();
+            buries.join().unwrap();
+            taken.extend(graveyard.take());
+            assert_eq!(taken, [7]);
+        });
+    }
+
+    /// A model in which a thread waits for ever fails.
+    #[test]
+    fn no_call_of_the_background_thread_is_lost() {
+        explore(3, || {
+            let graveyard = Arc::new(Graveyard::default());
+            let waits = thread::spawn({
+                let graveyard = Arc::clone(&graveyard);
+                move || graveyard.wait()
+            });
+            graveyard.nudge();
+            waits.join().unwrap();
+        });
     }
 }

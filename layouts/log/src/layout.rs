@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::ops::ControlFlow;
 
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode, FileBlock, FileKind,
     FsStat, InodeId, Kind, Names, NewInode, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp,
@@ -58,7 +59,7 @@ impl<P: Pm + 'static> Names for LogFs<P> {
     }
 
     fn parent(&self, dir: &Node) -> Result<Node> {
-        let parent = dir.inode.directory()?.parent.load(std::sync::atomic::Ordering::Relaxed);
+        let parent = dir.inode.directory()?.parent.load(Ordering::Relaxed);
         self.shared.hold(parent)
     }
 
@@ -209,7 +210,7 @@ impl<P: Pm + 'static> Data for LogFs<P> {
     fn sync_all(&self) -> Result<()> {
         let mut lazy = Vec::new();
         self.shared.inodes.for_each_loaded(|inode| {
-            if inode.lazy.load(std::sync::atomic::Ordering::Acquire) && inode.links() > 0 {
+            if inode.lazy.load(Ordering::Acquire) && inode.links() > 0 {
                 lazy.push(std::sync::Arc::clone(inode));
             }
         });

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use nacre_engine::sync::Mutex;
 use nacre_engine::{BLOCK_SIZE, Error, FileKind, Result, Timestamp};
 use nacre_media::Pm;
-use parking_lot::Mutex;
 
 use crate::attributes::Attributes;
 use crate::blockmap::BlockMap;

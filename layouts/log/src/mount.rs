@@ -1,13 +1,13 @@
 //! Mounting and unmounting.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nacre_engine::sync::thread::{self, JoinHandle};
+use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
 use nacre_media::Pm;
-use parking_lot::{Mutex, RwLock};
 
 use crate::alloc::Allocator;
 use crate::badblocks;
@@ -253,7 +253,7 @@ fn default_lanes() -> usize {
 
 fn start_background<P: Pm + 'static>(shared: &Arc<Shared<P>>) -> Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
-    std::thread::Builder::new()
+    thread::Builder::new()
         .name("nacre-free".to_owned())
         .spawn(move || shared.run_background())
         .map_err(|error| Error::io("mount", "background thread", error))

@@ -8,13 +8,13 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::{AtomicBool, Ordering};
+use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LINE_SIZE, Result};
 use nacre_media::Pm;
-use parking_lot::Mutex;
 
 use crate::alloc::Run;
 use crate::badblocks;
@@ -91,7 +91,7 @@ impl<P: Pm + 'static> LogFs<P> {
             stop: Arc::clone(&scrubber.stop),
             pace: Pace { started: Instant::now(), done: 0, rate: rate.max(PIECE) },
         };
-        let thread = std::thread::Builder::new().name("nacre-scrub".to_owned()).spawn(move || scrub.run());
+        let thread = thread::Builder::new().name("nacre-scrub".to_owned()).spawn(move || scrub.run());
         scrubber.thread = Some(thread.map_err(|error| Error::io("scrub", "its thread", error))?);
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Pace {
     fn spend(&mut self, bytes: u64) {
         self.done += bytes;
         let due = Duration::from_secs_f64(self.done as f64 / self.rate as f64);
-        std::thread::sleep(due.saturating_sub(self.started.elapsed()));
+        thread::sleep(due.saturating_sub(self.started.elapsed()));
     }
 }
 
@@ -214,7 +214,7 @@ impl<P: Pm> Scrub<P> {
     fn inode(&self, number: u64) -> Result<u64> {
         for _ in 0..BIRTH_TURNS {
             match self.try_inode(number) {
-                Err(error) if error.kind() != Kind::Stale => std::thread::sleep(BIRTH),
+                Err(error) if error.kind() != Kind::Stale => thread::sleep(BIRTH),
                 done => return done,
             }
         }

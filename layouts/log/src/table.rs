@@ -4,12 +4,12 @@
 //! added when a lane has no free inode left and are never given back. Whether an inode is in use is not on media: it is
 //! in use exactly when a dentry refers to it (or somebody holds it).
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::sync::{Mutex, OnceLock, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
 use nacre_media::Pm;
-use parking_lot::{Mutex, RwLock};
 use zerocopy::IntoBytes;
 
 use crate::alloc::{Allocator, Purpose, Run, Runs, lane_of_thread};
@@ -319,8 +319,8 @@ impl InodeTable {
         segment[index as usize % SEGMENT].get_or_init(|| {
             Box::new(Chunk {
                 blocks,
-                used: [const { AtomicU64::new(0) }; 4],
-                slots: [const { RwLock::new(None) }; CHUNK_INODES as usize],
+                used: std::array::from_fn(|_| AtomicU64::new(0)),
+                slots: std::array::from_fn(|_| RwLock::new(None)),
             })
         });
     }

@@ -1,11 +1,11 @@
 //! Extended attributes: entries of the inode's log, with an index in DRAM.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
 
+use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, XattrMode};
 use nacre_media::{Durable, Flushed, Pm};
-use parking_lot::Mutex;
 
 use crate::alloc::{Purpose, Run, Runs};
 use crate::attributes::Attributes;
