@@ -38,7 +38,7 @@ pub use case::minimise;
 pub use explore::{MAX_SAMPLES_BY_LINES, MEMORY, Settings, explore, reproduce, sites};
 pub use log::Log;
 pub use op::{Op, Runner, payload};
-pub use record::{Flaw, Recording, Rig};
+pub use record::{Flaw, Recording, Rig, stay_on_this_thread};
 pub use report::{Again, Case, Lines, Recovery, Report, Violation};
 pub use selftest::{Mutant, Verdict, self_test};
 pub use subject::{Harmless, Mistake, Moment, Subject};

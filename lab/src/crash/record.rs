@@ -145,7 +145,7 @@ struct Prepared {
 }
 
 /// Makes the calling thread do by itself what recovery would hand to a pool of threads.
-fn stay_on_this_thread() {
+pub fn stay_on_this_thread() {
     thread_local!(static POOL: Option<rayon::ThreadPool> =
         rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build().ok());
     POOL.with(|_| ());

@@ -11,24 +11,22 @@
 //! new version and tries again. Callers change leaves only under the file's commit lock, so the order of changes is the
 //! order of the log.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-
+use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use nacre_engine::sync::{EXPLORED, OnceLock, RwLock, SMALL, hint};
 use nacre_engine::{BLOCK_SIZE, Result};
-use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use crate::commit::Owner;
 use crate::format::MAX_FILE_SIZE;
 
 /// Blocks in a leaf.
-const LEAF: u64 = 512;
+const LEAF: u64 = if SMALL { 8 } else { 512 };
 const FANOUT: usize = 512;
 const TOP: usize = (MAX_FILE_SIZE / BLOCK_SIZE / LEAF) as usize / FANOUT / FANOUT;
 /// A leaf with more extents becomes an array.
-const MAX_EXTENTS: usize = 32;
+const MAX_EXTENTS: usize = if EXPLORED { 2 } else { 32 };
 /// Optimistic reads before a reader takes the leaf's lock.
-const OPTIMISTIC_READS: usize = 8;
+const OPTIMISTIC_READS: usize = if EXPLORED { 2 } else { 8 };
 const NOWHERE: u64 = u64::MAX;
 
 /// Blocks of a file in one place, and the part of the log that says so.
@@ -99,7 +97,7 @@ impl BlockMap {
         for _ in 0..OPTIMISTIC_READS {
             let version = leaf.version.load(Ordering::Acquire);
             if version % 2 == 1 {
-                std::hint::spin_loop();
+                hint::spin_loop();
                 continue;
             }
             let (place, len) = leaf.find(within, limit);
@@ -127,6 +125,15 @@ impl BlockMap {
     /// The version of the leaf that holds `block`: as long as it stays the same, no block of it changed its place.
     pub(crate) fn version(&self, block: u64) -> u64 {
         self.leaf(block).map_or(0, |leaf| leaf.version.load(Ordering::Acquire))
+    }
+
+    /// Bytes of `block` changed in place, behind the size: whoever read them reads again. Only under the commit lock.
+    pub(crate) fn note_change(&self, block: u64) {
+        if let Some(leaf) = self.leaf(block) {
+            let _extents = leaf.extents.write();
+            let version = leaf.version.load(Ordering::Relaxed);
+            leaf.version.store(version + 2, Ordering::Release);
+        }
     }
 
     /// Gives the blocks `start..start + len` a new place, or none, and reports what they had before. Only under the
@@ -428,8 +435,10 @@ impl SlotOfBlock {
 impl Dense {
     fn from_extents(extents: &[Extent]) -> Box<Dense> {
         let dense = Box::new(Dense {
-            slots: [const { SlotOfBlock { place: AtomicU64::new(NOWHERE), owner: AtomicU32::new(0) } };
-                LEAF as usize],
+            slots: std::array::from_fn(|_| SlotOfBlock {
+                place: AtomicU64::new(NOWHERE),
+                owner: AtomicU32::new(0),
+            }),
         });
         for extent in extents {
             for i in 0..extent.len {
@@ -566,5 +575,90 @@ mod tests {
         map.replace(0, 1 << 32, None, 0, |piece| removed.push(piece.start));
         assert_eq!(removed, [1 << 20, far]);
         assert_eq!(map.next_mapped(0), None);
+    }
+}
+
+#[cfg(all(test, nacre_loom))]
+mod interleavings {
+    use std::sync::Arc;
+
+    use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+    use nacre_engine::sync::{Weakening, explore, fails_without, thread};
+
+    use super::BlockMap;
+
+    const OLD: u64 = 1;
+    const NEW: u64 = 2;
+    const OTHER: u64 = 3;
+
+    /// Blocks 0, 2 and 4 of a file; that many extents make an array of slots with the next one.
+    fn file(extents: u64) -> BlockMap {
+        let map = BlockMap::default();
+        for index in 0..extents {
+            map.replace(index * 2, 1, Some(10 * index), 0, |_| {});
+        }
+        map
+    }
+
+    /// A reader beside a writer who gives block 0 a new place and then lets another file have the old one.
+    fn read_beside_a_writer(extents: u64) {
+        explore(2, move || {
+            let map = Arc::new(file(extents));
+            // The block at place 0 and the one at place 1.
+            let media = Arc::new([AtomicU64::new(OLD), AtomicU64::new(0)]);
+            let writer = thread::spawn({
+                let (map, media) = (Arc::clone(&map), Arc::clone(&media));
+                move || {
+                    media[1].store(NEW, Ordering::Relaxed);
+                    map.replace(0, 1, Some(1), 0, |_| {});
+                    media[0].store(OTHER, Ordering::Relaxed);
+                }
+            });
+            let read = map.read_at(0, 1, |place, _| {
+                Ok(media[place.expect("no hole") as usize].load(Ordering::Relaxed))
+            });
+            assert!(matches!(read, Ok(OLD | NEW)), "read {read:?}");
+            writer.join().unwrap();
+        });
+    }
+
+    fn read_an_array() {
+        read_beside_a_writer(3);
+    }
+
+    #[test]
+    fn a_reader_of_a_list_gets_the_old_block_or_the_new_one() {
+        read_beside_a_writer(1);
+    }
+
+    #[test]
+    fn a_reader_of_an_array_gets_the_old_block_or_the_new_one() {
+        read_an_array();
+    }
+
+    #[test]
+    fn a_reader_gets_its_block_while_the_list_becomes_an_array() {
+        explore(2, || {
+            let map = Arc::new(file(2));
+            let writer = thread::spawn({
+                let map = Arc::clone(&map);
+                move || map.replace(4, 1, Some(20), 0, |_| {})
+            });
+            let place = map.read_at(0, 1, |place, _| Ok(place)).unwrap();
+            assert_eq!(place, Some(0));
+            writer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn each_order_of_the_array_is_needed() {
+        for order in [
+            Weakening::AcquireLoads,
+            Weakening::ReleaseStores,
+            Weakening::AcquireFences,
+            Weakening::ReleaseFences,
+        ] {
+            assert!(fails_without(order, read_an_array), "nothing shows without {order:?}");
+        }
     }
 }

@@ -3,12 +3,11 @@
 //! A slot has 26 bits of the name's hash and the address of the dentry on media, where the name itself is compared; 16
 //! bytes a name. The order for reading the directory (by cookie) is built when it is first read.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-
 use hashbrown::HashTable;
+use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use nacre_engine::sync::{RwLock, RwLockWriteGuard};
 use nacre_engine::{Error, FileKind, Kind, Result};
 use nacre_media::Pm;
-use parking_lot::RwLock;
 use zerocopy::FromBytes;
 
 use crate::commit::Owner;
@@ -199,47 +198,9 @@ impl Directory {
         self.inner.read().find(pm, name, hash)
     }
 
-    /// Adds a name that is not there.
-    pub(crate) fn insert(&self, slot: Slot, cookie: u64, kind: FileKind) {
-        let mut inner = self.inner.write();
-        inner.table.insert_unique(slot.hash().spread(), slot, |slot| slot.hash().spread());
-        if let Some(order) = &mut inner.order {
-            order.entries.push((cookie, slot.address()));
-        }
-        // Changed under the lock only, so that a plain store will do.
-        self.len.store(self.len() + 1, Ordering::Relaxed);
-        if kind == FileKind::Directory {
-            self.subdirectories.store(self.subdirectories() + 1, Ordering::Relaxed);
-        }
-    }
-
-    /// Removes a name that is there; gives back its slot as it was, in case its dentry was moved since it was found.
-    pub(crate) fn remove(&self, pm: &impl Pm, slot: Slot, cookie: u64, kind: FileKind) -> Slot {
-        let mut inner = self.inner.write();
-        let hash = slot.hash().spread();
-        let mut removed = slot;
-        match inner.table.find_entry(hash, |other| other.packed == slot.packed) {
-            Ok(entry) => removed = entry.remove().0,
-            Err(_) => {
-                let same = |other: &Slot| {
-                    other.hash() == slot.hash()
-                        && other.inode == slot.inode
-                        && Dentry::read_head(pm, other.address())
-                            .is_ok_and(|dentry| dentry.header.sequence == cookie)
-                };
-                if let Ok(entry) = inner.table.find_entry(hash, same) {
-                    removed = entry.remove().0;
-                }
-            }
-        }
-        if let Some(order) = &mut inner.order {
-            order.remove(cookie);
-        }
-        self.len.store(self.len() - 1, Ordering::Relaxed);
-        if kind == FileKind::Directory {
-            self.subdirectories.store(self.subdirectories() - 1, Ordering::Relaxed);
-        }
-        removed
+    /// Locks the index for a change: nobody sees a part of it.
+    pub(crate) fn change(&self) -> DirectoryChange<'_> {
+        DirectoryChange { directory: self, inner: self.inner.write() }
     }
 
     /// Fills an empty index at once.
@@ -292,6 +253,57 @@ impl Directory {
         let inner = self.inner.read();
         let order = inner.order.as_ref().map_or(0, |order| order.entries.capacity() * 16);
         (size_of::<Directory>() + inner.table.allocation_size() + order) as u64
+    }
+}
+
+/// A change of a directory's names.
+pub(crate) struct DirectoryChange<'a> {
+    directory: &'a Directory,
+    inner: RwLockWriteGuard<'a, Inner>,
+}
+
+impl DirectoryChange<'_> {
+    /// Adds a name that is not there, or goes with the same change.
+    pub(crate) fn insert(&mut self, slot: Slot, cookie: u64, kind: FileKind) {
+        let DirectoryChange { directory, inner } = self;
+        inner.table.insert_unique(slot.hash().spread(), slot, |slot| slot.hash().spread());
+        if let Some(order) = &mut inner.order {
+            order.entries.push((cookie, slot.address()));
+        }
+        // Changed under the lock only, so that a plain store will do.
+        directory.len.store(directory.len() + 1, Ordering::Relaxed);
+        if kind == FileKind::Directory {
+            directory.subdirectories.store(directory.subdirectories() + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes a name that is there; gives back its slot as it was, in case its dentry was moved since it was found.
+    pub(crate) fn remove(&mut self, pm: &impl Pm, slot: Slot, cookie: u64, kind: FileKind) -> Slot {
+        let DirectoryChange { directory, inner } = self;
+        let hash = slot.hash().spread();
+        let mut removed = slot;
+        match inner.table.find_entry(hash, |other| other.packed == slot.packed) {
+            Ok(entry) => removed = entry.remove().0,
+            Err(_) => {
+                let same = |other: &Slot| {
+                    other.hash() == slot.hash()
+                        && other.inode == slot.inode
+                        && Dentry::read_head(pm, other.address())
+                            .is_ok_and(|dentry| dentry.header.sequence == cookie)
+                };
+                if let Ok(entry) = inner.table.find_entry(hash, same) {
+                    removed = entry.remove().0;
+                }
+            }
+        }
+        if let Some(order) = &mut inner.order {
+            order.remove(cookie);
+        }
+        directory.len.store(directory.len() - 1, Ordering::Relaxed);
+        if kind == FileKind::Directory {
+            directory.subdirectories.store(directory.subdirectories() - 1, Ordering::Relaxed);
+        }
+        removed
     }
 }
 

@@ -8,17 +8,17 @@
 //! locked in the order of their inode numbers.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use nacre_engine::sync::MutexGuard;
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Timestamp};
 use nacre_media::{Durable, Flushed, Pm};
-use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
 use crate::commit::{Batch, Log, Placed, commit, seal_inline};
-use crate::directory::{Dentry, Directory, MAX_NAME, NameHash, Slot};
+use crate::directory::{Dentry, Directory, DirectoryChange, MAX_NAME, NameHash, Slot};
 use crate::format::{
     DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_MAGIC, INODE_VERSION, LINE, RawInode, RemoveEntry,
     SYMLINK_INLINE_MAX, SYMLINK_TARGET_OFFSET, SymlinkEntry, WriteEntry, inode_seed, kind,
@@ -73,6 +73,10 @@ impl<P: Pm> Shared<P> {
         if name.len() > MAX_NAME {
             return Err(Error::new(Kind::NameTooLong));
         }
+        if Mistake::HeldLate.is_made(&*self.pm) {
+            let slot = dir.directory()?.find(&*self.pm, name, self.hash(name))?;
+            return self.hold(slot.ok_or(Error::new(Kind::NotFound))?.inode());
+        }
         // Held before the name can go away, so that the inode cannot be reclaimed in between.
         dir.directory()?.lookup(&*self.pm, name, self.hash(name), |slot| self.hold(slot.inode()))
     }
@@ -110,8 +114,11 @@ impl<P: Pm> Shared<P> {
     }
 
     fn name_new(&self, dir: &Arc<Inode>, name: &[u8], made: &Made, now: Timestamp) -> Result<()> {
+        let early = Mistake::NameSoughtEarly.is_made(&*self.pm);
+        let seeks = || Ok::<_, Error>(dir.directory()?.find(&*self.pm, name, self.hash(name))?.is_some());
+        let exists_early = early && seeks()?;
         let mut locked = Locked::new(dir)?;
-        if locked.directory.find(&*self.pm, name, self.hash(name))?.is_some() {
+        if exists_early || !early && seeks()? {
             return Err(Error::new(Kind::Exists));
         }
         dir.check_flags(Attr::IMMUTABLE)?;
@@ -141,7 +148,7 @@ impl<P: Pm> Shared<P> {
         // Durable before anybody sees it: another thread may build on it, in logs that this fence is not for.
         self.pm.fence(flushed);
         let cookie = locked.log.next_sequence - 1;
-        self.name_added(locked, name, inode, placed[0], cookie);
+        self.name_added(&mut locked.directory.change(), &mut locked.log, name, inode, placed[0], cookie);
         locked.inode.touch(now);
         Ok(())
     }
@@ -149,22 +156,23 @@ impl<P: Pm> Shared<P> {
     /// The index after a dentry was committed.
     pub(crate) fn name_added(
         &self,
-        locked: &mut Locked<'_>,
+        names: &mut DirectoryChange<'_>,
+        log: &mut Log,
         name: &[u8],
         inode: &Inode,
         placed: (u32, u64),
         cookie: u64,
     ) {
         let slot = Slot::new(placed.1, self.hash(name), inode.number, placed.0);
-        locked.log.hold(placed.0, 1);
-        locked.directory.insert(slot, cookie, inode.kind);
+        log.hold(placed.0, 1);
+        names.insert(slot, cookie, inode.kind);
     }
 
     /// The index after a removal was committed.
-    pub(crate) fn name_removed(&self, locked: &mut Locked<'_>, named: &Named) {
+    pub(crate) fn name_removed(&self, names: &mut DirectoryChange<'_>, log: &mut Log, named: &Named) {
         // The batch that was just committed may have moved the dentry to a page.
-        let slot = locked.directory.remove(&*self.pm, named.slot, named.cookie, named.kind);
-        locked.log.release(slot.owner, 1);
+        let slot = names.remove(&*self.pm, named.slot, named.cookie, named.kind);
+        log.release(slot.owner, 1);
     }
 
     /// Makes an inode without a name.
@@ -348,7 +356,9 @@ impl<P: Pm> Shared<P> {
     fn take_link(&self, inode: &Inode) -> Result<()> {
         let _attr = inode.attr.lock();
         match inode.links() {
-            0 if !inode.unnamed.load(Ordering::Acquire) => Err(Error::new(Kind::NotFound)),
+            0 if !inode.unnamed.load(Ordering::Acquire) && !Mistake::LinkedWhenGone.is_made(&*self.pm) => {
+                Err(Error::new(Kind::NotFound))
+            }
             MAX_LINKS.. => Err(Error::new(Kind::TooManyLinks)),
             _ => {
                 inode.links.fetch_add(1, Ordering::AcqRel);
@@ -374,40 +384,51 @@ impl<P: Pm> Shared<P> {
             return Err(Error::new(Kind::IsDirectory));
         }
         check_removable(dir, &named.node.inode)?;
-        self.remove_name(&mut locked, &named, now)?;
+        let left = self.remove_name(&mut locked, &named, now)?;
         drop(locked);
-        self.drop_link(named.node, now);
+        self.name_gone(named.node, left, now);
         Ok(())
     }
 
-    /// Commits the removal of a name.
-    fn remove_name(&self, locked: &mut Locked<'_>, named: &Named, now: Timestamp) -> Result<()> {
+    /// Commits the removal of a name; gives how many its inode has left.
+    fn remove_name(&self, locked: &mut Locked<'_>, named: &Named, now: Timestamp) -> Result<u32> {
         let mut batch = Batch::default();
         push_remove(&mut batch, named, now);
         let (nothing, mut placed) = (Durable::nothing_before(), Placed::new());
         let flushed = commit(self, locked.inode, &mut locked.log, &mut batch, nothing, &mut placed)?;
-        self.name_removed(locked, named);
+        let left = {
+            let mut names = locked.directory.change();
+            self.name_removed(&mut names, &mut locked.log, named);
+            self.one_name_fewer(&named.node.inode, now)
+        };
         locked.inode.touch(now);
         self.pm.fence(flushed);
-        Ok(())
+        Ok(left)
     }
 
-    /// One name fewer; with the last one the inode goes as soon as nobody holds it.
-    pub(crate) fn drop_link(&self, node: Node, now: Timestamp) {
-        let left = {
-            let mut attr = node.inode.attr.lock();
-            attr.ctime = now;
-            node.inode.atime_due.store(true, Ordering::Relaxed); // also for whoever still holds the file
-            let fewer = |links: u32| links.checked_sub(1);
-            match node.inode.links.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer) {
-                Ok(links) => links - 1,
-                Err(none) => {
-                    // It has more names than it said when it was loaded.
-                    self.alloc.note_contradiction();
-                    none
-                }
+    /// Counts one name fewer; gives how many are left. The index that the name was in is locked: whoever sees that it
+    /// is gone sees the count, too.
+    pub(crate) fn one_name_fewer(&self, inode: &Inode, now: Timestamp) -> u32 {
+        if inode.is_directory() {
+            inode.links.store(0, Ordering::Release);
+            return 0;
+        }
+        let mut attr = inode.attr.lock();
+        attr.ctime = now;
+        inode.atime_due.store(true, Ordering::Relaxed); // also for whoever still holds the file
+        let fewer = |links: u32| links.checked_sub(1);
+        match inode.links.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer) {
+            Ok(links) => links - 1,
+            Err(none) => {
+                // It has more names than it said when it was loaded.
+                self.alloc.note_contradiction();
+                none
             }
-        };
+        }
+    }
+
+    /// A name was removed, and no lock is held: with the last one the inode goes as soon as nobody holds it.
+    pub(crate) fn name_gone(&self, node: Node, left: u32, now: Timestamp) {
         if left == 0 {
             self.unlinked(node);
         } else {
@@ -422,7 +443,10 @@ impl<P: Pm> Shared<P> {
             if !child.inode.is_directory() {
                 return Err(Error::new(Kind::NotDirectory));
             }
-            let mut logs = lock_directories(&[dir, &child.inode])?;
+            let mut logs = match lock_directories(&*self.pm, &[dir, &child.inode]) {
+                Err(_) if child.inode.links() == 0 => continue, // removed: its name is free, or another one's
+                logs => logs?,
+            };
             let directory = dir.directory()?;
             let named = self.named(directory, name)?.ok_or(Error::new(Kind::NotFound))?;
             if named.node.inode.number != child.inode.number {
@@ -434,7 +458,6 @@ impl<P: Pm> Shared<P> {
             }
             let locked = logs.of(dir)?;
             self.remove_name(locked, &named, now)?;
-            child.inode.links.store(0, Ordering::Release);
             drop(logs);
             drop(named);
             self.unlinked(child);
@@ -462,9 +485,14 @@ pub(crate) struct LockedDirectories<'a> {
 }
 
 /// Locks the logs of several directories, each once.
-pub(crate) fn lock_directories<'a>(directories: &[&'a Arc<Inode>]) -> Result<LockedDirectories<'a>> {
+pub(crate) fn lock_directories<'a>(
+    pm: &impl Pm,
+    directories: &[&'a Arc<Inode>],
+) -> Result<LockedDirectories<'a>> {
     let mut order: SmallVec<[&'a Arc<Inode>; 4]> = SmallVec::from_slice(directories);
-    order.sort_unstable_by_key(|inode| inode.number);
+    if !Mistake::LockedAsCalled.is_made(pm) {
+        order.sort_unstable_by_key(|inode| inode.number);
+    }
     order.dedup_by_key(|inode| inode.number);
     let list = order.into_iter().map(Locked::new).collect::<Result<_>>()?;
     Ok(LockedDirectories { list })

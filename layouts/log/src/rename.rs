@@ -4,14 +4,15 @@
 //! transaction number and one fence: after a crash the transaction counts only if both logs have it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use nacre_engine::sync::MutexGuard;
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Error, FileKind, Kind, RenameMode, Result, Timestamp};
 use nacre_media::{Durable, Flushed, Pm};
-use parking_lot::MutexGuard;
 use smallvec::{SmallVec, smallvec};
 
 use crate::commit::{Batch, Placed, commit};
+use crate::directory::DirectoryChange;
 use crate::format::{ROOT_INODE, TransactionEntry, kind};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode, Node};
@@ -76,7 +77,7 @@ impl<P: Pm> Shared<P> {
         if !to.dir.is_directory() {
             return Ok(false); // a source that is not there is the better answer
         }
-        let mut logs = lock_directories(&[from.dir, to.dir])?;
+        let mut logs = lock_directories(&*self.pm, &[from.dir, to.dir])?;
         let source = self.named(from.dir.directory()?, from.name)?.ok_or(Error::new(Kind::NotFound))?;
         let target = self.named(to.dir.directory()?, to.name)?;
         let is_directory = |named: &Named| named.kind == FileKind::Directory;
@@ -86,7 +87,9 @@ impl<P: Pm> Shared<P> {
         let replaced =
             self.rename_locked(&mut logs, from, to, Found { from: source, to: target }, mode, now)?;
         drop(logs);
-        self.rename_done(replaced, now);
+        if let Some((replaced, left)) = replaced {
+            self.name_gone(replaced.node, left, now);
+        }
         Ok(true)
     }
 
@@ -111,7 +114,11 @@ impl<P: Pm> Shared<P> {
         {
             directories.push(&target.inode);
         }
-        let mut logs = lock_directories(&directories)?;
+        let mut logs = match lock_directories(&*self.pm, &directories) {
+            // The target was removed after it was looked up: its name is free, or another one's.
+            Err(_) if replaced.is_some_and(|target| target.inode.links() == 0) => return Ok(Outcome::Again),
+            logs => logs?,
+        };
         let found_from = self.named(from.dir.directory()?, from.name)?.ok_or(Error::new(Kind::NotFound))?;
         let found_to = self.named(to.dir.directory()?, to.name)?;
         if !is_same(Some(source), Some(&found_from.node))
@@ -123,11 +130,14 @@ impl<P: Pm> Shared<P> {
         let replaced = self.rename_locked(&mut logs, from, to, found, mode, now)?;
         drop(logs);
         drop(moving);
-        self.rename_done(replaced, now);
+        if let Some((replaced, left)) = replaced {
+            self.name_gone(replaced.node, left, now);
+        }
         Ok(Outcome::Done)
     }
 
-    /// Checks and commits a rename whose directories are locked. Gives back the name that was replaced.
+    /// Checks and commits a rename whose directories are locked. Gives back the name that was replaced, and how many its
+    /// inode has left.
     fn rename_locked(
         &self,
         logs: &mut LockedDirectories<'_>,
@@ -136,28 +146,17 @@ impl<P: Pm> Shared<P> {
         found: Found,
         mode: RenameMode,
         now: Timestamp,
-    ) -> Result<Option<Named>> {
+    ) -> Result<Option<(Named, u32)>> {
         if !check_rename(from.dir, to.dir, &found, mode)? {
             return Ok(None); // two names of one inode: nothing to do
         }
-        if from.dir.number == to.dir.number {
-            self.rename_within(logs.of(from.dir)?, from.name, to.name, &found, mode, now)?;
+        let left = if from.dir.number == to.dir.number {
+            self.rename_within(logs.of(from.dir)?, from.name, to.name, &found, mode, now)?
         } else {
-            self.rename_across(logs, from, to, &found, mode, now)?;
-        }
+            self.rename_across(logs, from, to, &found, mode, now)?
+        };
         self.after_rename(from.dir, to.dir, &found, mode, now);
-        Ok(found.to.filter(|_| mode != RenameMode::Exchange))
-    }
-
-    /// What was replaced has one name fewer. No lock is held.
-    fn rename_done(&self, replaced: Option<Named>, now: Timestamp) {
-        let Some(replaced) = replaced else { return };
-        if replaced.kind == FileKind::Directory {
-            replaced.node.inode.links.store(0, Ordering::Release);
-            self.unlinked(replaced.node);
-        } else {
-            self.drop_link(replaced.node, now);
-        }
+        Ok(found.to.zip(left))
     }
 
     fn rename_within(
@@ -168,7 +167,7 @@ impl<P: Pm> Shared<P> {
         found: &Found,
         mode: RenameMode,
         now: Timestamp,
-    ) -> Result<()> {
+    ) -> Result<Option<u32>> {
         let mut batch = Batch::default();
         push_remove(&mut batch, &found.from, now);
         if let Some(to) = &found.to {
@@ -185,19 +184,26 @@ impl<P: Pm> Shared<P> {
             commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
         // Durable before anybody sees the new name: another thread may build on it.
         self.pm.fence(flushed);
-        // New names first: whoever looks up a name that is replaced finds the old inode or the new one, never nothing.
+        // One change of the index: whoever looks sees the names as before or as after.
+        let (mut names, log) = (locked.directory.change(), &mut *locked.log);
         let mut next = if found.to.is_some() { 2 } else { 1 };
-        self.name_added(locked, to_name, &found.from.node.inode, placed[next], first + next as u64);
+        self.name_added(&mut names, log, to_name, &found.from.node.inode, placed[next], first + next as u64);
         if let Some(to) = exchanged {
             next += 1;
-            self.name_added(locked, from_name, &to.node.inode, placed[next], first + next as u64);
+            self.name_added(&mut names, log, from_name, &to.node.inode, placed[next], first + next as u64);
+        }
+        if Mistake::RenamedInSteps.is_made(&*self.pm) {
+            drop(names);
+            names = locked.directory.change();
         }
         if let Some(to) = &found.to {
-            self.name_removed(locked, to);
+            self.name_removed(&mut names, log, to);
         }
-        self.name_removed(locked, &found.from);
+        self.name_removed(&mut names, log, &found.from);
+        let left = self.replaced(found, mode, now);
+        drop(names);
         locked.inode.touch(now);
-        Ok(())
+        Ok(left)
     }
 
     fn rename_across(
@@ -208,7 +214,7 @@ impl<P: Pm> Shared<P> {
         found: &Found,
         mode: RenameMode,
         now: Timestamp,
-    ) -> Result<()> {
+    ) -> Result<Option<u32>> {
         let exchanged = found.to.as_ref().filter(|_| mode == RenameMode::Exchange);
         let (source, target) = logs.pair(from.dir, to.dir)?;
         let mut source_batch = Batch::default();
@@ -241,20 +247,31 @@ impl<P: Pm> Shared<P> {
         self.pm.fence(flushed);
         drop(gate);
 
-        // New names first, as within one directory.
-        let next = if found.to.is_some() { 2 } else { 1 };
-        let inode = &found.from.node.inode;
-        self.name_added(target, to.name, inode, target_places[next], target_first + next as u64);
+        // One change of both indexes, as within one directory.
+        let (mut source_names, mut target_names) = change_both(source, target);
+        let (inode, next) = (&found.from.node.inode, if found.to.is_some() { 2 } else { 1 });
+        let (place, cookie) = (target_places[next], target_first + next as u64);
+        self.name_added(&mut target_names, &mut target.log, to.name, inode, place, cookie);
         if let Some(other) = exchanged {
-            self.name_added(source, from.name, &other.node.inode, source_places[2], source_first + 2);
+            let (inode, place, cookie) = (&other.node.inode, source_places[2], source_first + 2);
+            self.name_added(&mut source_names, &mut source.log, from.name, inode, place, cookie);
         }
         if let Some(other) = &found.to {
-            self.name_removed(target, other);
+            self.name_removed(&mut target_names, &mut target.log, other);
         }
-        self.name_removed(source, &found.from);
+        self.name_removed(&mut source_names, &mut source.log, &found.from);
+        let left = self.replaced(found, mode, now);
+        drop((source_names, target_names));
         source.inode.touch(now);
         target.inode.touch(now);
-        Ok(())
+        Ok(left)
+    }
+
+    /// What was replaced, if anything, has one name fewer; how many it has left. The indexes are locked: whoever waits
+    /// to make a name in a directory that was replaced must see that it is gone.
+    fn replaced(&self, found: &Found, mode: RenameMode, now: Timestamp) -> Option<u32> {
+        let replaced = found.to.as_ref().filter(|_| mode != RenameMode::Exchange)?;
+        Some(self.one_name_fewer(&replaced.node.inode, now))
     }
 
     /// Writes both halves of a transaction, for one fence. The caller holds the gate until that.
@@ -346,6 +363,17 @@ impl<P: Pm> Shared<P> {
             set_parent(&to.node.inode, from_dir.number);
             self.links_changed(&to.node.inode, now);
         }
+    }
+}
+
+/// Locks the indexes of two directories in the order of their numbers, as their logs are.
+fn change_both<'a>(source: &Locked<'a>, target: &Locked<'a>) -> (DirectoryChange<'a>, DirectoryChange<'a>) {
+    if source.inode.number < target.inode.number {
+        let first = source.directory.change();
+        (first, target.directory.change())
+    } else {
+        let first = target.directory.change();
+        (source.directory.change(), first)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Mistakes that the layout makes on purpose, one for each step of its protocols.
 //!
-//! The crash explorer proves with them that it finds such mistakes. Which one is made, the media says
+//! The crash explorer proves with the first ones that it finds such mistakes, the tests of interleavings with the rest.
+//! Which one is made, the media says
 //! ([`Pm::is_seeded`](nacre_media::Pm::is_seeded)): simulated memory that was told so. Over real memory the answer is a
 //! constant, so that none of this is compiled into what mounts a device.
 
@@ -50,10 +51,26 @@ pub enum Mistake {
     GapNotZeroed,
     /// Garbage collection drops a removal although a page before it holds what was removed.
     RemovalForgotten,
+    /// Two directories are locked in the order in which the call names them.
+    LockedAsCalled,
+    /// A name is looked for before its directory is locked.
+    NameSoughtEarly,
+    /// An inode is held after its directory was let go.
+    HeldLate,
+    /// An append takes the size before it is alone.
+    SizeReadEarly,
+    /// A write does not look again whether the block that it keeps a part of is still the one that it read.
+    EdgeNotChecked,
+    /// A file is linked without a look at whether its last name is gone.
+    LinkedWhenGone,
+    /// A rename within a directory shows the new name before the old one goes.
+    RenamedInSteps,
+    /// A read does not look whether a truncation came between.
+    SizeNotReadAgain,
 }
 
 impl Mistake {
-    /// All of them.
+    /// Those that show after a crash.
     pub const ALL: [Mistake; 20] = [
         Mistake::HeadStoredEarly,
         Mistake::PageLinkedEarly,
@@ -75,6 +92,18 @@ impl Mistake {
         Mistake::ChunkNotPublished,
         Mistake::GapNotZeroed,
         Mistake::RemovalForgotten,
+    ];
+
+    /// Those that show between threads.
+    pub const BETWEEN_THREADS: [Mistake; 8] = [
+        Mistake::LockedAsCalled,
+        Mistake::NameSoughtEarly,
+        Mistake::HeldLate,
+        Mistake::SizeReadEarly,
+        Mistake::EdgeNotChecked,
+        Mistake::LinkedWhenGone,
+        Mistake::RenamedInSteps,
+        Mistake::SizeNotReadAgain,
     ];
 
     /// The mistake in words.
@@ -100,6 +129,14 @@ impl Mistake {
             Mistake::ChunkNotPublished => "the word of a new chunk of inodes is not made durable",
             Mistake::GapNotZeroed => "a file grows over bytes that were not zeroed",
             Mistake::RemovalForgotten => "garbage collection drops a removal before what it removed",
+            Mistake::LockedAsCalled => "directories are locked in the order of the call",
+            Mistake::NameSoughtEarly => "a name is looked for before its directory is locked",
+            Mistake::HeldLate => "an inode is held after its directory was let go",
+            Mistake::SizeReadEarly => "an append takes the size before it is alone",
+            Mistake::EdgeNotChecked => "a write does not look at the block that it keeps again",
+            Mistake::LinkedWhenGone => "a file is linked after its last name went",
+            Mistake::RenamedInSteps => "a rename shows the new name before the old one goes",
+            Mistake::SizeNotReadAgain => "a read does not look for a truncation",
         }
     }
 
@@ -116,7 +153,8 @@ mod tests {
 
     #[test]
     fn all_are_listed_once() {
-        for (index, mistake) in Mistake::ALL.iter().enumerate() {
+        let all = Mistake::ALL.iter().chain(&Mistake::BETWEEN_THREADS);
+        for (index, mistake) in all.enumerate() {
             assert_eq!(*mistake as usize, index + 1);
         }
     }

@@ -1,14 +1,14 @@
 //! Sizes, attributes, allocation and holes.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use nacre_engine::sync::MutexGuard;
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, BLOCK_SIZE, Block, Error, FallocateMode, FileBlock, FileKind, Kind, Place, PlacedExtent, Result,
     SeekTo, SetAttr, Timestamp,
 };
 use nacre_media::{Durable, Flushed, Pm};
-use parking_lot::MutexGuard;
 
 use crate::alloc::{Purpose, Runs};
 use crate::attributes::Attributes;
@@ -28,15 +28,10 @@ impl<P: Pm> Shared<P> {
         match change.size {
             None => {
                 let mut log = inode.log.lock();
-                let attributes = changed_attributes(inode, change, now, false);
-                self.commit_attributes(
-                    inode,
-                    &mut log,
-                    attributes,
-                    inode.size(),
-                    0,
-                    Durable::nothing_before(),
-                )?;
+                let before = inode.attr.get();
+                let after = changed_attributes(before, change, now, false);
+                let (size, nothing) = (inode.size(), Durable::nothing_before());
+                self.commit_attributes(inode, &mut log, (before, after), size, 0, nothing)?;
             }
             Some(size) => self.set_size(inode, size, change, now)?,
         }
@@ -53,7 +48,8 @@ impl<P: Pm> Shared<P> {
         self.finish_trim(inode, &extend);
         let mut log = inode.log.lock();
         let old = inode.size();
-        let attributes = changed_attributes(inode, change, now, true);
+        let before = inode.attr.get();
+        let attributes = (before, changed_attributes(before, change, now, true));
         let gap = if size > old { self.zero_gap(map, old, size)? } else { None };
         let after = gap.map_or_else(Durable::nothing_before, |gap| self.pm.fence(gap));
         let first = size.div_ceil(BLOCK_SIZE);
@@ -79,12 +75,12 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Commits all attributes with a size.
+    /// Commits all attributes, which were as the first and shall be as the second, with a size.
     fn commit_attributes(
         &self,
         inode: &Inode,
         log: &mut Log,
-        attributes: Attributes,
+        (before, attributes): (Attributes, Attributes),
         size: u64,
         flags: u8,
         after: Durable,
@@ -97,10 +93,11 @@ impl<P: Pm> Shared<P> {
         if inode.kind == FileKind::Regular {
             inode.size.store(size, Ordering::Release);
         }
-        inode.lazy.store(false, Ordering::Release);
         let mut attr = inode.attr.lock();
-        // A read may have moved atime meanwhile; the change wins only where it says something about it.
-        *attr = attributes;
+        // Without the log, a read may have moved atime meanwhile: the change wins only where it says something about it.
+        let read_since = attr.atime != before.atime && attributes.atime == before.atime;
+        *attr = Attributes { atime: if read_since { attr.atime } else { attributes.atime }, ..attributes };
+        inode.lazy.store(read_since, Ordering::Release);
         inode.flags.store(attributes.flags, Ordering::Release);
         let due = attr.atime <= attr.mtime || attr.atime <= attr.ctime;
         inode.atime_secs.store(attr.atime.secs, Ordering::Relaxed);
@@ -117,7 +114,8 @@ impl<P: Pm> Shared<P> {
         }
         let mut log = inode.log.lock();
         let attributes = inode.attr.get();
-        self.commit_attributes(inode, &mut log, attributes, inode.size(), 0, Durable::nothing_before())
+        let (size, nothing) = (inode.size(), Durable::nothing_before());
+        self.commit_attributes(inode, &mut log, (attributes, attributes), size, 0, nothing)
     }
 
     pub(crate) fn fallocate(
@@ -158,7 +156,8 @@ impl<P: Pm> Shared<P> {
             if plan.changes.is_empty() {
                 // The times change all the same, as with the kernel's file systems.
                 let change = SetAttr { size: Some(new_size), ..SetAttr::default() };
-                let attributes = changed_attributes(inode, &change, now, true);
+                let before = inode.attr.get();
+                let attributes = (before, changed_attributes(before, &change, now, true));
                 self.commit_attributes(inode, &mut log, attributes, new_size, 0, after)?;
                 return Ok(());
             }
@@ -386,8 +385,8 @@ impl Plan {
 }
 
 /// The attributes after a change.
-fn changed_attributes(inode: &Inode, change: &SetAttr, now: Timestamp, sized: bool) -> Attributes {
-    let mut attributes = inode.attr.get();
+fn changed_attributes(before: Attributes, change: &SetAttr, now: Timestamp, sized: bool) -> Attributes {
+    let mut attributes = before;
     if let Some(mode) = change.mode {
         attributes.mode = (mode & 0o7777) as u16;
     }
