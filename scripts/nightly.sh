@@ -238,9 +238,10 @@ step_crash_images() { (cd "$logs" && "$nacre" crash --sequences 3-sample --seed 
 step_crash_mutants() { "$nacre" crash --self-test; }
 step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} cargo test --release -p nacre-lab --test model; }
 step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} cargo test --release -p nacre-lab --test calls --test linearizable; }
+step_schedules() { NACRE_SCHEDULES=${NACRE_SCHEDULES:-1000} NACRE_SEED=${NACRE_SEED:-$(date +%j)} scripts/schedules.sh; }
 step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} system_tests calls::; }
 
-all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants model calls calls_on_mount"
+all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants model calls calls_on_mount schedules"
 
 scripts/install-deps.sh nightly
 cargo build --release -p nacre-cli || exit 1
