@@ -178,7 +178,7 @@ fn write_traces<S: Subject>(subject: &S, outcome: &Outcome, dir: &Path) -> Resul
         let smaller = minimise(&mut rig, violation)?;
         let mut words = vec![smaller.situation.clone()];
         words.extend(smaller.problems.iter().take(20).cloned());
-        let text = smaller.case.to_text(subject.name(), &words);
+        let text = smaller.case.to_text(subject, &words);
         let file = dir.join(format!("nacre-crash-{}.trace", index + 1));
         std::fs::write(&file, text).map_err(|error| Failure::new("write", file.display(), error))?;
         files.push(file);
@@ -225,7 +225,7 @@ fn outcome_json<S: Subject>(subject: &S, args: &CrashArgs, outcome: &Outcome, tr
         .zip(traces)
         .map(|(violation, trace)| {
             json!({
-                "workload": violation.case.workload.name,
+                "workload": violation.case.name(),
                 "situation": violation.situation,
                 "problems": violation.problems,
                 "trace": trace.display().to_string(),

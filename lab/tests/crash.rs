@@ -8,8 +8,9 @@ use std::path::Path;
 
 use nacre_lab::crash::sequences::{Length, sequences};
 use nacre_lab::crash::{
-    Campaign, Case, Flaw, Limits, Log, MEMORY, Mistake, Outcome, Rig, Runner, Settings, Stage, Subject, Tree,
-    Workload, deep, explore, fixed, minimise, random, reproduce,
+    Campaign, Case, Flaw, Limits, Log, MEMORY, Mistake, Outcome, Rig, Runner, Settings, Stage, Subject,
+    ThreadsCase, Tree, Workload, WorkloadCase, deep, explore, explore_threads, fixed, minimise, random,
+    reproduce, threads,
 };
 use nacre_media::SimPm;
 use nacre_media::crash::{Replay, Sampling};
@@ -51,6 +52,51 @@ fn random_workloads_survive() {
 #[test]
 fn threads_survive() {
     run(&[Stage::Threads(4)], &limits(), None);
+}
+
+/// A crash of several threads is made smaller, written, read, and produced again, bit by bit, from the file alone.
+#[test]
+fn a_violation_of_threads_is_minimised_and_replayed() {
+    let mut rig = Rig::new(&Log, MEMORY);
+    let flaw = Flaw::Layout(mistake("an entry is published before its data is durable").number);
+    let workload =
+        threads().into_iter().find(|workload| workload.name == "files apart").expect("it is there");
+    let sampling = Sampling { exhaustive_up_to: 64, samples: 48, seed: 1 };
+    let find = |rig: &mut Rig<'_, Log>, seed: u64| {
+        explore_threads(rig, &workload, seed, &sampling, flaw)
+            .expect("it can be run")
+            .violations
+            .into_iter()
+            .next()
+    };
+    let violation = (0..20).find_map(|seed| find(&mut rig, seed)).expect("the mistake is found");
+    let smaller = minimise(&mut rig, &violation).expect("it can be made smaller");
+    let Case::Threads(small) = &smaller.case else { panic!("threads ran: {smaller}") };
+    let count = |case: &ThreadsCase| case.workload.threads.iter().map(Vec::len).sum::<usize>();
+    assert!(count(small) <= 2 && small.workload.threads.len() == 1, "{small:?}");
+    assert!(small.workload.setup.len() <= 2 && small.landed.len() <= 1, "{small:?}");
+
+    let text = smaller.case.to_text(&Log, &smaller.problems);
+    let (layout, case) = Case::parse(&text).expect("it can be read");
+    let Case::Threads(read) = &case else { panic!("threads ran") };
+    assert_eq!((layout.as_str(), &read.workload, &read.landed), ("log", &small.workload, &small.landed));
+    let (situation, problems) = reproduce(&mut rig, &case).expect("it can be run");
+    assert_eq!((&situation, &problems), (&smaller.situation, &smaller.problems));
+    // What is recorded was done with the mistake; it stays done.
+    let without = ThreadsCase { mistake: 0, ..read.clone() };
+    let (_, problems) = reproduce(&mut rig, &Case::Threads(without)).expect("it can be run");
+    assert_eq!(problems, smaller.problems);
+    // Another image of the same run is as it should be, and bytes that were not stored cannot land.
+    let nothing = ThreadsCase { landed: Vec::new(), ..read.clone() };
+    assert_eq!(reproduce(&mut rig, &Case::Threads(nothing)).expect("it can be run").1, Vec::<String>::new());
+    let strange = ThreadsCase { landed: vec![(3, [7; 64])], ..read.clone() };
+    let (situation, problems) = reproduce(&mut rig, &Case::Threads(strange)).expect("it can be run");
+    assert!(situation.contains("cannot happen") && problems.is_empty(), "{situation}");
+    for wrong in
+        ["thread 1 unlink a", "thread 0 unlink a\nreturned 0 1", "thread 0 unlink a\nflush 0 0xfffffff 64"]
+    {
+        Case::parse(&format!("nacre crash trace 1\nlayout log\nname x\n{wrong}\n")).unwrap_err();
+    }
 }
 
 /// A short exploration goes on where it was stopped, and a file of another one is refused.
@@ -130,14 +176,16 @@ fn a_violation_is_minimised_and_replayed() {
     let report = explore(&mut rig, &workload, &quick(Flaw::Layout(mistake.number))).expect("it can be run");
     let violation = report.violations.first().expect("the mistake is found");
     let smaller = minimise(&mut rig, violation).expect("it can be made smaller");
-    assert!(smaller.case.workload.ops.len() == 1 && smaller.case.workload.setup.len() < workload.setup.len());
-    assert!(smaller.case.landed.len() <= 1, "one entry that landed is enough: {smaller}");
-    let text = smaller.case.to_text("log", &smaller.problems);
+    let Case::Workload(small) = &smaller.case else { panic!("one thread ran: {smaller}") };
+    assert!(small.workload.ops.len() == 1 && small.workload.setup.len() < workload.setup.len());
+    assert!(small.landed.len() <= 1, "one entry that landed is enough: {smaller}");
+    let text = smaller.case.to_text(&Log, &smaller.problems);
     let (layout, case) = Case::parse(&text).expect("it can be read");
-    assert_eq!((layout.as_str(), &case.landed), ("log", &smaller.case.landed));
+    assert_eq!((layout.as_str(), &case), ("log", &smaller.case));
     let (_, problems) = reproduce(&mut rig, &case).expect("it can be run");
     assert!(!problems.is_empty());
-    let (_, problems) = reproduce(&mut rig, &Case { mistake: 0, ..case }).expect("it can be run");
+    let without = Case::Workload(WorkloadCase { mistake: 0, ..small.clone() });
+    let (_, problems) = reproduce(&mut rig, &without).expect("it can be run");
     assert_eq!(problems, Vec::<String>::new());
     for wrong in
         ["", "nacre crash trace 1\nop fly", "nacre crash trace 1\nlanded 0x40 00", "nacre crash trace 2"]

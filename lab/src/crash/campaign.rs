@@ -90,7 +90,7 @@ pub struct Outcome {
     pub images: u64,
     /// Workloads that are done, and all of them.
     pub workloads: (usize, usize),
-    /// Workloads that could not be run, and crashes of several threads after which something was wrong.
+    /// Workloads that could not be run.
     pub failures: Vec<String>,
 }
 
@@ -235,22 +235,13 @@ impl Shared<'_> {
         while !self.is_over() {
             let Some(&index) = self.todo.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
             let job = &self.workloads[index];
-            let mut failures = Vec::new();
             let (name, explored) = match job {
-                Job::Workload(workload, settings) => {
-                    (workload.name.as_str(), explore(&mut rig, workload, settings))
-                }
+                Job::Workload(workload, settings) => (&workload.name, explore(&mut rig, workload, settings)),
                 Job::Threads(workload, seed, sampling) => {
-                    let explored = explore_threads(&mut rig, workload, *seed, sampling, Flaw::None);
-                    let report = explored.map(|(report, problems)| {
-                        failures.extend(problems);
-                        report
-                    });
-                    (workload.name, report)
+                    (&workload.name, explore_threads(&mut rig, workload, *seed, sampling, Flaw::None))
                 }
             };
             let mut found = self.found();
-            found.failures.append(&mut failures);
             match explored {
                 Ok(report) => {
                     self.images.fetch_add(report.images + report.recovery_crashes, Ordering::Relaxed);
@@ -320,8 +311,7 @@ impl Saved {
         for (name, count) in subject.commit_points().iter().zip(&report.commit_points) {
             let _ = writeln!(text, "commit {count} {name}");
         }
-        let bad: BTreeSet<&str> =
-            report.violations.iter().map(|violation| violation.case.workload.name.as_str()).collect();
+        let bad: BTreeSet<&str> = report.violations.iter().map(|violation| violation.case.name()).collect();
         let _ = writeln!(text, "violated {}", bad.len());
         for index in &self.done {
             let _ = writeln!(text, "done {index}");

@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use nacre_engine::{Error, Kind, Result};
 use nacre_media::crash::Sampling;
 
-use super::explore::{Settings, explore, reproduce};
+use super::explore::{Settings, explore, reproduce_workload};
 use super::op::Op;
 use super::record::{Flaw, Rig};
-use super::report::{Again, Case, Lines, Recovery, Violation};
+use super::report::{Again, Case, Lines, Recovery, Violation, WorkloadCase};
 use super::subject::Subject;
+use super::thread_case::{self, ThreadsCase};
 use super::workload::Workload;
 
 const TITLE: &str = "nacre crash trace 1";
@@ -18,12 +19,49 @@ const MAX_TRIES: usize = 300;
 
 impl Case {
     /// The crash as text that [`Case::parse`] reads, of a layout with this name. `words` are added for people.
-    pub fn to_text(&self, layout: &str, words: &[String]) -> String {
+    pub fn to_text<S: Subject>(&self, subject: &S, words: &[String]) -> String {
         let mut text = format!("{TITLE}\n");
         for line in words.iter().flat_map(|words| words.lines()) {
             let _ = writeln!(text, "# {line}");
         }
-        let _ = writeln!(text, "layout {layout}\nname {}", self.workload.name);
+        let _ = writeln!(text, "layout {}\nname {}", subject.name(), self.name());
+        match self {
+            Case::Workload(case) => case.write(&mut text),
+            Case::Threads(case) => case.write(&mut text, subject),
+        }
+        text
+    }
+
+    /// Reads what [`Case::to_text`] wrote; gives the name of the layout, too.
+    pub fn parse(text: &str) -> Result<(String, Case)> {
+        let mut lines = text.lines();
+        if lines.next() != Some(TITLE) {
+            return Err(Error::new(Kind::InvalidInput).object("a file that is no crash trace"));
+        }
+        let mut rest = Vec::new();
+        let (mut layout, mut name) = (String::new(), String::new());
+        for line in lines.filter(|line| !line.starts_with('#') && !line.is_empty()) {
+            match line.split_once(' ').ok_or_else(|| wrong(line))? {
+                ("layout", word) => layout = word.to_string(),
+                ("name", words) => name = words.to_string(),
+                (word, words) => rest.push((line, word, words)),
+            }
+        }
+        let case = match rest.iter().any(|(_, word, _)| *word == thread_case::WORD) {
+            true => Case::Threads(ThreadsCase::parse(name, &rest)?),
+            false => Case::Workload(WorkloadCase::parse(name, &rest)?),
+        };
+        Ok((layout, case))
+    }
+}
+
+/// What a line of a trace that cannot be read is answered.
+pub(super) fn wrong(line: &str) -> Error {
+    Error::new(Kind::InvalidInput).object(format!("\"{line}\" in a crash trace"))
+}
+
+impl WorkloadCase {
+    fn write(&self, text: &mut String) {
         if self.mistake != 0 {
             let _ = writeln!(text, "mistake {}", self.mistake);
         }
@@ -34,34 +72,23 @@ impl Case {
             let _ = writeln!(text, "op {}", op.to_text());
         }
         let _ = writeln!(text, "crash {}", self.point);
-        write_lines(&mut text, &self.landed);
+        write_lines(text, "landed", &self.landed);
         if let Some(again) = &self.recovery {
             let word = match again.by {
                 Recovery::Mount => "crash-in-mount",
                 Recovery::Repair => "crash-in-repair",
             };
             let _ = writeln!(text, "{word} {}", again.point);
-            write_lines(&mut text, &again.landed);
+            write_lines(text, "landed", &again.landed);
         }
-        text
     }
 
-    /// Reads what [`Case::to_text`] wrote; gives the name of the layout, too.
-    pub fn parse(text: &str) -> Result<(String, Case)> {
-        let wrong =
-            |line: &str| Error::new(Kind::InvalidInput).object(format!("\"{line}\" in a crash trace"));
-        let mut lines = text.lines();
-        if lines.next() != Some(TITLE) {
-            return Err(Error::new(Kind::InvalidInput).object("a file that is no crash trace"));
-        }
-        let workload = Workload { name: String::new(), setup: Vec::new(), ops: Vec::new(), explored_from: 0 };
-        let mut case = Case { workload, mistake: 0, point: 0, landed: Lines::new(), recovery: None };
-        let mut layout = String::new();
-        for line in lines.filter(|line| !line.starts_with('#') && !line.is_empty()) {
-            let (word, rest) = line.split_once(' ').ok_or_else(|| wrong(line))?;
+    /// From lines, each with its first word and the rest.
+    fn parse(name: String, lines: &[(&str, &str, &str)]) -> Result<WorkloadCase> {
+        let workload = Workload { name, setup: Vec::new(), ops: Vec::new(), explored_from: 0 };
+        let mut case = WorkloadCase { workload, mistake: 0, point: 0, landed: Lines::new(), recovery: None };
+        for &(line, word, rest) in lines {
             match word {
-                "layout" => layout = rest.to_string(),
-                "name" => case.workload.name = rest.to_string(),
                 "mistake" => case.mistake = rest.parse().map_err(|_| wrong(line))?,
                 "setup" => case.workload.setup.push(Op::parse(rest)?),
                 "op" => case.workload.ops.push(Op::parse(rest)?),
@@ -81,33 +108,44 @@ impl Case {
                 _ => return Err(wrong(line)),
             }
         }
-        Ok((layout, case))
+        Ok(case)
     }
 }
 
-fn write_lines(text: &mut String, lines: &Lines) {
+pub(super) fn write_lines(text: &mut String, word: &str, lines: &Lines) {
     for (line, bytes) in lines {
-        let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let _ = writeln!(text, "landed {:#x} {bytes}", line * 64);
+        let _ = writeln!(text, "{word} {:#x} {}", line * 64, hex(bytes));
     }
 }
 
-fn read_line(text: &str) -> Option<(u64, [u8; 64])> {
-    let (offset, hex) = text.split_once(' ')?;
-    let offset = u64::from_str_radix(offset.strip_prefix("0x")?, 16).ok()?;
-    let mut bytes = [0; 64];
-    if hex.len() != 128 || !hex.is_ascii() || offset % 64 != 0 {
+pub(super) fn read_line(text: &str) -> Option<(u64, [u8; 64])> {
+    let (offset, bytes) = text.split_once(' ')?;
+    let offset = read_offset(offset).filter(|offset| offset % 64 == 0)?;
+    Some((offset / 64, read_hex(bytes)?.try_into().ok()?))
+}
+
+pub(super) fn read_offset(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(super) fn read_hex(text: &str) -> Option<Vec<u8>> {
+    if !text.is_ascii() || !text.len().is_multiple_of(2) {
         return None;
     }
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some((offset / 64, bytes))
+    (0..text.len() / 2).map(|index| u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()).collect()
 }
 
 /// Looks for a smaller crash with a problem: fewer operations, fewer lines that landed.
 pub fn minimise<S: Subject>(rig: &mut Rig<'_, S>, violation: &Violation) -> Result<Violation> {
-    let mut smaller = Smaller { rig, best: violation.clone(), tries: 0 };
+    let case = match &violation.case {
+        Case::Workload(case) => case.clone(),
+        Case::Threads(case) => return thread_case::minimise(rig, case, violation),
+    };
+    let mut smaller = Smaller { rig, best: violation.clone(), case, tries: 0 };
     smaller.drop_operations(|workload| &mut workload.ops);
     smaller.drop_operations(|workload| &mut workload.setup);
     smaller.drop_lines()?;
@@ -117,41 +155,42 @@ pub fn minimise<S: Subject>(rig: &mut Rig<'_, S>, violation: &Violation) -> Resu
 struct Smaller<'r, 's, S: Subject> {
     rig: &'r mut Rig<'s, S>,
     best: Violation,
+    /// That of `best`.
+    case: WorkloadCase,
     tries: usize,
 }
 
 impl<S: Subject> Smaller<'_, '_, S> {
     /// Takes operations away, many at once as long as that works, then one by one.
     fn drop_operations(&mut self, list: impl Fn(&mut Workload) -> &mut Vec<Op>) {
-        let mut count = list(&mut self.best.case.workload.clone()).len();
+        let mut count = list(&mut self.case.workload.clone()).len();
         let mut portion = count.div_ceil(2);
         while portion > 0 {
             let mut from = 0;
             while from < count {
-                let mut workload = self.best.case.workload.clone();
+                let mut workload = self.case.workload.clone();
                 let ops = list(&mut workload);
                 let kept = ops.len();
                 ops.drain(from..(from + portion).min(kept));
-                match self.violation_of(workload) {
-                    Some(violation) => {
-                        self.best = violation;
-                        count = list(&mut self.best.case.workload.clone()).len();
-                    }
-                    None => from += portion,
+                if self.is_still_violated(workload) {
+                    count = list(&mut self.case.workload.clone()).len();
+                } else {
+                    from += portion;
                 }
             }
             portion = if portion == 1 { 0 } else { portion.div_ceil(2) };
         }
     }
 
-    fn violation_of(&mut self, mut workload: Workload) -> Option<Violation> {
+    /// Explores a smaller workload, and keeps what it finds.
+    fn is_still_violated(&mut self, mut workload: Workload) -> bool {
         if workload.ops.is_empty() || self.tries >= MAX_TRIES {
-            return None;
+            return false;
         }
         self.tries += 1;
         workload.explored_from = 0;
-        let in_recovery = self.best.case.recovery.is_some();
-        let mistake = self.best.case.mistake;
+        let in_recovery = self.case.recovery.is_some();
+        let mistake = self.case.mistake;
         let settings = Settings {
             sampling: Sampling { exhaustive_up_to: 512, samples: 64, seed: 1 },
             empty_every: 4,
@@ -160,19 +199,25 @@ impl<S: Subject> Smaller<'_, '_, S> {
             flaw: if mistake == 0 { Flaw::None } else { Flaw::Layout(mistake) },
             ..Settings::default()
         };
-        explore(self.rig, &workload, &settings).ok()?.violations.into_iter().next()
+        let Ok(report) = explore(self.rig, &workload, &settings) else { return false };
+        let Some(violation) = report.violations.into_iter().next() else { return false };
+        let Case::Workload(case) = &violation.case else { return false };
+        self.case = case.clone();
+        self.best = violation;
+        true
     }
 
     fn drop_lines(&mut self) -> Result<()> {
         let mut index = 0;
-        while index < self.best.case.landed.len() {
-            let mut case = self.best.case.clone();
+        while index < self.case.landed.len() {
+            let mut case = self.case.clone();
             case.landed.remove(index);
-            let (situation, problems) = reproduce(self.rig, &case)?;
+            let (situation, problems) = reproduce_workload(self.rig, &case)?;
             if problems.is_empty() || case.recovery.is_some() {
                 index += 1;
             } else {
-                self.best = Violation { case, situation, problems };
+                self.case = case.clone();
+                self.best = Violation { case: Case::Workload(case), situation, problems };
             }
         }
         Ok(())

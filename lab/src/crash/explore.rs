@@ -9,8 +9,9 @@ use nacre_media::sim::Site;
 
 use super::op::Op;
 use super::record::{Flaw, Progress, Recording, Rig, sites_of};
-use super::report::{Again, Case, Lines, Recovery, Report, Violation};
+use super::report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase, lines_of};
 use super::subject::{Moment, Subject};
+use super::thread_case;
 use super::verify::{Depth, Expected, Judged, Remaking, caught, judge};
 use super::workload::Workload;
 
@@ -119,11 +120,21 @@ pub fn sites<S: Subject>(rig: &mut Rig<'_, S>, workload: &Workload) -> Result<(V
 }
 
 /// What is said of a crash that the layout as it is cannot have.
-const IMPOSSIBLE: &str = "this crash cannot happen";
+pub(super) const IMPOSSIBLE: &str = "this crash cannot happen";
 
 /// Produces one crash again, and goes to the bottom of it: what was going on, and what is wrong. Of a crash that cannot
 /// happen (any more) it says so, and nothing is wrong.
 pub fn reproduce<S: Subject>(rig: &mut Rig<'_, S>, case: &Case) -> Result<(String, Vec<String>)> {
+    match case {
+        Case::Workload(case) => reproduce_workload(rig, case),
+        Case::Threads(case) => thread_case::reproduce(rig, case),
+    }
+}
+
+pub(super) fn reproduce_workload<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    case: &WorkloadCase,
+) -> Result<(String, Vec<String>)> {
     let flaw = if case.mistake == 0 { Flaw::None } else { Flaw::Layout(case.mistake) };
     let settings = Settings { flaw, ..Settings::default() };
     let recording = rig.record(&case.workload, flaw)?;
@@ -197,13 +208,14 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         situation: String,
         problems: Vec<String>,
     ) {
-        let case = Case {
+        let case = WorkloadCase {
             workload: self.workload.clone(),
             mistake: self.settings.flaw.mistake(),
             point,
             landed,
             recovery,
         };
+        let case = Case::Workload(case);
         self.report.violations.push(Violation { case, situation, problems });
     }
 
@@ -286,7 +298,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         let is_good = judged.problems.is_empty();
         if !is_good {
             let situation = self.situation(progress, image);
-            self.violation(point.index, Case::lines_of(image), None, situation, judged.problems);
+            self.violation(point.index, lines_of(image), None, situation, judged.problems);
         }
         let expected = self.expected(progress);
         if turn.is_multiple_of(self.settings.recovery_every) && is_good && expected.remaking == Remaking::No {
@@ -350,8 +362,8 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
                         "{}; then during recovery ({by:?}); {again:?}",
                         self.situation(progress, image)
                     );
-                    let second = Again { by, point: at.index, landed: Case::lines_of(&again) };
-                    self.violation(point.index, Case::lines_of(image), Some(second), situation, problems);
+                    let second = Again { by, point: at.index, landed: lines_of(&again) };
+                    self.violation(point.index, lines_of(image), Some(second), situation, problems);
                 }
                 self.rig.pm.load(recovery.media());
             }

@@ -12,9 +12,9 @@
 //! | `record`, `tree` | running a workload with a trace and the model beside it; what can be seen of a file system |
 //! | `explore`, `verify`, `report` | crashing a workload everywhere; judging one image; what was found |
 //! | `campaign` | many workloads on many cores, with limits, progress, and a file to go on from |
-//! | `case` | one crash as text; making it smaller |
+//! | `case`, `thread_case` | one crash as text, of one thread and of several; making it smaller |
 //! | `selftest` | mutants and mistakes that the explorer must find |
-//! | `threads` | several threads |
+//! | `threads`, `turns` | several threads; whose turn it is |
 //! | `subject`, `log` | what is explored; the log layout |
 
 mod campaign;
@@ -28,8 +28,10 @@ mod selftest;
 pub mod sequences;
 mod subject;
 mod text;
+mod thread_case;
 mod threads;
 mod tree;
+mod turns;
 mod verify;
 mod workload;
 
@@ -39,9 +41,10 @@ pub use explore::{MAX_SAMPLES_BY_LINES, MEMORY, Settings, explore, reproduce, si
 pub use log::Log;
 pub use op::{Op, Runner, payload};
 pub use record::{Flaw, Recording, Rig, stay_on_this_thread};
-pub use report::{Again, Case, Lines, Recovery, Report, Violation};
+pub use report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase};
 pub use selftest::{Mutant, Verdict, self_test};
 pub use subject::{Harmless, Mistake, Moment, Subject};
+pub use thread_case::ThreadsCase;
 pub use threads::{Threads, explore_threads, threads};
 pub use tree::{Ctime, Tree};
 pub use workload::{Workload, deep, fixed, random};

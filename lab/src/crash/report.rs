@@ -4,6 +4,7 @@ use std::fmt;
 
 use nacre_media::crash::CrashImage;
 
+use super::thread_case::ThreadsCase;
 use super::workload::Workload;
 
 /// Lines (offset divided by 64) and what a crash left in them.
@@ -11,7 +12,16 @@ pub type Lines = Vec<(u64, [u8; 64])>;
 
 /// One crash, with everything that is needed to produce it again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Case {
+pub enum Case {
+    /// Of one thread: its workload is run again, and leaves the same trace.
+    Workload(WorkloadCase),
+    /// Of several threads, which never run the same way twice: what they did is recorded.
+    Threads(ThreadsCase),
+}
+
+/// A crash of one thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkloadCase {
     /// What ran.
     pub workload: Workload,
     /// The mistake that the layout made on purpose, 0 for none.
@@ -45,9 +55,17 @@ pub enum Recovery {
 }
 
 impl Case {
-    pub(super) fn lines_of(image: &CrashImage) -> Lines {
-        image.lines.clone()
+    /// The name of what ran.
+    pub fn name(&self) -> &str {
+        match self {
+            Case::Workload(case) => &case.workload.name,
+            Case::Threads(case) => &case.workload.name,
+        }
     }
+}
+
+pub(super) fn lines_of(image: &CrashImage) -> Lines {
+    image.lines.clone()
 }
 
 /// A crash after which the file system was not what it must be.
@@ -63,7 +81,7 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", self.case.workload.name, self.situation)?;
+        writeln!(f, "{}: {}", self.case.name(), self.situation)?;
         for problem in self.problems.iter().take(8) {
             writeln!(f, "    {problem}")?;
         }

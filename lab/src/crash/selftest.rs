@@ -11,6 +11,7 @@ use nacre_media::sim::{Defect, Site};
 
 use super::explore::{MEMORY, Settings, explore, sites};
 use super::record::{Flaw, Rig};
+use super::report::Violation;
 use super::sequences::{Length, sequences};
 use super::subject::Subject;
 use super::threads::{explore_threads, threads};
@@ -75,7 +76,7 @@ pub fn self_test<S: Subject>(
     only: &str,
     progress: &(dyn Fn(&Mutant) + Sync),
 ) -> Result<Vec<Mutant>> {
-    if let Some(problem) = try_threads(&mut Rig::new(subject, MEMORY), Flaw::None, &mut 0)? {
+    if let Some(problem) = try_threads(&mut Rig::new(subject, MEMORY), Flaw::None, &mut 0) {
         return Err(Error::corrupt(format!("without any mutation: {problem}")));
     }
     let candidates = parallel(subject, jobs, workloads(seed), |rig, (workload, settings)| {
@@ -167,10 +168,7 @@ fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, candidates: &[Cand
         let problem = match explore(rig, &candidate.workload, &settings) {
             Ok(report) => {
                 images += report.images + report.recovery_crashes;
-                report.violations.first().map(|violation| {
-                    let problem = violation.problems.first().cloned().unwrap_or_default();
-                    format!("{}, {problem}", violation.case.workload.name)
-                })
+                report.violations.first().map(in_words)
             }
             // It does not even get through its workload.
             Err(error) => Some(format!("{}, {error}", candidate.workload.name)),
@@ -181,7 +179,7 @@ fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, candidates: &[Cand
         }
     }
     if found.is_none() {
-        found = try_threads(rig, trial.flaw, &mut images)?;
+        found = try_threads(rig, trial.flaw, &mut images);
     }
     let argument = rig.subject.harmless().iter();
     let argument = argument.clone().find(|harmless| harmless.site == name && harmless.is_fence == is_fence);
@@ -195,18 +193,27 @@ fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, candidates: &[Cand
 }
 
 /// Some flaws show only when other threads go on in between.
-fn try_threads<S: Subject>(rig: &mut Rig<'_, S>, flaw: Flaw, images: &mut u64) -> Result<Option<String>> {
+fn try_threads<S: Subject>(rig: &mut Rig<'_, S>, flaw: Flaw, images: &mut u64) -> Option<String> {
     for workload in threads() {
         for seed in 0..INTERLEAVINGS {
             let sampling = Sampling { exhaustive_up_to: 64, samples: 32, seed };
-            let (report, problems) = explore_threads(rig, &workload, seed, &sampling, flaw)?;
-            *images += report.images;
-            if let Some(problem) = problems.into_iter().next() {
-                return Ok(Some(problem));
+            match explore_threads(rig, &workload, seed, &sampling, flaw) {
+                Ok(report) => {
+                    *images += report.images;
+                    if let Some(violation) = report.violations.first() {
+                        return Some(in_words(violation));
+                    }
+                }
+                Err(error) => return Some(format!("{}, {error}", workload.name)),
             }
         }
     }
-    Ok(None)
+    None
+}
+
+fn in_words(violation: &Violation) -> String {
+    let problem = violation.problems.first().map_or("", String::as_str);
+    format!("{}, {problem}", violation.case.name())
 }
 
 /// Does something with each item, on threads with a rig each; gives the results in order.

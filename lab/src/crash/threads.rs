@@ -1,9 +1,7 @@
 //! Several threads on one file system, and a crash.
 //!
-//! One thread runs at a time; whoever is about to fence may have to wait there while others go on, as a seed says. So
-//! the windows between a store and its fence are wide open, and other threads see what is not durable yet. A thread
-//! that waits for a lock of one that stands still is noticed after [`PATIENCE`], and that one goes on: which
-//! interleaving comes of it may differ from run to run, what is demanded of it does not.
+//! The threads run in turns ([`turns`](super::turns)), and what they do to the memory is recorded. The images are those
+//! of that record, and a violation keeps it ([`ThreadsCase`]): the same run is not to be had twice.
 //!
 //! The oracle: an operation that its thread saw return is there; of those in flight, each is there or not; and nothing
 //! is there that an operation needed which is not. Operations of different threads commute, or one waits for what
@@ -11,37 +9,36 @@
 //! was last.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
 
 use nacre_engine::{Error, FileKind, Kind, RenameMode, Result};
-use nacre_media::Trace;
-use nacre_media::crash::{Replay, Sampling};
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use nacre_media::crash::{CrashImage, Replay, Sampling};
+use nacre_media::{Image, Trace};
 
 use super::op::{Hands, Op, Runner};
 use super::record::{Flaw, Rig};
-use super::report::Report;
+use super::report::{Case, Report, Violation, lines_of};
 use super::subject::{Moment, Subject};
+use super::thread_case::ThreadsCase;
 use super::tree::Tree;
+use super::turns::Turns;
 use super::verify::{Depth, Expected, Remaking, judge};
 use super::workload::many;
 use crate::model::MemLayout;
 
-/// How long a thread may have its turn without a fence or an end before another goes on.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Violations of one run.
+const MAX_VIOLATIONS: usize = 3;
 /// Times that an operation is tried until what it needs can be seen.
 const MAX_TRIES: usize = 1000;
 /// The step, and so the time, of all operations of threads.
 const STEP: u64 = 500;
 
 /// What several threads do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Threads {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// Done before.
     pub setup: Vec<Op>,
     /// The operations of each thread.
@@ -53,8 +50,8 @@ fn apart() -> Vec<Threads> {
     let file = |path| Op::Create(path, FileKind::Regular);
     let dir = |path| Op::Create(path, FileKind::Directory);
     let base = vec![dir("d"), dir("e"), file("d/a"), file("d/b"), file("e/c"), Op::Write("d/b", 0, 9000)];
-    let of = |name, threads: &[&[Op]]| Threads {
-        name,
+    let of = |name: &str, threads: &[&[Op]]| Threads {
+        name: name.to_string(),
         setup: base.clone(),
         threads: threads.iter().map(|ops| ops.to_vec()).collect(),
     };
@@ -89,7 +86,7 @@ fn apart() -> Vec<Threads> {
             ],
         ),
         Threads {
-            name: "inodes run out",
+            name: "inodes run out".to_string(),
             setup: many(253),
             threads: vec![vec![file("x"), file("y")], vec![file("z"), dir("w")]],
         },
@@ -108,8 +105,8 @@ fn handed_over() -> Vec<Threads> {
     let file = |path| Op::Create(path, FileKind::Regular);
     let dir = |path| Op::Create(path, FileKind::Directory);
     let base = vec![dir("d"), dir("e")];
-    let of = |name, first: &[Op], second: &[Op]| Threads {
-        name,
+    let of = |name: &str, first: &[Op], second: &[Op]| Threads {
+        name: name.to_string(),
         setup: base.clone(),
         threads: vec![first.to_vec(), second.to_vec()],
     };
@@ -123,101 +120,36 @@ fn handed_over() -> Vec<Threads> {
     ]
 }
 
-/// Whose turn it is.
-struct Turns {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-struct State {
-    turn: usize,
-    /// Threads that are not done.
-    running: Vec<usize>,
-    rng: SmallRng,
-    /// Grows with each sign of life.
-    events: u64,
-}
-
-thread_local!(static ME: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) });
-
-impl Turns {
-    fn new(threads: usize, seed: u64) -> Turns {
-        let state =
-            State { turn: 0, running: (0..threads).collect(), rng: SmallRng::seed_from_u64(seed), events: 0 };
-        Turns { state: Mutex::new(state), changed: Condvar::new() }
-    }
-
-    /// Gives the turn to a random thread, perhaps this one, and waits for it to come back. With `on`, to another one
-    /// when there is one.
-    fn pass(&self, on: bool) {
-        let me = ME.get();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.events += 1;
-        let State { turn, running, rng, .. } = &mut *state;
-        if *turn == me {
-            let others: Vec<usize> = running.iter().copied().filter(|&other| other != me || !on).collect();
-            if !others.is_empty() {
-                *turn = others[rng.random_range(0..others.len())];
-            }
-        }
-        self.changed.notify_all();
-        self.wait(state, me);
-    }
-
-    fn wait(&self, mut state: std::sync::MutexGuard<'_, State>, me: usize) {
-        while state.turn != me {
-            let events = state.events;
-            let waited = self.changed.wait_timeout(state, PATIENCE);
-            let (locked, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            state = locked;
-            // Whoever has the turn waits, presumably for a lock that is held here.
-            if timeout.timed_out() && state.events == events {
-                state.turn = me;
-                state.events += 1;
-            }
-        }
-    }
-
-    fn begin(&self, me: usize) {
-        ME.set(me);
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        self.wait(state, me);
-    }
-
-    fn end(&self) {
-        let me = ME.get();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.events += 1;
-        state.running.retain(|&other| other != me);
-        if state.turn == me
-            && let Some(&next) = state.running.first()
-        {
-            state.turn = next;
-        }
-        self.changed.notify_all();
-    }
-}
-
 /// How far the threads were at a crash: for each, the operations that returned, and whether one was in flight.
-type Progress = Vec<(usize, bool)>;
+pub(super) type Progress = Vec<(usize, bool)>;
 
-fn mark(thread: usize, index: usize, ends: bool) -> u64 {
+/// A note in the trace: an operation of a thread begins, or has returned.
+pub(super) fn mark(thread: usize, index: usize, ends: bool) -> u64 {
     (thread as u64) << 32 | (index as u64) << 1 | u64::from(ends)
 }
 
-fn take_mark(progress: &mut Progress, mark: u64) {
-    let (thread, index, ends) = ((mark >> 32) as usize, (mark as u32 >> 1) as usize, mark & 1 == 1);
-    progress[thread] = if ends { (index + 1, false) } else { (index, true) };
+/// What [`mark`] was given.
+pub(super) fn of_mark(mark: u64) -> (usize, usize, bool) {
+    ((mark >> 32) as usize, (mark as u32 >> 1) as usize, mark & 1 == 1)
 }
 
-/// Runs the threads with the interleaving of a seed and crashes them everywhere.
+/// What threads did once, from a file system on which everything was durable.
+pub(super) struct Run {
+    pub(super) start: Image,
+    pub(super) trace: Trace,
+    /// So many blocks are free when everything is removed, without a crash.
+    pub(super) free_when_empty: u64,
+}
+
+/// Runs the threads with the interleaving of a seed and crashes them everywhere. An error means that they could not be
+/// run.
 pub fn explore_threads<S: Subject>(
     rig: &mut Rig<'_, S>,
     workload: &Threads,
     seed: u64,
     sampling: &Sampling,
     flaw: Flaw,
-) -> Result<(Report, Vec<String>)> {
+) -> Result<Report> {
     let (start, model, prepared_free) = rig.prepare(&workload.setup)?;
     rig.pm.load(&start);
     let fs = rig.subject.mount(&rig.pm)?;
@@ -228,52 +160,108 @@ pub fn explore_threads<S: Subject>(
     let trace = trace?;
     // Without a crash; the threads may have made something that stays, as chunks of inodes do.
     let free_when_empty = prepared_free.min(super::verify::free_when_empty(rig.subject, fs)?);
-    let mut explorer = Oracle { workload, model: &model, allowed: BTreeMap::new() };
+    let run = Run { start, trace, free_when_empty };
     let mut report =
         Report { commit_points: vec![0; rig.subject.commit_points().len()], ..Report::default() };
-    let mut problems = Vec::new();
     let mut seen = HashSet::new();
-    let mut replay = Replay::new(start, &trace);
-    let mut progress: Progress = vec![(0, false); workload.threads.len()];
-    let mut events = 0;
-    while let Some(point) = replay.advance() {
-        replay.marks(events..point.events).for_each(|mark| take_mark(&mut progress, mark));
-        events = point.events;
-        let states = explorer.states(&progress)?;
-        let expected = Expected {
-            states: &states,
-            allowed: 0..=states.len() - 1,
-            remaking: Remaking::No,
-            free_when_empty,
-        };
-        rig.pm.load(replay.media());
+    let mut walk = Walk::new(workload, &model, &run);
+    rig.pm.seed_mistake(flaw.mistake());
+    while let Some(point) = walk.advance()? {
+        rig.pm.load(walk.replay.media());
         let before = report.images;
-        for image in replay.images(sampling).iter() {
-            if !seen.insert((replay.hash_of(&image), progress.clone())) {
+        for image in walk.replay.images(sampling).iter() {
+            if !seen.insert((walk.replay.hash_of(&image), walk.progress.clone())) {
                 report.repeated += 1;
                 continue;
             }
-            image.apply(&rig.pm);
             let depth = if image.index % 32 == 31 { Depth::Empty } else { Depth::Check };
-            let judged = judge(rig.subject, &rig.pm, &expected, depth);
+            let problems = walk.judge(rig, &image, depth);
             report.images += 1;
             report.checked += 1;
             report.emptied += u64::from(depth == Depth::Empty);
-            if let Some(problem) = judged.problems.first().filter(|_| problems.len() < 3) {
-                problems.push(format!(
-                    "threads: {}, seed {seed}, {progress:?} (returned, in flight), {image:?}: {problem}",
-                    workload.name
-                ));
+            if !problems.is_empty() && report.violations.len() < MAX_VIOLATIONS {
+                let situation = format!("seed {seed}, {}; {image:?}", walk.in_words());
+                let case = ThreadsCase::new(workload, flaw.mistake(), &run, point.index, lines_of(&image));
+                report.violations.push(Violation { case: Case::Threads(case), situation, problems });
             }
-            rig.pm.load(replay.media());
+            rig.pm.load(walk.replay.media());
         }
         report.points += 1;
+        let replay = &walk.replay;
         let moment = Moment { stores: replay.stores(), fence: point.fence, last_fence: replay.last_fence() };
         let count = report.images - before;
         let counts = &mut report.commit_points;
         rig.subject.commits_at(&moment, &mut |commit| counts[commit] += count);
     }
-    Ok((report, problems))
+    rig.pm.seed_mistake(0);
+    Ok(report)
+}
+
+/// A walk from one crash point of a run to the next, and what may be seen after each.
+pub(super) struct Walk<'r> {
+    pub(super) replay: Replay<'r>,
+    run: &'r Run,
+    oracle: Oracle<'r>,
+    progress: Progress,
+    states: Arc<Vec<Tree>>,
+    /// Events whose marks count already.
+    events: usize,
+}
+
+impl<'r> Walk<'r> {
+    pub(super) fn new(workload: &'r Threads, model: &'r MemLayout, run: &'r Run) -> Walk<'r> {
+        Walk {
+            replay: Replay::new(run.start.clone(), &run.trace),
+            run,
+            oracle: Oracle { workload, model, allowed: BTreeMap::new() },
+            progress: vec![(0, false); workload.threads.len()],
+            states: Arc::default(),
+            events: 0,
+        }
+    }
+
+    pub(super) fn advance(&mut self) -> Result<Option<nacre_media::crash::Point>> {
+        let Some(point) = self.replay.advance() else { return Ok(None) };
+        for mark in self.replay.marks(self.events..point.events) {
+            let (thread, index, ends) = of_mark(mark);
+            self.progress[thread] = if ends { (index + 1, false) } else { (index, true) };
+        }
+        self.events = point.events;
+        self.states = self.oracle.states(&self.progress)?;
+        Ok(Some(point))
+    }
+
+    /// What is wrong with an image of this point. The memory must hold what is durable here.
+    pub(super) fn judge<S: Subject>(
+        &self,
+        rig: &Rig<'_, S>,
+        image: &CrashImage,
+        depth: Depth,
+    ) -> Vec<String> {
+        image.apply(&rig.pm);
+        let expected = Expected {
+            states: &self.states,
+            allowed: 0..=self.states.len() - 1,
+            remaking: Remaking::No,
+            free_when_empty: self.run.free_when_empty,
+        };
+        judge(rig.subject, &rig.pm, &expected, depth).problems
+    }
+
+    /// What each thread was doing.
+    pub(super) fn in_words(&self) -> String {
+        let threads = self.oracle.workload.threads.iter().zip(&self.progress).enumerate();
+        let words = threads.map(|(thread, (ops, &(returned, in_flight)))| {
+            if in_flight {
+                format!("thread {thread} during \"{:?}\"", ops[returned])
+            } else if returned == 0 {
+                format!("thread {thread} before all")
+            } else {
+                format!("thread {thread} after \"{:?}\"", ops[returned - 1])
+            }
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// Runs the threads and records what they store.
