@@ -118,6 +118,8 @@ impl CrashArgs {
         let mut stages = vec![
             Stage::Fixed,
             Stage::Sequences(Length::One),
+            Stage::Lanes,
+            Stage::Full(1),
             Stage::Threads(self.threads),
             Stage::Random(self.random),
             Stage::Deep,

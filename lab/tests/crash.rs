@@ -8,13 +8,13 @@ use std::path::Path;
 
 use nacre_lab::crash::sequences::{Length, sequences};
 use nacre_lab::crash::{
-    Campaign, Case, Flaw, Limits, Log, MEMORY, Mistake, Outcome, Rig, Runner, Settings, Stage, Subject,
-    ThreadsCase, Tree, Workload, WorkloadCase, deep, explore, explore_threads, fixed, minimise, random,
-    reproduce, threads,
+    Campaign, Case, Flaw, Limits, Log, MEMORY, Mistake, Mounting, Op, Outcome, Rig, Runner, Settings, Stage,
+    Subject, ThreadsCase, Tree, Workload, WorkloadCase, deep, explore, explore_threads, fixed, full, lanes,
+    minimise, random, reproduce, threads,
 };
 use nacre_media::SimPm;
 use nacre_media::crash::{Replay, Sampling};
-use nacre_media::sim::Defect;
+use nacre_media::sim::{Defect, Event};
 
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
@@ -51,7 +51,66 @@ fn random_workloads_survive() {
 
 #[test]
 fn threads_survive() {
-    run(&[Stage::Threads(4)], &limits(), None);
+    run(&[Stage::Threads(3)], &limits(), None);
+}
+
+/// Each operation on a device that is full, some of all.
+#[test]
+fn full_devices_survive() {
+    run(&[Stage::Full(6)], &limits(), None);
+}
+
+/// Of operations on full devices some fail before they store anything, some after it, and some are done.
+#[test]
+fn full_devices_are_full() {
+    let mut rig = Rig::new(&Log, MEMORY);
+    let (mut clean, mut late, mut done) = (0, 0, 0);
+    for workload in full().iter().skip(4).step_by(11) {
+        let recording = rig.record(workload, Flaw::None).expect("it can be run");
+        assert_eq!(recording.live_differences, Vec::<String>::new(), "{}", workload.name);
+        let marks =
+            recording.trace.events.iter().enumerate().filter(|(_, event)| matches!(event, Event::Mark(_)));
+        let ends: Vec<usize> = marks.map(|(index, _)| index).take(2).collect();
+        let stores = recording.trace.events[ends[0]..ends[1]].iter();
+        let stores = stores.filter(|event| matches!(event, Event::Store { .. })).count();
+        match recording.states[0] == recording.states[1] {
+            true if stores == 0 => clean += 1,
+            true => late += 1,
+            false => done += 1,
+        }
+    }
+    println!(
+        "{clean} stored nothing and changed nothing, {late} stored and changed nothing, {done} were done"
+    );
+    assert!(clean >= 10 && late >= 2 && done >= 10);
+}
+
+#[test]
+fn several_lanes_survive() {
+    let mut rig = Rig::new(&Log, MEMORY);
+    for workload in lanes(1).into_iter().step_by(19) {
+        let report = explore(&mut rig, &workload, &quick(Flaw::None)).expect("it can be run");
+        assert!(report.violations.is_empty(), "{}: {report}", workload.name);
+    }
+}
+
+/// The operations that are to have blocks of two lanes do have them.
+#[test]
+fn extents_come_from_two_lanes() {
+    let mut rig = Rig::new(&Log, MEMORY);
+    for workload in lanes(1).iter().filter(|workload| workload.name.contains("extents of both")) {
+        let recording = rig.record(workload, Flaw::None).expect("it can be run");
+        assert_eq!(recording.live_differences, Vec::<String>::new(), "{}", workload.name);
+        if workload.ops.iter().any(|op| matches!(op, Op::Fallocate(..))) {
+            continue; // no data is stored
+        }
+        let of_data = recording.trace.events.iter().filter_map(|event| match event {
+            Event::Store { offset, bytes, .. } if bytes.len() >= 4096 => Some(offset / (MEMORY / 2)),
+            _ => None,
+        });
+        let halves: std::collections::BTreeSet<u64> = of_data.collect();
+        assert_eq!(halves.len(), 2, "{}", workload.name);
+    }
 }
 
 /// A crash of several threads is made smaller, written, read, and produced again, bit by bit, from the file alone.
@@ -227,7 +286,7 @@ fn flaws_are_found() {
 fn mkfs_leaves_none_or_a_whole_one() {
     let pm = std::sync::Arc::new(SimPm::new(MEMORY));
     Log.mkfs(&pm).expect("mkfs");
-    let mut runner = Runner::new(Log.mount(&pm).expect("mount"));
+    let mut runner = Runner::new(Log.mount(&pm, Mounting::default()).expect("mount"));
     for (step, op) in random(1, 0).setup.iter().enumerate() {
         runner.run(step as u64, op).expect("an operation");
     }
@@ -244,7 +303,7 @@ fn mkfs_leaves_none_or_a_whole_one() {
             pm.load(replay.media());
             for image in replay.images(&Sampling { samples: 64, ..Sampling::default() }).iter() {
                 image.apply(&pm);
-                match Log.mount(&pm) {
+                match Log.mount(&pm, Mounting::default()) {
                     Ok(fs) => {
                         let tree = Tree::of(&fs).expect("a tree");
                         assert!(tree.is_empty() || tree == old, "{point:?}, {image:?}");

@@ -11,10 +11,12 @@ use nacre_engine::{Error, Kind, Result};
 use nacre_media::crash::Sampling;
 
 use super::explore::{MEMORY, Settings, explore};
+use super::full::full;
+use super::lanes::lanes;
 use super::record::{Flaw, Rig};
 use super::report::Report;
 use super::sequences::{Length, sequences};
-use super::subject::Subject;
+use super::subject::{Mounting, Subject};
 use super::threads::{Threads, explore_threads, threads};
 use super::workload::{Workload, deep, fixed, random};
 
@@ -34,6 +36,10 @@ pub enum Stage {
     Random(usize),
     /// All sequences of one length.
     Sequences(Length),
+    /// Each operation on full devices; one in so many of these workloads.
+    Full(usize),
+    /// Several lanes.
+    Lanes,
     /// Several threads, each workload with so many interleavings.
     Threads(u64),
 }
@@ -110,9 +116,18 @@ impl Stage {
             Stage::Deep => deep(),
             Stage::Random(count) => (0..count as u64).map(|i| random(seed.wrapping_add(i), 14)).collect(),
             Stage::Sequences(length) => sequences(length, seed),
+            Stage::Full(one_in) => full().into_iter().step_by(one_in.max(1)).collect(),
+            Stage::Lanes => lanes(seed),
             Stage::Threads(count) => {
-                let interleavings = (0..count).map(|i| seed.wrapping_add(i));
-                let each = interleavings.flat_map(|seed| threads().into_iter().map(move |w| (w, seed)));
+                let each = (0..count).flat_map(|i| {
+                    // In one lane, where threads take turns, and in a lane for each.
+                    let lanes = if i % 2 == 0 { 1 } else { 3 };
+                    let in_lanes = move |workload: Threads| {
+                        let mounting = Mounting { lanes, ..workload.mounting };
+                        (Threads { mounting, ..workload }, seed.wrapping_add(i))
+                    };
+                    threads().into_iter().map(in_lanes)
+                });
                 return each.map(|(w, seed)| Job::Threads(w, seed, settings.sampling)).collect();
             }
         };
@@ -136,6 +151,8 @@ impl Stage {
                 ..common
             },
             Stage::Threads(_) => Settings { sampling: sampling(64, 48), ..common },
+            Stage::Full(_) => Settings { sampling: sampling(64, 48), recovery_every: 256, ..common },
+            Stage::Lanes => Settings { sampling: sampling(128, 96), recovery_every: 256, ..common },
             Stage::Sequences(_) => {
                 Settings { sampling: sampling(512, 256), empty_every: 64, recovery_every: 256, ..common }
             }

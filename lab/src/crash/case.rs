@@ -9,7 +9,7 @@ use super::explore::{Settings, explore, reproduce_workload};
 use super::op::Op;
 use super::record::{Flaw, Rig};
 use super::report::{Again, Case, Lines, Recovery, Violation, WorkloadCase};
-use super::subject::Subject;
+use super::subject::{Mounting, Subject};
 use super::thread_case::{self, ThreadsCase};
 use super::workload::Workload;
 
@@ -65,6 +65,7 @@ impl WorkloadCase {
         if self.mistake != 0 {
             let _ = writeln!(text, "mistake {}", self.mistake);
         }
+        write_mounting(text, self.workload.mounting, self.workload.fills);
         for op in &self.workload.setup {
             let _ = writeln!(text, "setup {}", op.to_text());
         }
@@ -85,11 +86,14 @@ impl WorkloadCase {
 
     /// From lines, each with its first word and the rest.
     fn parse(name: String, lines: &[(&str, &str, &str)]) -> Result<WorkloadCase> {
-        let workload = Workload { name, setup: Vec::new(), ops: Vec::new(), explored_from: 0 };
+        let workload = Workload { name, ..Workload::default() };
         let mut case = WorkloadCase { workload, mistake: 0, point: 0, landed: Lines::new(), recovery: None };
         for &(line, word, rest) in lines {
             match word {
                 "mistake" => case.mistake = rest.parse().map_err(|_| wrong(line))?,
+                "lanes" => case.workload.mounting.lanes = rest.parse().map_err(|_| wrong(line))?,
+                "background" => case.workload.mounting.background = rest == "yes",
+                "fills" => case.workload.fills = rest == "yes",
                 "setup" => case.workload.setup.push(Op::parse(rest)?),
                 "op" => case.workload.ops.push(Op::parse(rest)?),
                 "crash" => case.point = rest.parse().map_err(|_| wrong(line))?,
@@ -109,6 +113,13 @@ impl WorkloadCase {
             }
         }
         Ok(case)
+    }
+}
+
+pub(super) fn write_mounting(text: &mut String, mounting: Mounting, fills: bool) {
+    let _ = writeln!(text, "lanes {}", mounting.lanes);
+    for (word, _) in [("background", mounting.background), ("fills", fills)].iter().filter(|(_, yes)| *yes) {
+        let _ = writeln!(text, "{word} yes");
     }
 }
 

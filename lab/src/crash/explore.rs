@@ -10,7 +10,7 @@ use nacre_media::sim::Site;
 use super::op::Op;
 use super::record::{Flaw, Progress, Recording, Rig, sites_of};
 use super::report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase, lines_of};
-use super::subject::{Moment, Subject};
+use super::subject::{Moment, Mounting, Subject};
 use super::thread_case;
 use super::verify::{Depth, Expected, Judged, Remaking, caught, judge};
 use super::workload::Workload;
@@ -105,7 +105,7 @@ pub fn sites<S: Subject>(rig: &mut Rig<'_, S>, workload: &Workload) -> Result<(V
                 if image.index % 2 == 1 {
                     rig.subject.repair(&rig.pm)?;
                 }
-                rig.subject.unmount(rig.subject.mount(&rig.pm)?)
+                rig.subject.unmount(rig.subject.mount(&rig.pm, Mounting::default())?)
             });
             let (flushed, fenced) = sites_of(&rig.pm.stop_recording());
             flushes.extend(flushed);
@@ -249,7 +249,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         for image in images.iter() {
             image.apply(&self.rig.pm);
             self.rig.pm.start_noting_reads();
-            let fs = caught(|| self.rig.subject.mount(&self.rig.pm));
+            let fs = caught(|| self.rig.subject.mount(&self.rig.pm, Mounting::default()));
             if let Ok(Ok(fs)) = fs {
                 let walked = caught(|| super::tree::Tree::of(&fs).is_ok());
                 self.rig.subject.abandon(fs);
@@ -328,12 +328,13 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         self.rig.pm.load(&crashed);
         self.rig.pm.start_recording_with(self.settings.flaw.defect());
         let (subject, pm) = (self.rig.subject, &self.rig.pm);
+        subject.use_lane(0);
         // What fails here failed without the trace, too, and was reported.
         let _ = caught(|| {
             if by == Recovery::Repair {
                 subject.repair(pm)?;
             }
-            subject.unmount(subject.mount(pm)?)
+            subject.unmount(subject.mount(pm, Mounting::default())?)
         });
         (crashed, pm.stop_recording())
     }
@@ -405,6 +406,8 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
                 _ => Remaking::No,
             },
             free_when_empty: self.recording.free_when_empty,
+            mounting: self.workload.mounting,
+            fills: self.workload.fills,
         }
     }
 

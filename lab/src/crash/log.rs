@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use nacre_engine::Result;
 use nacre_layout_log::check::check;
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs, probe};
+use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs, probe, use_lane};
 use nacre_media::SimPm;
 use nacre_media::sim::Site;
 
-use super::subject::{Harmless, Mistake, Moment, Subject};
+use super::subject::{Harmless, Mistake, Moment, Mounting, Subject};
 use super::tree::Ctime;
 
 /// The log layout.
@@ -143,11 +143,6 @@ fn spot(site: Site) -> Option<Spot> {
     spots().get(file)?.get(site.line() as usize - 1).copied()
 }
 
-fn options() -> MountOptions {
-    // One lane and no threads: the same workload leaves the same trace each time.
-    MountOptions { lanes: Some(1), background: false, ..MountOptions::default() }
-}
-
 /// The commit point of a store, by its place in the source.
 fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
     Some(match (spot.file, spot.function) {
@@ -191,8 +186,14 @@ impl Subject for Log {
         probe(&**pm).is_ok()
     }
 
-    fn mount(&self, pm: &Arc<SimPm>) -> Result<LogFs<SimPm>> {
-        LogFs::mount(Arc::clone(pm), &options())
+    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<LogFs<SimPm>> {
+        let Mounting { lanes, background } = mounting;
+        let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
+        LogFs::mount(Arc::clone(pm), &options)
+    }
+
+    fn use_lane(&self, lane: usize) {
+        use_lane(lane);
     }
 
     fn unmount(&self, fs: LogFs<SimPm>) -> Result<()> {

@@ -8,7 +8,8 @@
 //!
 //! | file | what is there |
 //! | --- | --- |
-//! | `op`, `text`, `workload`, `sequences` | operations; operations as text; workloads; all short sequences |
+//! | `op`, `text` | operations; operations as text |
+//! | `workload`, `sequences`, `full`, `lanes` | workloads; all short sequences; full devices; several lanes |
 //! | `record`, `tree` | running a workload with a trace and the model beside it; what can be seen of a file system |
 //! | `explore`, `verify`, `report` | crashing a workload everywhere; judging one image; what was found |
 //! | `campaign` | many workloads on many cores, with limits, progress, and a file to go on from |
@@ -20,6 +21,8 @@
 mod campaign;
 mod case;
 mod explore;
+mod full;
+mod lanes;
 mod log;
 mod op;
 mod record;
@@ -38,12 +41,14 @@ mod workload;
 pub use campaign::{Campaign, Limits, Outcome, Progress, Stage};
 pub use case::minimise;
 pub use explore::{MAX_SAMPLES_BY_LINES, MEMORY, Settings, explore, reproduce, sites};
+pub use full::full;
+pub use lanes::lanes;
 pub use log::Log;
 pub use op::{Op, Runner, payload};
 pub use record::{Flaw, Recording, Rig, stay_on_this_thread};
 pub use report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase};
 pub use selftest::{Mutant, Verdict, self_test};
-pub use subject::{Harmless, Mistake, Moment, Subject};
+pub use subject::{Harmless, Mistake, Moment, Mounting, Subject};
 pub use thread_case::ThreadsCase;
 pub use threads::{Threads, explore_threads, threads};
 pub use tree::{Ctime, Tree};

@@ -10,6 +10,8 @@ use nacre_media::crash::Sampling;
 use nacre_media::sim::{Defect, Site};
 
 use super::explore::{MEMORY, Settings, explore, sites};
+use super::full::full;
+use super::lanes::lanes;
 use super::record::{Flaw, Rig};
 use super::report::Violation;
 use super::sequences::{Length, sequences};
@@ -134,6 +136,10 @@ fn workloads(seed: u64) -> Vec<(Workload, Settings)> {
         None => true,
     };
     all.extend(deep().into_iter().filter(first).map(|workload| (workload, few)));
+    // Of full devices, and of several lanes, what others do not reach.
+    let names = ["full at an unmount", "full of removals", "extents of both, 0", "inodes run out, 0"];
+    let is_named = |workload: &Workload| names.iter().any(|name| workload.name.contains(name));
+    all.extend(full().into_iter().chain(lanes(seed)).filter(is_named).map(|workload| (workload, few)));
     all.sort_by_key(|(workload, _)| workload.ops.len());
     all
 }

@@ -150,6 +150,7 @@ pub fn sequences(length: Length, seed: u64) -> Vec<Workload> {
             ops: picked.iter().map(|&index| ops[index].clone()).collect(),
             // The crashes before the last operation are those of a shorter sequence.
             explored_from: picked.len() - 1,
+            ..Workload::default()
         }
     };
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x5e9);

@@ -8,6 +8,21 @@ use nacre_media::sim::Site;
 
 use super::tree::Ctime;
 
+/// How the file system of a workload is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mounting {
+    /// Parts that its allocators have; the steps of a workload, or its threads, use them in turn.
+    pub lanes: usize,
+    /// A thread of its own frees what is large, while operations go on.
+    pub background: bool,
+}
+
+impl Default for Mounting {
+    fn default() -> Mounting {
+        Mounting { lanes: 1, background: false }
+    }
+}
+
 /// What happened between two crash points.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment<'m> {
@@ -57,7 +72,10 @@ pub trait Subject: Sync {
     fn is_formatted(&self, pm: &Arc<SimPm>) -> bool;
 
     /// Mounts, and recovers where that is due.
-    fn mount(&self, pm: &Arc<SimPm>) -> Result<Self::Fs>;
+    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Self::Fs>;
+
+    /// Makes the calling thread allocate from this lane from now on.
+    fn use_lane(&self, lane: usize);
 
     /// Unmounts cleanly.
     fn unmount(&self, fs: Self::Fs) -> Result<()>;

@@ -13,7 +13,7 @@ use nacre_media::crash::{CrashImage, Sampling};
 use nacre_media::sim::{Event, Site, StoreKind};
 use nacre_media::{Image, Trace};
 
-use super::case::{hex, read_hex, read_line, read_offset, write_lines, wrong};
+use super::case::{hex, read_hex, read_line, read_offset, write_lines, write_mounting, wrong};
 use super::explore::{IMPOSSIBLE, MEMORY};
 use super::op::Op;
 use super::record::{Flaw, Rig};
@@ -78,6 +78,7 @@ impl ThreadsCase {
         if self.mistake != 0 {
             let _ = writeln!(text, "mistake {}", self.mistake);
         }
+        write_mounting(text, self.workload.mounting, self.workload.fills);
         for op in &self.workload.setup {
             let _ = writeln!(text, "setup {}", op.to_text());
         }
@@ -116,7 +117,7 @@ impl ThreadsCase {
     /// From lines, each with its first word and the rest.
     pub(super) fn parse(name: String, lines: &[(&str, &str, &str)]) -> Result<ThreadsCase> {
         let mut case = ThreadsCase {
-            workload: Threads { name, setup: Vec::new(), threads: Vec::new() },
+            workload: Threads { name, ..Threads::default() },
             mistake: 0,
             start: Lines::new(),
             trace: Trace::default(),
@@ -154,6 +155,9 @@ impl ThreadsCase {
         let site: Site = Location::caller();
         match word {
             "mistake" => self.mistake = rest.parse().ok()?,
+            "lanes" => self.workload.mounting.lanes = rest.parse().ok()?,
+            "background" => self.workload.mounting.background = rest == "yes",
+            "fills" => self.workload.fills = rest == "yes",
             "setup" => self.workload.setup.push(Op::parse(rest).ok()?),
             WORD => {
                 let (thread, op) = rest.split_once(' ')?;
@@ -196,7 +200,7 @@ pub(super) fn reproduce<S: Subject>(
     rig: &mut Rig<'_, S>,
     case: &ThreadsCase,
 ) -> Result<(String, Vec<String>)> {
-    let (_, model, _) = rig.prepare(&case.workload.setup)?;
+    let (_, model, _) = rig.prepare(&case.workload)?;
     let run = case.run();
     let mut walk = Walk::new(&case.workload, &model, &run);
     while let Some(point) = walk.advance()? {

@@ -12,14 +12,15 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nacre_engine::{Error, FileKind, Kind, RenameMode, Result};
+use nacre_engine::{Error, FallocateMode, FileKind, Kind, RenameMode, Result};
 use nacre_media::crash::{CrashImage, Replay, Sampling};
 use nacre_media::{Image, Trace};
 
+use super::full::fill;
 use super::op::{Hands, Op, Runner};
 use super::record::{Flaw, Rig};
 use super::report::{Case, Report, Violation, lines_of};
-use super::subject::{Moment, Subject};
+use super::subject::{Moment, Mounting, Subject};
 use super::thread_case::ThreadsCase;
 use super::tree::Tree;
 use super::turns::Turns;
@@ -35,7 +36,7 @@ const MAX_TRIES: usize = 1000;
 const STEP: u64 = 500;
 
 /// What several threads do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Threads {
     /// Its name.
     pub name: String,
@@ -43,6 +44,10 @@ pub struct Threads {
     pub setup: Vec<Op>,
     /// The operations of each thread.
     pub threads: Vec<Vec<Op>>,
+    /// How the file system is mounted.
+    pub mounting: Mounting,
+    /// The preparation fills the device. An operation that finds it full is tried again until there is space.
+    pub fills: bool,
 }
 
 /// The workloads whose threads need nothing of each other.
@@ -54,6 +59,7 @@ fn apart() -> Vec<Threads> {
         name: name.to_string(),
         setup: base.clone(),
         threads: threads.iter().map(|ops| ops.to_vec()).collect(),
+        ..Threads::default()
     };
     vec![
         of(
@@ -89,6 +95,7 @@ fn apart() -> Vec<Threads> {
             name: "inodes run out".to_string(),
             setup: many(253),
             threads: vec![vec![file("x"), file("y")], vec![file("z"), dir("w")]],
+            ..Threads::default()
         },
     ]
 }
@@ -97,7 +104,43 @@ fn apart() -> Vec<Threads> {
 pub fn threads() -> Vec<Threads> {
     let mut all = apart();
     all.extend(handed_over());
+    all.extend(in_the_background());
     all
+}
+
+/// The workloads in which a thread of the layout's own frees a large file, and others take its blocks: there are hardly
+/// any else.
+fn in_the_background() -> Vec<Threads> {
+    const BLOCK: u64 = 4096;
+    /// More than is freed at once.
+    const LARGE: u64 = 700 * BLOCK;
+    /// What is free; one of the writes needs more.
+    const LEFT: u64 = 12 * BLOCK;
+    let file = |path| Op::Create(path, FileKind::Regular);
+    let dir = |path| Op::Create(path, FileKind::Directory);
+    let mut setup =
+        vec![dir("d"), dir("e"), file("d/large"), Op::Write("d/large", 0, 3000), file("d/b"), file("e/x")];
+    setup.push(Op::Fallocate("d/large", FallocateMode::AllocateKeepSize, 0, LARGE));
+    setup.extend(fill());
+    setup.push(Op::Fallocate("full", FallocateMode::PunchHole, 0, LEFT));
+    let of = |name: &str, first: &[Op]| Threads {
+        name: format!("{name} in the background"),
+        setup: setup.clone(),
+        threads: vec![
+            first.to_vec(),
+            vec![Op::Append("e/x", 60_000), Op::Append("e/x", 9000), Op::Unlink("e/x")],
+            vec![Op::UnnamedThenLink("e/u", 30_000), Op::Truncate("e/u", 100)],
+        ],
+        mounting: Mounting { lanes: 1, background: true },
+        fills: true,
+    };
+    vec![
+        of("unlinked", &[Op::Unlink("d/large"), file("d/new")]),
+        of("truncated", &[Op::Truncate("d/large", 10), Op::Write("d/large", 0, 9000)]),
+        of("replaced", &[Op::Rename("d/b", "d/large", RenameMode::Replace), Op::Append("d/large", 5000)]),
+        of("closed", &[Op::UnlinkOpen("d/large"), Op::Release, dir("d/large")]),
+        of("moved and unlinked", &[Op::Rename("d/large", "e/l", RenameMode::Replace), Op::Unlink("e/l")]),
+    ]
 }
 
 /// The workloads in which a thread builds on what another one makes.
@@ -109,6 +152,7 @@ fn handed_over() -> Vec<Threads> {
         name: name.to_string(),
         setup: base.clone(),
         threads: vec![first.to_vec(), second.to_vec()],
+        ..Threads::default()
     };
     vec![
         of("into a new directory", &[dir("d/n")], &[file("d/n/x"), file("d/n/y")]),
@@ -150,16 +194,16 @@ pub fn explore_threads<S: Subject>(
     sampling: &Sampling,
     flaw: Flaw,
 ) -> Result<Report> {
-    let (start, model, prepared_free) = rig.prepare(&workload.setup)?;
+    let (start, model, prepared_free) = rig.prepare(workload)?;
     rig.pm.load(&start);
-    let fs = rig.subject.mount(&rig.pm)?;
+    let fs = rig.subject.mount(&rig.pm, workload.mounting)?;
     let start = rig.pm.image();
     rig.pm.seed_mistake(flaw.mistake());
     let trace = run(rig, &fs, workload, seed, flaw);
     rig.pm.seed_mistake(0);
     let trace = trace?;
     // Without a crash; the threads may have made something that stays, as chunks of inodes do.
-    let free_when_empty = prepared_free.min(super::verify::free_when_empty(rig.subject, fs)?);
+    let free_when_empty = prepared_free.min(super::verify::free_when_empty(rig.subject, fs, workload.fills)?);
     let run = Run { start, trace, free_when_empty };
     let mut report =
         Report { commit_points: vec![0; rig.subject.commit_points().len()], ..Report::default() };
@@ -244,6 +288,8 @@ impl<'r> Walk<'r> {
             allowed: 0..=self.states.len() - 1,
             remaking: Remaking::No,
             free_when_empty: self.run.free_when_empty,
+            mounting: self.oracle.workload.mounting,
+            fills: self.oracle.workload.fills,
         };
         judge(rig.subject, &rig.pm, &expected, depth).problems
     }
@@ -273,20 +319,22 @@ fn run<S: Subject>(rig: &Rig<'_, S>, fs: &S::Fs, workload: &Threads, seed: u64, 
     let failed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for (me, ops) in workload.threads.iter().enumerate() {
-            let (turns, pm, failed) = (&turns, &rig.pm, &failed);
+            let (turns, pm, subject, failed) = (&turns, &rig.pm, rig.subject, &failed);
             scope.spawn(move || {
                 turns.begin(me);
+                subject.use_lane(me);
                 let mut held = Vec::new();
                 for (index, op) in ops.iter().enumerate() {
                     pm.mark(mark(me, index, false));
                     let mut tries = 0;
                     while let Err(error) = (Hands { fs }).run(STEP, op, &mut held) {
                         tries += 1;
-                        if error.kind() != Kind::NotFound || tries > MAX_TRIES {
+                        let waits = matches!(error.kind(), Kind::NotFound | Kind::NoSpace);
+                        if !waits || tries > MAX_TRIES {
                             failed.fetch_add(1, Ordering::Relaxed);
                             break;
                         }
-                        // What it needs is still to be made by another thread.
+                        // What it needs is still to be made, or given back, by another thread.
                         turns.pass(true);
                     }
                     pm.mark(mark(me, index, true));

@@ -5,11 +5,11 @@ use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 
-use nacre_engine::{Extents, FileKind, Result};
+use nacre_engine::{Data, Extents, FileKind, Kind, Result};
 use nacre_media::SimPm;
 
 use super::op::{Op, Runner, payload};
-use super::subject::Subject;
+use super::subject::{Mounting, Subject};
 use super::tree::{Ctime, Tree};
 
 /// What is done with an image beyond mounting it and looking.
@@ -34,6 +34,10 @@ pub(super) struct Expected<'e> {
     pub(super) remaking: Remaking,
     /// So many blocks are free again when everything is removed.
     pub(super) free_when_empty: u64,
+    /// How it is mounted after the crash.
+    pub(super) mounting: Mounting,
+    /// The device may be full.
+    pub(super) fills: bool,
 }
 
 /// How far the making of a new file system is.
@@ -60,9 +64,10 @@ pub(super) struct Judged {
 const SPARE_BLOCKS: u64 = 4;
 
 /// The free blocks of a file system when everything on it is removed.
-pub(super) fn free_when_empty<S: Subject>(subject: &S, fs: S::Fs) -> Result<u64> {
+pub(super) fn free_when_empty<S: Subject>(subject: &S, fs: S::Fs, fills: bool) -> Result<u64> {
     let tree = Tree::of(&fs)?;
-    let fs = write_and_empty(fs, &tree, &mut Vec::new())?;
+    subject.use_lane(0);
+    let fs = write_and_empty(fs, &tree, fills, &mut Vec::new())?;
     let free = fs.stat().free;
     subject.abandon(fs);
     Ok(free)
@@ -113,10 +118,14 @@ fn recover<S: Subject>(
     depth: Depth,
 ) -> Result<Judged> {
     let mut before = Vec::new();
+    subject.use_lane(0);
     if depth >= Depth::Check && expected.remaking == Remaking::No {
         before = in_words("check before recovery", subject.check(pm, true)?);
     }
-    let fs = match subject.mount(pm) {
+    // Nothing of the layout's own goes on beside: the same image must give the same findings. What comes later is mounted
+    // with one lane, whatever there was before.
+    let mounting = Mounting { background: false, ..expected.mounting };
+    let fs = match subject.mount(pm, mounting) {
         Ok(fs) => fs,
         // Half a file system is no file system: what has a valid superblock must be whole.
         Err(_) if expected.remaking == Remaking::Begun && !subject.is_formatted(pm) => {
@@ -133,13 +142,16 @@ fn recover<S: Subject>(
     }
     subject.unmount(fs).map_err(|e| e.operation("unmount after the crash"))?;
     problems.extend(in_words("check after recovery", subject.check(pm, false)?));
-    let fs = subject.mount(pm).map_err(|e| e.operation("mount after a clean unmount"))?;
+    let fs =
+        subject.mount(pm, Mounting::default()).map_err(|e| e.operation("mount after a clean unmount"))?;
     let again = Tree::of(&fs).map_err(|e| e.operation("walk after a clean unmount"))?;
     problems.extend(in_words("after a clean unmount", found.differences(&again)));
-    let fs = write_and_empty(fs, &again, &mut problems)?;
+    let fs = write_and_empty(fs, &again, expected.fills, &mut problems)?;
     subject.unmount(fs).map_err(|e| e.operation("unmount of the emptied file system"))?;
     problems.extend(in_words("check of the emptied file system", subject.check(pm, false)?));
-    let fs = subject.mount(pm).map_err(|e| e.operation("mount of the emptied file system"))?;
+    let fs = subject
+        .mount(pm, Mounting::default())
+        .map_err(|e| e.operation("mount of the emptied file system"))?;
     let empty = Tree::of(&fs)?;
     let free = fs.stat().free;
     subject.abandon(fs);
@@ -156,7 +168,8 @@ fn recover<S: Subject>(
 /// Where mkfs left no file system, another one makes one.
 fn remake<S: Subject>(subject: &S, pm: &Arc<SimPm>) -> Result<Judged> {
     subject.mkfs(pm).map_err(|e| e.operation("mkfs after the crash"))?;
-    let fs = subject.mount(pm).map_err(|e| e.operation("mount of the new file system"))?;
+    let fs =
+        subject.mount(pm, Mounting::default()).map_err(|e| e.operation("mount of the new file system"))?;
     let tree = Tree::of(&fs)?;
     subject.abandon(fs);
     let problem = (!tree.is_empty()).then(|| format!("a new file system has {} entries", tree.len()));
@@ -194,25 +207,41 @@ fn in_words(prefix: &str, list: Vec<String>) -> Vec<String> {
     list.into_iter().map(|item| format!("{prefix}: {item}")).collect()
 }
 
-/// Uses the recovered file system: a new file, an append to an old one, then removes everything.
-fn write_and_empty<F: Extents + nacre_engine::Data>(
+/// Uses the recovered file system: a new file, an append to an old one, then removes everything. Where the device may be
+/// full, that may stop the writing, never the removing; and then all of it must go.
+fn write_and_empty<F: Extents + Data>(
     fs: F,
     tree: &Tree,
+    fills: bool,
     problems: &mut Vec<String>,
 ) -> Result<F> {
-    const STEP: u64 = 900_000;
     let mut runner = Runner::new(fs);
     let old = tree.paths().find(|(_, kind)| *kind == FileKind::Regular).map(|(path, _)| path.to_string());
-    let mut script = vec![
-        Op::Create("written-after-the-crash", FileKind::Regular),
-        Op::Write("written-after-the-crash", 0, 30_000),
-        Op::Write("written-after-the-crash", 5000, 5000),
+    match write(&mut runner, old.as_deref(), problems) {
+        Err(error) if fills && error.kind() == Kind::NoSpace => {
+            empty(&runner)?;
+            write(&mut runner, None, problems)?;
+        }
+        result => result?,
+    }
+    empty(&runner)?;
+    Ok(runner.into_fs())
+}
+
+const STEP: u64 = 900_000;
+
+fn write<F: Data>(runner: &mut Runner<F>, old: Option<&str>, problems: &mut Vec<String>) -> Result<()> {
+    const NAME: &str = "written-after-the-crash";
+    let script = [
+        Op::Create(NAME, FileKind::Regular),
+        Op::Write(NAME, 0, 30_000),
+        Op::Write(NAME, 5000, 5000),
+        Op::Append(NAME, 10),
     ];
-    script.push(Op::Append("written-after-the-crash", 10));
     for (index, op) in script.iter().enumerate() {
         runner.run(STEP + index as u64, op).map_err(|e| e.object(format!("{op:?} after the crash")))?;
     }
-    let node = runner.fs.lookup(&runner.fs.root(), b"written-after-the-crash")?;
+    let node = runner.fs.lookup(&runner.fs.root(), NAME.as_bytes())?;
     let mut content = vec![0; 40_000];
     let len = runner.fs.read(&node, 0, &mut content, None)?;
     let mut expected = payload(STEP + 1, 30_000);
@@ -222,12 +251,14 @@ fn write_and_empty<F: Extents + nacre_engine::Data>(
         problems.push("what is written after the crash is not read back".to_string());
     }
     if let Some(old) = old {
-        runner.append(STEP, &old, 5000).map_err(|e| e.object(format!("append to /{old} after the crash")))?;
+        runner.append(STEP, old, 5000).map_err(|e| e.object(format!("append to /{old} after the crash")))?;
     }
-    drop(node);
-    let all = Tree::of(&runner.fs)?;
-    for (path, kind) in all.paths().rev() {
+    Ok(())
+}
+
+fn empty<F: Data>(runner: &Runner<F>) -> Result<()> {
+    for (path, kind) in Tree::of(&runner.fs)?.paths().rev() {
         runner.remove(STEP, path, kind).map_err(|e| e.object(format!("remove /{path} after the crash")))?;
     }
-    Ok(runner.into_fs())
+    Ok(())
 }

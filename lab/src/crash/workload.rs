@@ -5,9 +5,10 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::op::Op;
+use super::subject::Mounting;
 
 /// Operations to prepare, and operations to crash in.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Workload {
     /// Its name, unique among the fixed ones.
     pub name: String,
@@ -17,17 +18,21 @@ pub struct Workload {
     pub ops: Vec<Op>,
     /// But not before this one of them: a shorter workload has had these crashes.
     pub explored_from: usize,
+    /// How the file system is mounted.
+    pub mounting: Mounting,
+    /// Operations may find the device full; they must then have changed nothing.
+    pub fills: bool,
 }
 
-fn workload(name: &str, setup: &[Op], ops: &[Op]) -> Workload {
-    Workload { name: name.to_string(), setup: setup.to_vec(), ops: ops.to_vec(), explored_from: 0 }
+pub(super) fn workload(name: &str, setup: &[Op], ops: &[Op]) -> Workload {
+    Workload { name: name.to_string(), setup: setup.to_vec(), ops: ops.to_vec(), ..Workload::default() }
 }
 
-fn file(path: &'static str) -> Op {
+pub(super) fn file(path: &'static str) -> Op {
     Op::Create(path, FileKind::Regular)
 }
 
-fn dir(path: &'static str) -> Op {
+pub(super) fn dir(path: &'static str) -> Op {
     Op::Create(path, FileKind::Directory)
 }
 
@@ -443,7 +448,7 @@ pub fn random(seed: u64, len: usize) -> Workload {
     let mut rng = SmallRng::seed_from_u64(seed);
     let setup = vec![dir("d"), dir("e"), file("d/a"), Op::Write("d/a", 0, 10_000), file("e/b"), file("c")];
     let ops = (0..len).map(|_| random_op(&mut rng)).collect();
-    Workload { name: format!("random-{seed}-{len}"), setup, ops, explored_from: 0 }
+    Workload { name: format!("random-{seed}-{len}"), setup, ops, ..Workload::default() }
 }
 
 fn random_op(rng: &mut SmallRng) -> Op {

@@ -109,6 +109,13 @@ pub(crate) fn lane_of_thread() -> usize {
     })
 }
 
+/// Makes this thread allocate from lane `lane` (modulo their number) of every file system from now on. Threads are
+/// spread over the lanes as they come; this is for who needs the same blocks and inodes each time, as the crash explorer
+/// does.
+pub fn use_lane(lane: usize) {
+    LANE_OF_THREAD.set(lane);
+}
+
 impl Allocator {
     /// An allocator in which no block is free.
     pub(crate) fn new(blocks: u64, lanes: usize, reserve: u64) -> Allocator {

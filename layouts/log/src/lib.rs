@@ -49,6 +49,7 @@ mod superblock;
 mod table;
 mod xattr;
 
+pub use alloc::use_lane;
 pub use inode::Node;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use mount::{LogFs, MountOptions};
