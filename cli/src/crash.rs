@@ -19,6 +19,8 @@ use crate::output;
 
 /// A commit point is covered by so many images.
 const COVERED: u64 = 100;
+/// What makes a run one that must cover all of them.
+const LONG_RUN: &str = "all workloads, pairs of operations among them";
 /// Time between lines of progress when they are not read at a terminal.
 const SLOW_PROGRESS: Duration = Duration::from_secs(30);
 
@@ -27,7 +29,7 @@ const SLOW_PROGRESS: Duration = Duration::from_secs(30);
 /// The layout's own code runs over simulated memory that records every store, flush and fence. At each fence the images
 /// that a crash may leave are recovered, checked, and compared with a model: what was acknowledged is there, what was
 /// on its way is there wholly or not at all. docs/crash-model.md says what is assumed and what is covered. The exit
-/// code is 1 when something is wrong.
+/// code is 1 when something is wrong, and when a run of all workloads has less than 100 images at a commit point.
 #[derive(Debug, Args)]
 pub(crate) struct CrashArgs {
     /// The layout
@@ -147,12 +149,61 @@ fn explore<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Failure> {
     })?;
     line.clear();
     let traces = write_traces(subject, &outcome, &args.traces)?;
+    let coverage = Coverage::new(subject, args, &outcome);
     if args.json {
-        output::json(outcome_json(subject, args, &outcome, &traces))?;
+        output::json(outcome_json(subject, args, &outcome, &coverage, &traces))?;
     } else {
-        output::text_out(&describe(subject, &outcome, &traces))?;
+        output::text_out(&describe(&outcome, &coverage, &traces))?;
     }
-    Ok(outcome.is_good())
+    Ok(outcome.is_good() && !coverage.fails())
+}
+
+/// The images at each commit point of the layout.
+struct Coverage {
+    counts: Vec<(&'static str, u64)>,
+    /// This run must have enough at each.
+    is_demanded: bool,
+}
+
+impl Coverage {
+    fn new<S: Subject>(subject: &S, args: &CrashArgs, outcome: &Outcome) -> Coverage {
+        let counts =
+            subject.commit_points().iter().copied().zip(outcome.report.commit_points.iter().copied());
+        let is_complete = outcome.workloads.0 == outcome.workloads.1;
+        Coverage {
+            counts: counts.collect(),
+            is_demanded: is_complete && args.sequences != Sequences::One && outcome.is_good(),
+        }
+    }
+
+    fn missing(&self) -> impl Iterator<Item = &(&'static str, u64)> {
+        self.counts.iter().filter(|(_, count)| *count < COVERED)
+    }
+
+    fn fails(&self) -> bool {
+        self.is_demanded && self.missing().next().is_some()
+    }
+
+    fn least(&self) -> Option<&(&'static str, u64)> {
+        self.counts.iter().min_by_key(|(_, count)| *count)
+    }
+
+    /// The last words of a report: what was reached least, and what was not reached enough.
+    fn in_words(&self) -> String {
+        let mut text = String::new();
+        if let Some((name, count)) = self.least() {
+            text += &format!("least images at a commit point: {count}, at \"{name}\"\n");
+        }
+        for (name, count) in self.missing() {
+            let word = if self.is_demanded { "NOT COVERED" } else { "not covered by this run" };
+            text += &format!("{word}: {count} images at \"{name}\", fewer than {COVERED}\n");
+        }
+        if self.fails() {
+            text +=
+                &format!("failed: a run of {LONG_RUN}, has at least {COVERED} images at each commit point\n");
+        }
+        text
+    }
 }
 
 fn rate(images: u64, elapsed: Duration) -> f64 {
@@ -188,14 +239,11 @@ fn write_traces<S: Subject>(subject: &S, outcome: &Outcome, dir: &Path) -> Resul
     Ok(files)
 }
 
-fn describe<S: Subject>(subject: &S, outcome: &Outcome, traces: &[PathBuf]) -> String {
+fn describe(outcome: &Outcome, coverage: &Coverage, traces: &[PathBuf]) -> String {
     let report = &outcome.report;
-    let rows: Vec<Vec<String>> = subject
-        .commit_points()
-        .iter()
-        .zip(&report.commit_points)
-        .map(|(name, count)| vec![(*name).to_owned(), count.to_string()])
-        .collect();
+    let counts = coverage.counts.iter();
+    let rows: Vec<Vec<String>> =
+        counts.map(|(name, count)| vec![(*name).to_owned(), count.to_string()]).collect();
     let mut text = output::table(&["commit point ", "images"], &rows);
     text += &format!(
         "\n{} of {} workloads in {:.0} s, {:.0} images/s\n{report}",
@@ -210,17 +258,20 @@ fn describe<S: Subject>(subject: &S, outcome: &Outcome, traces: &[PathBuf]) -> S
     for failure in &outcome.failures {
         text += &format!("could not be run: {failure}\n");
     }
-    text
+    text + &coverage.in_words()
 }
 
-fn outcome_json<S: Subject>(subject: &S, args: &CrashArgs, outcome: &Outcome, traces: &[PathBuf]) -> Value {
+fn outcome_json<S: Subject>(
+    subject: &S,
+    args: &CrashArgs,
+    outcome: &Outcome,
+    coverage: &Coverage,
+    traces: &[PathBuf],
+) -> Value {
     let report = &outcome.report;
-    let points: Vec<Value> = subject
-        .commit_points()
-        .iter()
-        .zip(&report.commit_points)
-        .map(|(name, count)| json!({ "name": name, "images": count }))
-        .collect();
+    let point =
+        |(name, count): &(&str, u64)| json!({ "name": name, "images": count, "covered": *count >= COVERED });
+    let points: Vec<Value> = coverage.counts.iter().map(point).collect();
     let violations: Vec<Value> = report
         .violations
         .iter()
@@ -250,6 +301,8 @@ fn outcome_json<S: Subject>(subject: &S, args: &CrashArgs, outcome: &Outcome, tr
             "in_recovery": report.recovery_crashes,
         },
         "commit_points": points,
+        "least_at_a_commit_point": coverage.least().map(|(_, count)| count),
+        "commit_points_fail": coverage.fails(),
         "violations": violations,
         "failures": outcome.failures,
     })
