@@ -79,7 +79,7 @@ pub fn explore<S: Subject>(rig: &mut Rig<'_, S>, workload: &Workload, settings: 
         if explorer.is_full() {
             break;
         }
-        if progress.acknowledged + usize::from(progress.in_flight) > workload.explored_from {
+        if progress.is_explored(workload) {
             explorer.visit(&replay, point, progress);
         }
     }
@@ -93,7 +93,10 @@ pub fn sites<S: Subject>(rig: &mut Rig<'_, S>, workload: &Workload) -> Result<(V
     let recording = rig.record(workload, Flaw::None)?;
     let (mut flushes, mut fences) = recording.sites();
     let mut replay = Replay::new(recording.start.clone(), &recording.trace);
-    while replay.advance().is_some() {
+    while let Some(point) = replay.advance() {
+        if !Progress::at(point.last_mark).is_explored(workload) {
+            continue;
+        }
         // Half of what is pending: recovery has something to do.
         let images = replay.images(&Sampling { exhaustive_up_to: 0, samples: 4, seed: 0 });
         for image in images.iter() {

@@ -122,6 +122,11 @@ impl Progress {
         }
     }
 
+    /// The workload is explored from here on.
+    pub(super) fn is_explored(self, workload: &Workload) -> bool {
+        self.acknowledged + usize::from(self.in_flight) > workload.explored_from
+    }
+
     /// The states that may be seen: from the first of these to the last.
     pub(super) fn allowed(self) -> std::ops::RangeInclusive<usize> {
         self.acknowledged..=self.acknowledged + usize::from(self.in_flight)

@@ -16,11 +16,11 @@ use super::record::{Flaw, Rig};
 use super::report::Violation;
 use super::sequences::{Length, sequences};
 use super::subject::Subject;
-use super::threads::{explore_threads, threads};
+use super::threads::{Threads, explore_threads, sites_of_threads, threads};
 use super::workload::{Workload, deep, fixed};
 
 /// Interleavings of threads that a mutant is looked for in.
-const INTERLEAVINGS: u64 = 24;
+const INTERLEAVINGS: u64 = 20;
 
 /// One mutant, and what became of it.
 #[derive(Debug, Clone)]
@@ -78,9 +78,7 @@ pub fn self_test<S: Subject>(
     only: &str,
     progress: &(dyn Fn(&Mutant) + Sync),
 ) -> Result<Vec<Mutant>> {
-    if let Some(problem) = try_threads(&mut Rig::new(subject, MEMORY), Flaw::None, &mut 0) {
-        return Err(Error::corrupt(format!("without any mutation: {problem}")));
-    }
+    let together = parallel(subject, jobs, threads(), Together::new)?;
     let candidates = parallel(subject, jobs, workloads(seed), |rig, (workload, settings)| {
         // The control: without a flaw nothing is found.
         let report = explore(rig, &workload, &settings)?;
@@ -106,7 +104,7 @@ pub fn self_test<S: Subject>(
         .extend(mistakes.iter().map(|mistake| Trial { kind: "mistake", flaw: Flaw::Layout(mistake.number) }));
     trials.retain(|trial| name_of(subject, trial.flaw).contains(only));
     parallel(subject, jobs, trials, |rig, trial| {
-        let mutant = try_mutant(rig, trial, &candidates)?;
+        let mutant = try_mutant(rig, trial, &candidates, &together)?;
         progress(&mutant);
         Ok(mutant)
     })
@@ -156,20 +154,27 @@ fn name_of<S: Subject>(subject: &S, flaw: Flaw) -> String {
     }
 }
 
-fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, candidates: &[Candidate]) -> Result<Mutant> {
+fn try_mutant<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    trial: Trial,
+    candidates: &[Candidate],
+    together: &[Together],
+) -> Result<Mutant> {
     let name = name_of(rig.subject, trial.flaw);
     let site = match trial.flaw {
         Flaw::Memory(Defect::SkipFlushAt(site) | Defect::SkipFenceAt(site)) => Some(site),
         _ => None,
     };
     let is_fence = trial.kind == "no fence";
-    let passes = |candidate: &&Candidate| {
-        let list = if is_fence { &candidate.fences } else { &candidate.flushes };
-        site.is_none_or(|site| list.contains(&site))
+    let passes = |flushes: &[Site], fences: &[Site]| {
+        site.is_none_or(|site| if is_fence { fences } else { flushes }.contains(&site))
     };
     let mut images = 0;
     let mut found = None;
-    for candidate in candidates.iter().filter(passes) {
+    for candidate in candidates {
+        if !passes(&candidate.flushes, &candidate.fences) {
+            continue;
+        }
         let settings = Settings { flaw: trial.flaw, ..candidate.settings };
         let problem = match explore(rig, &candidate.workload, &settings) {
             Ok(report) => {
@@ -184,8 +189,9 @@ fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, candidates: &[Cand
             break;
         }
     }
-    if found.is_none() {
-        found = try_threads(rig, trial.flaw, &mut images);
+    let mut together = together.iter().filter(|together| passes(&together.flushes, &together.fences));
+    while let Some(together) = together.next().filter(|_| found.is_none()) {
+        found = together.find(rig, trial.flaw, &mut images);
     }
     let argument = rig.subject.harmless().iter();
     let argument = argument.clone().find(|harmless| harmless.site == name && harmless.is_fence == is_fence);
@@ -198,23 +204,44 @@ fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, candidates: &[Cand
     Ok(Mutant { name, kind: trial.kind, verdict, images })
 }
 
-/// Some flaws show only when other threads go on in between.
-fn try_threads<S: Subject>(rig: &mut Rig<'_, S>, flaw: Flaw, images: &mut u64) -> Option<String> {
-    for workload in threads() {
+/// A workload of several threads, and the sites that they pass.
+struct Together {
+    workload: Threads,
+    flushes: Vec<Site>,
+    fences: Vec<Site>,
+}
+
+impl Together {
+    /// Runs it without a flaw, where nothing must be found.
+    fn new<S: Subject>(rig: &mut Rig<'_, S>, workload: Threads) -> Result<Together> {
+        let mut together = Together { workload, flushes: Vec::new(), fences: Vec::new() };
+        if let Some(problem) = together.find(rig, Flaw::None, &mut 0) {
+            return Err(Error::corrupt(format!("without any mutation: {problem}")));
+        }
+        for seed in 0..INTERLEAVINGS {
+            let (flushes, fences) = sites_of_threads(rig, &together.workload, seed)?;
+            together.flushes.extend(flushes);
+            together.fences.extend(fences);
+        }
+        Ok(together)
+    }
+
+    /// Some flaws show only when other threads go on in between.
+    fn find<S: Subject>(&self, rig: &mut Rig<'_, S>, flaw: Flaw, images: &mut u64) -> Option<String> {
         for seed in 0..INTERLEAVINGS {
             let sampling = Sampling { exhaustive_up_to: 64, samples: 32, seed };
-            match explore_threads(rig, &workload, seed, &sampling, flaw) {
+            match explore_threads(rig, &self.workload, seed, &sampling, flaw) {
                 Ok(report) => {
                     *images += report.images;
                     if let Some(violation) = report.violations.first() {
                         return Some(in_words(violation));
                     }
                 }
-                Err(error) => return Some(format!("{}, {error}", workload.name)),
+                Err(error) => return Some(format!("{}, {error}", self.workload.name)),
             }
         }
+        None
     }
-    None
 }
 
 fn in_words(violation: &Violation) -> String {

@@ -14,17 +14,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nacre_engine::{Error, FallocateMode, FileKind, Kind, RenameMode, Result};
 use nacre_media::crash::{CrashImage, Replay, Sampling};
+use nacre_media::sim::Site;
 use nacre_media::{Image, Trace};
 
 use super::full::fill;
 use super::op::{Hands, Op, Runner};
-use super::record::{Flaw, Rig};
+use super::record::{Flaw, Rig, sites_of};
 use super::report::{Case, Report, Violation, lines_of};
 use super::subject::{Moment, Mounting, Subject};
 use super::thread_case::ThreadsCase;
 use super::tree::Tree;
 use super::turns::Turns;
-use super::verify::{Depth, Expected, Remaking, judge};
+use super::verify::{Depth, Expected, Remaking, free_when_empty, judge};
 use super::workload::many;
 use crate::model::MemLayout;
 
@@ -194,17 +195,7 @@ pub fn explore_threads<S: Subject>(
     sampling: &Sampling,
     flaw: Flaw,
 ) -> Result<Report> {
-    let (start, model, prepared_free) = rig.prepare(workload)?;
-    rig.pm.load(&start);
-    let fs = rig.subject.mount(&rig.pm, workload.mounting)?;
-    let start = rig.pm.image();
-    rig.pm.seed_mistake(flaw.mistake());
-    let trace = run(rig, &fs, workload, seed, flaw);
-    rig.pm.seed_mistake(0);
-    let trace = trace?;
-    // Without a crash; the threads may have made something that stays, as chunks of inodes do.
-    let free_when_empty = prepared_free.min(super::verify::free_when_empty(rig.subject, fs, workload.fills)?);
-    let run = Run { start, trace, free_when_empty };
+    let (run, model) = record(rig, workload, seed, flaw)?;
     let mut report =
         Report { commit_points: vec![0; rig.subject.commit_points().len()], ..Report::default() };
     let mut seen = HashSet::new();
@@ -272,6 +263,11 @@ impl<'r> Walk<'r> {
         }
         self.events = point.events;
         self.states = self.oracle.states(&self.progress)?;
+        if self.states.is_empty() {
+            return Err(
+                Error::new(Kind::InvalidInput).object("threads that wait for what none of them makes")
+            );
+        }
         Ok(Some(point))
     }
 
@@ -308,6 +304,36 @@ impl<'r> Walk<'r> {
         });
         words.collect::<Vec<_>>().join(", ")
     }
+}
+
+/// Runs the threads once; gives what they did, and the model of what there was before.
+fn record<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    workload: &Threads,
+    seed: u64,
+    flaw: Flaw,
+) -> Result<(Run, MemLayout)> {
+    let (start, model, prepared_free) = rig.prepare(workload)?;
+    rig.pm.load(&start);
+    let fs = rig.subject.mount(&rig.pm, workload.mounting)?;
+    let start = rig.pm.image();
+    rig.pm.seed_mistake(flaw.mistake());
+    let trace = run(rig, &fs, workload, seed, flaw);
+    rig.pm.seed_mistake(0);
+    let trace = trace?;
+    // Without a crash; the threads may have made something that stays, as chunks of inodes do.
+    let free_when_empty = prepared_free.min(free_when_empty(rig.subject, fs, workload.fills)?);
+    Ok((Run { start, trace, free_when_empty }, model))
+}
+
+/// The lines of the program that flush and that fence when the threads run with the interleaving of a seed.
+pub(super) fn sites_of_threads<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    workload: &Threads,
+    seed: u64,
+) -> Result<(Vec<Site>, Vec<Site>)> {
+    let (run, _) = record(rig, workload, seed, Flaw::None)?;
+    Ok(sites_of(&run.trace))
 }
 
 /// Runs the threads and records what they store.
