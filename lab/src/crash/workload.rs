@@ -268,7 +268,10 @@ const CRASHED: usize = 300;
 const CHUNKS: u64 = 32;
 
 /// So many times, for the same reason, logs are collected.
-const COLLECTIONS: u64 = 96;
+const COLLECTIONS: u64 = 160;
+
+/// So many times large attributes are set, with few images each, too.
+const LARGE_ATTRIBUTES: u64 = 32;
 
 /// Crashes only in the last operations. The others are no preparation, because the file system that has done them must
 /// not have been mounted anew: what it knows of its logs counts.
@@ -287,6 +290,7 @@ pub fn deep() -> Vec<Workload> {
     all.extend((0..CHUNKS).map(inodes_run_out_on_a_fragmented_device));
     all.extend((0..CHUNKS).map(removed_after_a_move));
     all.extend((0..COLLECTIONS).flat_map(collecting));
+    all.extend((0..LARGE_ATTRIBUTES).map(large_attributes));
     all
 }
 
@@ -365,6 +369,18 @@ fn removed_after_a_move(variant: u64) -> Workload {
 /// Names of files that are there only to be many.
 pub(super) fn many(count: usize) -> Vec<Op> {
     (0..count).map(|i| Op::parse(&format!("create fifo {i}")).expect("an operation")).collect()
+}
+
+/// Attributes that get blocks of their own.
+fn large_attributes(variant: u64) -> Workload {
+    let size = 4100 + variant as usize * 997;
+    let ops = [
+        Op::SetXattr("d/a", "user.one", size),
+        Op::SetXattr("d", "user.two", size / 2 + 3000),
+        Op::SetXattr("d/a", "user.one", size + 64),
+        Op::RemoveXattr("d", "user.two"),
+    ];
+    workload(&format!("large-attributes-{variant}"), &[dir("d"), file("d/a"), Op::Append("d/a", 100)], &ops)
 }
 
 /// A file system is made over one with more inodes, and grows until its tables end where those of the old one went on.
