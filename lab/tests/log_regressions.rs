@@ -357,7 +357,7 @@ fn holes_and_removed_attributes_do_not_pile_up() {
         let mut block = vec![9; BLOCK_SIZE as usize];
         for number in 0..1900 {
             fs.read(&file, number * BLOCK_SIZE, &mut block, None).unwrap();
-            let stays = number % 2 == 0 && number >= 500 && number < 1600;
+            let stays = number % 2 == 0 && (500..1600).contains(&number);
             assert!(block.iter().all(|&byte| byte == u8::from(stays)), "block {number}");
         }
         assert_eq!(fs.list_xattrs(&file).unwrap().len(), 100);
