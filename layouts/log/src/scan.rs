@@ -265,6 +265,13 @@ impl<P: Pm> Scanner<'_, P> {
         let (header, _) = EntryHeader::read_from_prefix(bytes)
             .map_err(|_| self.damaged(address, "an entry that cannot be read"))?;
         check_known(&header).map_err(|what| self.damaged(address, what))?;
+        if header.kind == kind::TRANSACTION {
+            let number =
+                TransactionEntry::read_from_prefix(bytes).map_or(u64::MAX, |(raw, _)| raw.transaction);
+            if number >= MAX_SEQUENCE {
+                return Err(self.damaged(address, "a transaction with a number that none has"));
+            }
+        }
         // Parts of one write may share a number; a name is found by its number when it is removed.
         if header.sequence + 1 < self.scan.next_sequence && self.scan.torn.is_empty() {
             return Err(self.damaged(address, "an entry that is older than the one before it"));
@@ -355,7 +362,7 @@ impl<P: Pm> Scanner<'_, P> {
     }
 }
 
-/// Sequence numbers are smaller: as cookies they must fit the kernel's signed offsets.
+/// Sequence numbers are smaller: as cookies they must fit the kernel's signed offsets. So are those of transactions.
 pub(crate) const MAX_SEQUENCE: u64 = 1 << 62;
 
 /// The header of the valid entry at the start of `bytes`, or nothing.

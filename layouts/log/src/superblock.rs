@@ -11,6 +11,10 @@ use crate::format::{
     SUPERBLOCK_OFFSET, region, state, volume_seed,
 };
 
+/// Counts that grow by one are smaller: no file system lives long enough to reach it, and one that was made up must not
+/// count beyond all numbers.
+const MAX_COUNT: u64 = 1 << 62;
+
 /// A validated superblock.
 #[derive(Clone)]
 pub(crate) struct Superblock {
@@ -201,6 +205,8 @@ impl Superblock {
             Some("a region beyond the device")
         } else if raw.state != state::CLEAN && raw.state != state::DIRTY {
             Some("state")
+        } else if [raw.update, raw.mount_epoch, raw.settled_transactions].iter().any(|&n| n >= MAX_COUNT) {
+            Some("a count that no file system reaches")
         } else if raw.reserved.iter().any(|&word| word != 0) {
             Some("reserved bytes that are not zero")
         } else {
@@ -219,7 +225,8 @@ impl Superblock {
 }
 
 fn region_is_inside(region: &Region, device_blocks: u64) -> bool {
-    region.kind == 0 || region.start.checked_add(region.blocks).is_some_and(|end| end <= device_blocks)
+    // Rows that are not in use are zero.
+    region.start.checked_add(region.blocks).is_some_and(|end| end <= device_blocks)
 }
 
 fn read_copy(pm: &impl Pm, offset: u64) -> Result<Superblock> {
