@@ -1,7 +1,7 @@
 //! The file system that images are made from, and what is done with what can be mounted.
 
 use std::cell::OnceCell;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::IoSlice;
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Names, NewInode, RenameMode,
     Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
 };
-use nacre_layout_log::anatomy::{Structure, structures};
+use nacre_layout_log::anatomy::{Kind, Structure, structures};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
 use nacre_media::{Image, SimPm};
 
@@ -34,6 +34,23 @@ fn new(kind: FileKind) -> NewInode<'static> {
 pub(super) struct Ground {
     pub(super) image: Image,
     pub(super) structures: Vec<Structure>,
+    /// The same by kind, entries of logs by the kind of the entry, so that the few of a kind are met as often as the many
+    /// of another.
+    pub(super) kinds: Vec<Vec<Structure>>,
+}
+
+impl Ground {
+    fn new(bytes: Vec<u8>) -> Ground {
+        let mut structures = structures(&SimPm::from_image(&bytes)).expect("a sound image");
+        let mut kinds: BTreeMap<(Kind, u8), Vec<Structure>> = BTreeMap::new();
+        for structure in &structures {
+            let entry = if structure.kind == Kind::Entry { bytes[structure.offset as usize + 4] } else { 0 };
+            kinds.entry((structure.kind, entry)).or_default().push(*structure);
+        }
+        // These came later, and inputs are to mean what they meant.
+        structures.retain(|structure| structure.kind != Kind::BadBlock);
+        Ground { structures, kinds: kinds.into_values().collect(), image: Image::from(bytes) }
+    }
 }
 
 /// The images: unmounted in order, and as a crash leaves it.
@@ -47,10 +64,7 @@ pub(super) fn grounds() -> &'static [Ground; 2] {
         populate(&fs).expect("a tree");
         let crashed = pm.snapshot();
         fs.unmount().expect("unmount");
-        [pm.snapshot(), crashed].map(|bytes| {
-            let structures = structures(&SimPm::from_image(&bytes)).expect("a sound image");
-            Ground { image: Image::from(bytes), structures }
-        })
+        [pm.snapshot(), crashed].map(Ground::new)
     })
 }
 

@@ -1,14 +1,17 @@
 //! A damaged image.
 //!
 //! The first byte chooses the image. What follows are edits of 14 bytes: structure (2), offset in it (2), what is
-//! done (1), whether its checksum is made right again (1), a value (8).
+//! done (1), how the structure is chosen and whether its checksum is made right again (1), a value (8). A structure is
+//! one of all, or one of its kind: superblocks, words of the chunk table, the parts of inodes and of log pages, entries
+//! by what they say (those of transactions are the journal), blocks of the checkpoint, words of the list of bad
+//! blocks.
 
-use nacre_layout_log::anatomy::{Structure, reseal};
+use nacre_layout_log::anatomy::reseal;
 use nacre_layout_log::check::check;
 use nacre_media::{Pm, SimPm};
 
 use super::Input;
-use super::ground::{change_all, grounds, memory, mount, read_all};
+use super::ground::{Ground, change_all, grounds, memory, mount, read_all};
 
 /// Edits that one input may have.
 const MAX_EDITS: usize = 64;
@@ -21,7 +24,7 @@ pub fn damaged_image(data: &[u8]) {
     let ground = &grounds()[usize::from(input.byte() & 1)];
     let edit = || {
         let pm = memory(&ground.image);
-        apply(&pm, &ground.structures, input);
+        apply(&pm, ground, input);
         pm
     };
     use_damaged(&edit());
@@ -70,15 +73,20 @@ pub(super) fn repair(pm: &std::sync::Arc<SimPm>) {
     );
 }
 
-fn apply(pm: &SimPm, structures: &[Structure], mut input: Input<'_>) {
+fn apply(pm: &SimPm, ground: &Ground, mut input: Input<'_>) {
     let mut touched = Vec::new();
     for _ in 0..MAX_EDITS {
         if input.is_empty() {
             break;
         }
-        let structure = structures[usize::from(input.short()) % structures.len()];
-        let within = u64::from(input.short()) % structure.len;
-        let (what, sealed, value) = (input.byte(), input.byte() & 1 == 0, input.word());
+        let (index, within) = (usize::from(input.short()), u64::from(input.short()));
+        let (what, how, value) = (input.byte(), input.byte(), input.word());
+        let among = match usize::from(how >> 1) {
+            0 => &ground.structures,
+            kind => &ground.kinds[(kind - 1) % ground.kinds.len()],
+        };
+        let structure = among[index % among.len()];
+        let within = within % structure.len;
         let width = [1u64, 2, 4, 8][usize::from(what & 3)].min(structure.len - within);
         let mut bytes = [0; 8];
         let bytes = &mut bytes[..width as usize];
@@ -95,7 +103,7 @@ fn apply(pm: &SimPm, structures: &[Structure], mut input: Input<'_>) {
             };
         }
         pm.poke(structure.offset + within, bytes);
-        if sealed {
+        if how & 1 == 0 {
             touched.push(structure);
         }
     }

@@ -5,10 +5,11 @@ use nacre_engine::{BLOCK_SIZE, Block, Result};
 use nacre_media::Pm;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::badblocks::seed as bad_blocks_seed;
 use crate::format::{
     CHECKPOINT_MAGIC, CHUNK_INODES, CheckpointHeader, INLINE_LINES, INODE_CACHED_OFFSET, INODE_HEAD_OFFSET,
     LINE, PAGE_LINES, PAGE_NEXT_OFFSET, RawInode, RawPageHeader, RawSuperblock, SUPERBLOCK_COPY_OFFSET,
-    SUPERBLOCK_OFFSET, entry_checksum, inode_seed, open_word, seal_word,
+    SUPERBLOCK_OFFSET, entry_checksum, inode_seed, open_word, region, seal_word,
 };
 use crate::scan::{parse_entry, read_inode};
 use crate::superblock::Superblock;
@@ -35,6 +36,8 @@ pub enum Kind {
     Entry,
     /// A block of the checkpoint.
     Checkpoint,
+    /// A word of the list of bad blocks.
+    BadBlock,
 }
 
 /// One structure of an image.
@@ -59,6 +62,9 @@ impl Structure {
         Structure { kind: Kind::Entry, offset, len, ..*self }
     }
 }
+
+/// Words of the list of bad blocks that are told of; the rest of it is empty in any image that tests make.
+const BAD_BLOCKS_LISTED: u64 = 8;
 
 /// The structures of a sound image.
 pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
@@ -109,6 +115,10 @@ pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
             next = open_word(word, seed, &String::new).ok().flatten();
         }
     }
+    let bad = superblock.region(region::BAD_BLOCKS)?;
+    for index in 0..(bad.blocks * BLOCK_SIZE / 8).min(BAD_BLOCKS_LISTED) {
+        add(Kind::BadBlock, Block(bad.start).offset() + index * 8, 8, 0, bad_blocks_seed(&superblock));
+    }
     let mut block = if superblock.is_clean() { superblock.raw.checkpoint } else { 0 };
     while block != 0 {
         add(Kind::Checkpoint, Block(block).offset(), BLOCK_SIZE, 0, seed);
@@ -143,7 +153,7 @@ pub fn reseal<P: Pm>(pm: &P, structure: &Structure) -> Result<()> {
                 raw.checksum = raw.compute_checksum();
             }
         }
-        Kind::ChunkWord | Kind::Head | Kind::Link => {
+        Kind::ChunkWord | Kind::Head | Kind::Link | Kind::BadBlock => {
             let value = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default()) & ((1 << 48) - 1);
             let word = if value == 0 { 0 } else { seal_word(value, seed) };
             bytes = word.to_le_bytes().to_vec();

@@ -17,7 +17,8 @@ pub(crate) struct BadBlocks {
     pub(crate) damaged: Vec<u64>,
 }
 
-fn seed(superblock: &Superblock) -> u32 {
+/// The seed of a word of the list.
+pub(crate) fn seed(superblock: &Superblock) -> u32 {
     crc32c::crc32c_append(superblock.seed(), b"bad blocks")
 }
 
