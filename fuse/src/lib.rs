@@ -2,6 +2,7 @@
 //!
 //! - [`serve`] mounts, says when the mount can be used, and answers requests until it is unmounted. The layout is
 //!   then the caller's again, to be unmounted cleanly.
+//! - [`serve_connection`] answers the requests of a connection that is there already.
 //! - [`Unmounter`] ends a mount from another thread: politely, lazily, or by force.
 //! - [`mounts`] reads the kernel's table of mounts and clears away what a dead server left.
 //!
@@ -25,4 +26,4 @@ mod session;
 mod virtual_xattr;
 
 pub use server::{Alarm, Describe, Scrub};
-pub use session::{ServeOptions, Unmounter, serve};
+pub use session::{ServeOptions, Unmounter, serve, serve_connection};

@@ -88,6 +88,10 @@ impl ServeOptions {
         self.threads.unwrap_or(cores.clamp(2, 16)).max(1)
     }
 
+    fn acl(&self) -> SessionACL {
+        if self.allow_other { SessionACL::All } else { SessionACL::Owner }
+    }
+
     /// The flags of mount(2).
     fn flags(&self) -> MountFlags {
         let mut flags = MountFlags::empty();
@@ -195,15 +199,7 @@ pub fn serve<L: Layout>(
     if !metadata.is_dir() {
         return Err(Error::new(Kind::NotDirectory).operation("mount").object(path.display().to_string()));
     }
-    let settings = Settings {
-        writeback: options.writeback,
-        direct_io: options.direct_io,
-        sync: options.sync,
-        durable_on_return: vfs.layout().capabilities().durable_on_return,
-        ..Settings::default()
-    };
-    let server =
-        Server::new(vfs, settings, options.alarm.clone(), options.describe.clone(), options.scrub.clone());
+    let server = server_of(vfs, options);
     let session = begin(server, &path, options)?;
     // Nothing here may ask the mount: its requests wait until the session runs.
     let unmounter = match mounts::at_absolute(&path)? {
@@ -219,9 +215,37 @@ pub fn serve<L: Layout>(
     ended
 }
 
+/// Serves a connection that is there already: a descriptor that gives one request with each read and takes one reply
+/// with each write. Somebody else has mounted it, or it is a socket and no kernel's at all. Returns when the connection
+/// ends; no node is held afterwards. A message that is no request ends it, too, with an error.
+pub fn serve_connection<L: Layout>(
+    vfs: Arc<Vfs<L>>,
+    connection: OwnedFd,
+    options: &ServeOptions,
+) -> Result<()> {
+    let mut config = Config::default();
+    config.n_threads = Some(options.threads());
+    let failed = |error| Error::io("serve", "a connection", error);
+    Session::from_fd(server_of(vfs, options), connection, options.acl(), config)
+        .map_err(failed)?
+        .run()
+        .map_err(failed)
+}
+
+fn server_of<L: Layout>(vfs: Arc<Vfs<L>>, options: &ServeOptions) -> Server<L> {
+    let settings = Settings {
+        writeback: options.writeback,
+        direct_io: options.direct_io,
+        sync: options.sync,
+        durable_on_return: vfs.layout().capabilities().durable_on_return,
+        ..Settings::default()
+    };
+    Server::new(vfs, settings, options.alarm.clone(), options.describe.clone(), options.scrub.clone())
+}
+
 /// Mounts and shakes hands with the kernel.
 fn begin<L: Layout>(server: Server<L>, path: &Path, options: &ServeOptions) -> Result<Session<Server<L>>> {
-    let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    let acl = options.acl();
     let mut config = Config::default();
     config.mount_options = options.named();
     config.acl = acl;

@@ -2,15 +2,17 @@
 //!
 //! - [`image`]: an image whose structures are changed, with right checksums or without: it may be refused or repaired.
 //! - [`log`]: entries of any content, with right checksums, as the log of an inode.
-//! - [`settings`]: what people write on the command line.
+//! - [`fuse`]: FUSE requests of any form, to a server over a sound file system.
+//!
+//! What people write to the command is read by the target `options`, whose body is in the command's own crate.
 //!
 //! None may panic, hang, allocate without bound, or read outside; `fuzz/` drives them by coverage. What a target found
 //! once is a test in `lab/tests/fuzz.rs`, with its story.
 
+pub mod fuse;
 mod ground;
 pub mod image;
 pub mod log;
-pub mod settings;
 
 /// The bytes of an input, taken from the front; when they are used up there are only zeros.
 #[derive(Debug, Clone, Copy)]
