@@ -58,10 +58,10 @@ pub(crate) struct MountArgs {
 
 /// What to mount where, and how.
 #[derive(Debug)]
-struct Plan {
+pub(crate) struct Plan {
     device: PathBuf,
     dir: PathBuf,
-    settings: MountSettings,
+    pub(crate) settings: MountSettings,
     foreground: bool,
     dry_run: bool,
 }
@@ -77,11 +77,16 @@ impl From<nacre::Error> for Refusal {
 
 /// Mounts a file system; returns when it can be used, or with `-f` when it is unmounted.
 pub(crate) fn run(args: MountArgs) -> ExitCode {
+    match plan(args) {
+        Ok(plan) => mount(plan),
+        Err(message) => refuse(&message, WRONG_CALL),
+    }
+}
+
+pub(crate) fn plan(args: MountArgs) -> Result<Plan, String> {
     let mut settings = MountSettings::default();
     for options in &args.options {
-        if let Err(message) = settings.take(options, false) {
-            return refuse(&message, WRONG_CALL);
-        }
+        settings.take(options, false)?;
     }
     settings.read_only |= args.ro;
     settings.emulation = args.emulate.or(settings.emulation);
@@ -89,7 +94,7 @@ pub(crate) fn run(args: MountArgs) -> ExitCode {
     settings.threads = args.threads.or(settings.threads);
     settings.log = args.log.or(settings.log);
     let (device, dir) = (args.device, args.dir);
-    mount(Plan { device, dir, settings, foreground: args.foreground, dry_run: args.dry_run })
+    Ok(Plan { device, dir, settings, foreground: args.foreground, dry_run: args.dry_run })
 }
 
 /// Mounts as the helper of mount(8): `mount.nacre DEVICE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. Here `-f`
@@ -103,7 +108,7 @@ pub(crate) fn run_helper(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<Plan, String> {
+pub(crate) fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<Plan, String> {
     let mut names: Vec<PathBuf> = Vec::new();
     let mut options: Vec<String> = Vec::new();
     let (mut sloppy, mut dry_run) = (false, false);

@@ -63,6 +63,10 @@ pub(crate) fn run(args: UmountArgs) -> Result<(), Failure> {
 
 /// Unmounts as the helper of umount(8): `umount.nacre DIR [-flnrv] [-N NAMESPACE] [-t TYPE]`.
 pub(crate) fn run_helper(args: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    run(parse_helper(args)?)
+}
+
+pub(crate) fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<UmountArgs, Failure> {
     let (mut dir, mut lazy, mut force) = (None, false, false);
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
@@ -78,7 +82,7 @@ pub(crate) fn run_helper(args: impl IntoIterator<Item = OsString>) -> Result<(),
         }
     }
     let dir = dir.ok_or_else(|| Failure::usage("umount.nacre: give a directory"))?;
-    run(UmountArgs { lazy, force: force && !lazy, dry_run: false, dir })
+    Ok(UmountArgs { lazy, force: force && !lazy, dry_run: false, dir })
 }
 
 /// Whether a program name is that of the helper for umount(8).

@@ -1,0 +1,103 @@
+//! The command `nacre`, and the names that mount(8), mkfs(8) and fsck(8) call it by.
+//!
+//! It is a library so that fuzzing and its corpus reach what reads command lines; the binary calls [`main`] and nothing
+//! else.
+//!
+//! - `args`: the command line; help, completions and manual pages come from it.
+//! - one module for each subcommand; `daemon` and `mount_options` serve `mount`, `load` serves `demo`.
+//! - `mounted`: finding and asking mounts; `output`, `failure`, `size`: what people and scripts read.
+//! - [`fuzz`]: the body of the fuzz target `options`.
+
+mod args;
+mod crash;
+mod daemon;
+mod demo;
+mod df;
+mod failure;
+mod fsck;
+pub mod fuzz;
+mod generate;
+mod info;
+mod load;
+mod mkfs;
+mod mount;
+mod mount_options;
+mod mounted;
+mod output;
+mod scrub;
+mod size;
+mod stat;
+mod umount;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+
+/// Does what the arguments of this process say; the exit code is the process's.
+pub fn main() -> ExitCode {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    let name = arguments.first().map(PathBuf::from).unwrap_or_default();
+    if mount::is_helper(&name) {
+        return mount::run_helper(arguments.into_iter().skip(1));
+    }
+    if umount::is_helper(&name) {
+        return umount::run_helper(arguments.into_iter().skip(1))
+            .map_or_else(|failure| failure.report(), success);
+    }
+    if let Some(subcommand) = subcommand_of(&name) {
+        arguments.splice(..1, ["nacre".into(), subcommand.into()]);
+    }
+    match Cli::try_parse_from(&arguments) {
+        Ok(cli) => run(cli).unwrap_or_else(|failure| failure.report()),
+        Err(error) => usage(&error, arguments.get(1)),
+    }
+}
+
+/// The subcommand that a name stands for.
+fn subcommand_of(name: &Path) -> Option<&'static str> {
+    match name.file_name()?.to_str()? {
+        "mkfs.nacre" => Some("mkfs"),
+        "fsck.nacre" => Some("fsck"),
+        _ => None,
+    }
+}
+
+/// Help and version go to standard output; a wrong command line has the exit code that the caller of the subcommand
+/// expects.
+fn usage(error: &clap::Error, subcommand: Option<&OsString>) -> ExitCode {
+    // Where even that cannot be printed, the exit code has to do.
+    let _ = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ if subcommand.is_some_and(|name| name == "fsck") => ExitCode::from(fsck::WRONG_CALL),
+        _ if subcommand.is_some_and(|name| name == "mount") => ExitCode::from(mount::WRONG_CALL),
+        _ => ExitCode::from(failure::EXIT_USAGE),
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    match cli.command {
+        Command::Mkfs(args) => mkfs::run(args).map(success),
+        Command::Mount(args) => Ok(mount::run(args)),
+        Command::Umount(args) => umount::run(args).map(success),
+        Command::Fsck(args) => Ok(fsck::run(&args)),
+        Command::Scrub(args) => scrub::run(args).map(|sound| ExitCode::from(u8::from(!sound))),
+        Command::Info(args) => info::run(args).map(success),
+        Command::Df(args) => df::run(args).map(success),
+        Command::Stat(args) => stat::run(args).map(success),
+        Command::Crash(args) => crash::run(&args),
+        Command::Demo(args) => demo::run(&args).map(success),
+        Command::Completions(args) => generate::completions(args.shell).map(success),
+        Command::Man(args) => generate::man(&args.dir).map(success),
+    }
+}
+
+fn success(_: ()) -> ExitCode {
+    ExitCode::SUCCESS
+}
