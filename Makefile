@@ -7,7 +7,7 @@ SBINDIR ?= /sbin
 KILLS ?= 500
 FUZZ_SECONDS ?= 3600
 FUZZ_ARGS ?=
-FUZZ_TARGETS = image log settings
+FUZZ_TARGETS = image log fuse options
 TRIPLES ?= 40000
 SEED ?= $(shell date +%s)
 # What mkfs(8), fsck(8), mount(8) and umount(8) call the command by.
@@ -54,8 +54,9 @@ soak:
 
 fuzz:
 	for target in $(FUZZ_TARGETS); do \
-		cargo +nightly fuzz run $(FUZZ_ARGS) $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=2048 \
-			|| exit 1; done
+		mkdir -p fuzz/work/$$target && \
+		cargo +nightly fuzz run $(FUZZ_ARGS) $$target fuzz/work/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=2048 || exit 1; done
 
 install:
 	cargo build --release -p nacre-cli
