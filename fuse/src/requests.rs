@@ -427,11 +427,12 @@ impl<L: Layout> Filesystem for Server<L> {
         _flags: IoctlFlags,
         command: u32,
         argument: &[u8],
-        _out_size: u32,
+        out_size: u32,
         reply: ReplyIoctl,
     ) {
         match Server::ioctl(self, request, id, command, argument) {
-            Ok(bytes) => reply.ioctl(0, &bytes),
+            Ok(bytes) if bytes.len() <= out_size as usize => reply.ioctl(0, &bytes),
+            Ok(_) => reply.error(Errno::EINVAL), // not the argument that the command takes
             Err(errno) => reply.error(errno),
         }
     }
