@@ -40,7 +40,7 @@ pub(super) fn check(message: &Message, reply: &[u8], known: &mut Known) -> Resul
         return Err("a reply to another request");
     }
     let error = error.cast_signed();
-    if error > 0 || error < -MAX_ERROR {
+    if !(-MAX_ERROR..=0).contains(&error) {
         return Err("an error number that the kernel does not take");
     }
     let body = &reply[HEADER..];
