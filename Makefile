@@ -44,7 +44,7 @@ lint:
 	cargo clippy --workspace --all-targets -- -D warnings
 
 bench:
-	cargo run --release -p nacre-bench -- $(BENCH_ARGS)
+	cargo run --release -p nacre-cli -- bench figures $(BENCH_ARGS)
 
 soak:
 	@scripts/install-deps.sh test

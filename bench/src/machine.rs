@@ -2,21 +2,26 @@
 
 use std::fs;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a reader needs to know to compare figures.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Machine {
-    pub(crate) cpu: String,
-    pub(crate) cores: usize,
-    pub(crate) memory_gib: f64,
-    pub(crate) kernel: String,
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub cpu: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// All memory.
+    pub memory_gib: f64,
+    /// Name and release of the kernel.
+    pub kernel: String,
     /// Processes that ran or wanted to, over the last minute, before we started: the machine should be idle.
-    pub(crate) load: f64,
+    pub load: f64,
 }
 
 impl Machine {
-    pub(crate) fn detect() -> Machine {
+    /// This machine, now.
+    pub fn detect() -> Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -31,14 +36,14 @@ impl Machine {
     }
 
     /// One line for people.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         let Machine { cpu, cores, memory_gib, kernel, load } = self;
         format!("{cpu}, {cores} cores, {memory_gib:.0} GiB, {kernel}, load {load:.1} at the start")
     }
 }
 
 /// A value of /proc/meminfo in bytes.
-pub(crate) fn memory(field: &str) -> Option<u64> {
+pub fn memory(field: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)

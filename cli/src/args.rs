@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use nacre_bench::BenchArgs;
+
 use crate::crash::CrashArgs;
 use crate::demo::DemoArgs;
 use crate::df::DfArgs;
@@ -47,6 +49,8 @@ pub(crate) enum Command {
     Stat(StatArgs),
     /// Crash a layout in every way, over simulated memory, and see that it loses nothing
     Crash(CrashArgs),
+    /// Measure it beside other file systems, on the same work
+    Bench(BenchArgs),
     /// Watch it work, be killed, and lose nothing
     Demo(DemoArgs),
     /// Print the completion script of a shell

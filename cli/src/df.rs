@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nacre::{FileSystem, OpenOptions};
+use nacre_engine::size;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::{mounted, output, size};
+use crate::{mounted, output};
 
 /// What `nacre df` is told.
 #[derive(Debug, Args)]

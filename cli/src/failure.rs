@@ -22,6 +22,11 @@ impl Failure {
         Failure { message: format!("{operation}: {object}: {cause}"), code: EXIT_FAILURE }
     }
 
+    /// `operation: cause`, where the cause names its object.
+    pub(crate) fn named(operation: &str, cause: impl fmt::Display) -> Failure {
+        Failure { message: format!("{operation}: {cause}"), code: EXIT_FAILURE }
+    }
+
     /// A failure of the library on a device or file, which the message then names if it does not yet.
     pub(crate) fn on(path: &Path, error: &nacre_engine::Error) -> Failure {
         let (name, message) = (path.display().to_string(), error.to_string());

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use nacre::{CheckOptions, CheckReport, Emulation, Kind, Repair};
+use nacre_engine::size;
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::{output, size};
+use crate::output;
 
 /// Exit bits of fsck(8).
 const CORRECTED: u8 = 1;

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nacre::Kind;
+use nacre_engine::size;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::{mounted, output, size};
+use crate::{mounted, output};
 
 /// What a mount is asked about itself.
 const QUESTION: &str = "system.nacre.info";

@@ -25,7 +25,6 @@ mod mount_options;
 mod mounted;
 mod output;
 mod scrub;
-mod size;
 mod stat;
 mod umount;
 
@@ -92,6 +91,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Df(args) => df::run(args).map(success),
         Command::Stat(args) => stat::run(args).map(success),
         Command::Crash(args) => crash::run(&args),
+        Command::Bench(args) => {
+            nacre_bench::run_command(args).map(success).map_err(|error| Failure::named("bench", error))
+        }
         Command::Demo(args) => demo::run(&args).map(success),
         Command::Completions(args) => generate::completions(args.shell).map(success),
         Command::Man(args) => generate::man(&args.dir).map(success),

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use nacre::{Emulation, Kind, LayoutKind, MkfsOptions, Preset, Promise, VolumeInfo};
+use nacre_engine::size;
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::failure::Failure;
-use crate::{output, size};
+use crate::output;
 
 /// What `nacre mkfs` is told.
 #[derive(Debug, Args)]

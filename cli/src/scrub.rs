@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use nacre_engine::size;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::{mounted, output, size};
+use crate::{mounted, output};
 
 /// What a mount is asked, and told, about scrubbing.
 const QUESTION: &str = "system.nacre.scrub";

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nacre::{FileSystem, OpenOptions, Place, PlacedExtent};
+use nacre_engine::size;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::{mounted, output, size};
+use crate::{mounted, output};
 
 /// What a mount is asked for a file's extents.
 const QUESTION: &str = "system.nacre.extents";

@@ -3,6 +3,7 @@
 //! - [`error`]: the one error type: kind, operation, object, source. Errno exists only in the front ends.
 //! - [`units`]: media blocks, file blocks, times and inode names as distinct types.
 //! - [`attr`]: what an inode tells about itself and what can be changed.
+//! - [`size`]: sizes as people write them.
 //! - [`contract`]: the three traits that a layout implements: [`Names`], [`Data`], [`Extents`].
 //! - [`sync`]: locks, atomics and threads, which tests exchange for such as try out interleavings.
 //!
@@ -12,6 +13,7 @@ pub mod attr;
 pub mod contract;
 pub mod error;
 pub mod sync;
+pub mod size;
 pub mod units;
 
 pub use attr::{Attr, FileKind, NewInode, SetAttr};

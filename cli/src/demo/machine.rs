@@ -13,7 +13,7 @@ use nacre_fuse::mounts::{self, FSTYPE};
 use rustix::mount::UnmountFlags;
 
 use crate::failure::Failure;
-use crate::size;
+use nacre_engine::size;
 
 /// How long a mount may take to become usable, and its process to end.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -15,10 +15,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use nacre_engine::size;
 
 use crate::failure::Failure;
 use crate::load::{self, Load, Plan};
-use crate::{output, size};
+use crate::output;
 use database::Database;
 use machine::Machine;
 use tree::Tree;

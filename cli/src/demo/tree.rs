@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::failure::Failure;
-use crate::size;
+use nacre_engine::size;
 
 /// Files that a copy stops at; the demo is to be watched, not waited for.
 const MAX_FILES: usize = 10_000;

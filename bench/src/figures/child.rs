@@ -7,8 +7,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use crate::context::Outcome;
-use crate::{mount, recovery};
+use crate::figures::context::Outcome;
+use crate::figures::{mount, recovery};
 
 /// The word that says that a child is ready.
 const READY: &str = "ready";
@@ -23,7 +23,7 @@ impl Helper {
     /// Starts this program in a role and waits until it is ready; gives the words that it said.
     pub(crate) fn start(role: &str, args: &[&str]) -> Result<(Helper, Vec<u64>), Box<dyn std::error::Error>> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["--role", role])
+            .args(["bench", "figures", "--role", role])
             .args(args.iter().flat_map(|arg| ["--with", arg]))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -10,11 +10,11 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-use crate::context::{Context, Outcome};
-use crate::measure::{Pairs, Side, interleave, timed};
-use crate::report::Figure;
-use crate::rows;
-use crate::work::{BLOCK, Names, buffer, create_ours, file_system};
+use crate::figures::context::{Context, Outcome};
+use crate::figures::measure::{Pairs, Side, interleave, timed};
+use crate::figures::report::Figure;
+use crate::figures::rows;
+use crate::figures::work::{BLOCK, Names, buffer, create_ours, file_system};
 
 const ENTRIES: [&str; 4] = ["scale.create", "scale.stat", "scale.rename", "scale.unlink"];
 const EXTENTS: [&str; 5] =

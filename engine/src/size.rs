@@ -5,7 +5,7 @@ const UNITS: [(char, u64); 5] =
     [('P', 1 << 50), ('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
 
 /// A size from `1G`, `1GiB`, `1.5G`, `512M`, `4096`. All units are powers of 1024.
-pub(crate) fn parse(text: &str) -> Result<u64, String> {
+pub fn parse(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("{text:?} is no size; write bytes, or a number with K, M, G, T or P (1024 each), as 512M");
     let upper = text.trim().to_ascii_uppercase();
@@ -32,7 +32,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// A size for people: the largest unit that leaves at least 1, with one decimal where it is not whole.
-pub(crate) fn print(bytes: u64) -> String {
+pub fn print(bytes: u64) -> String {
     let Some((letter, factor)) = UNITS.iter().find(|(_, factor)| bytes >= *factor) else {
         return format!("{bytes} B");
     };

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::time::Duration;
 
-use crate::measure::Budget;
-use crate::place::Workplace;
-use crate::report::{self, Figure};
+use crate::figures::measure::Budget;
+use crate::figures::place::Workplace;
+use crate::figures::report::{self, Figure};
 
 /// Anything that stops a measurement.
 pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;

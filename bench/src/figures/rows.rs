@@ -1,6 +1,6 @@
 //! All rows, with what they are held against.
 
-use crate::report::Target;
+use crate::figures::report::Target;
 
 /// A row of the report.
 #[derive(Debug, Clone, Copy)]

@@ -10,12 +10,12 @@ use rand::seq::SliceRandom;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{pread, pwrite};
 
-use crate::context::{Context, Outcome};
-use crate::library::threads;
-use crate::measure::{interleave, timed};
-use crate::report::{Figure, Target};
-use crate::rows;
-use crate::work::{BLOCK, buffer, file_system, offsets};
+use crate::figures::context::{Context, Outcome};
+use crate::figures::library::threads;
+use crate::figures::measure::{interleave, timed};
+use crate::figures::report::{Figure, Target};
+use crate::figures::rows;
+use crate::figures::work::{BLOCK, buffer, file_system, offsets};
 
 const MEBIBYTE: usize = 1 << 20;
 /// A file is appended to up to this size.

@@ -15,14 +15,14 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::{pread, pwrite};
 use rustix::mount::UnmountFlags;
 
-use crate::child::{Helper, say_ready};
-use crate::context::{Context, Outcome};
-use crate::cores::Cores;
-use crate::measure::{Budget, interleave, quantile, timed};
-use crate::place::Tmpfs;
-use crate::report::Figure;
-use crate::rows;
-use crate::work::{BLOCK, Names, buffer, file_system, offsets};
+use crate::figures::child::{Helper, say_ready};
+use crate::figures::context::{Context, Outcome};
+use crate::figures::cores::Cores;
+use crate::figures::measure::{Budget, interleave, quantile, timed};
+use crate::figures::place::Tmpfs;
+use crate::figures::report::Figure;
+use crate::figures::rows;
+use crate::figures::work::{BLOCK, Names, buffer, file_system, offsets};
 
 const ROWS: [&str; 6] = [
     "mount.read-4k",

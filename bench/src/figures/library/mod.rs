@@ -8,7 +8,7 @@ mod content;
 mod names;
 mod threads;
 
-use crate::context::{Context, Outcome};
+use crate::figures::context::{Context, Outcome};
 
 /// Runs all rows of the library that are wanted.
 pub(crate) fn run(context: &Context) -> Outcome {

@@ -13,7 +13,6 @@ mod child;
 mod context;
 mod cores;
 mod library;
-mod machine;
 mod measure;
 mod mount;
 mod place;
@@ -23,21 +22,20 @@ mod rows;
 mod scale;
 mod work;
 
-use std::process::ExitCode;
+use clap::Args;
 
-use clap::Parser;
-
-use context::{Context, Outcome};
-use machine::Machine;
+use crate::machine::Machine;
+use context::Context;
 use report::{Report, Verdict};
+
+pub(crate) use context::Outcome;
 
 /// Measures the figures that nacre is to reach, each beside its peer
 ///
 /// A row that misses its target does not fail the run. Mounts (tmpfs with huge pages, FUSE) need root; what could not
 /// be measured is said.
-#[derive(Debug, Parser)]
-#[command(name = "nacre-bench", version, max_term_width = 100)]
-struct Args {
+#[derive(Debug, Args)]
+pub struct FiguresArgs {
     /// Small sizes, few rounds: shows that everything runs, measures nothing
     #[arg(long)]
     quick: bool,
@@ -64,24 +62,14 @@ struct Args {
     with: Vec<String>,
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
+/// Measures, and prints what came out.
+pub(crate) fn run(args: FiguresArgs) -> Outcome {
     if args.list {
         for row in rows::ROWS {
             println!("{:<24} {}", row.name, row.what);
         }
-        return ExitCode::SUCCESS;
+        return Ok(());
     }
-    match run(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("nacre-bench: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(args: Args) -> Outcome {
     if let Some(role) = &args.role {
         return child::run(role, &args.with);
     }

@@ -8,12 +8,12 @@ use nacre::{FileSystem, OpenOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::child::{Helper, say_ready, wait_for_end};
-use crate::context::{Context, Outcome};
-use crate::measure::quantile;
-use crate::report::Figure;
-use crate::rows;
-use crate::work::{BLOCK, buffer, file_system};
+use crate::figures::child::{Helper, say_ready, wait_for_end};
+use crate::figures::context::{Context, Outcome};
+use crate::figures::measure::quantile;
+use crate::figures::report::Figure;
+use crate::figures::rows;
+use crate::figures::work::{BLOCK, buffer, file_system};
 
 /// Files in one directory.
 const PER_DIRECTORY: u64 = 1000;

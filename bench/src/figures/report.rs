@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use crate::figures::measure::{Pairs, quantile};
 use crate::machine::Machine;
-use crate::measure::{Pairs, quantile};
 
 /// What a figure is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -190,7 +190,7 @@ fn with_unit(value: f64, unit: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Figure, Target, Verdict};
-    use crate::measure::Pairs;
+    use crate::figures::measure::Pairs;
 
     #[test]
     fn a_figure_is_judged_by_the_median_of_the_ratios() {

@@ -11,14 +11,14 @@ use std::time::Instant;
 
 use rustix::io::{pread, pwrite};
 
-use crate::context::{Context, Outcome};
-use crate::cores::Cores;
-use crate::library::content::Both;
-use crate::library::names::{Roots, create_peer, unlink_peer};
-use crate::measure::{quantile, times_taken_away};
-use crate::report::Figure;
-use crate::rows;
-use crate::work::{BLOCK, Names, buffer, create_ours, offsets};
+use crate::figures::context::{Context, Outcome};
+use crate::figures::cores::Cores;
+use crate::figures::library::content::Both;
+use crate::figures::library::names::{Roots, create_peer, unlink_peer};
+use crate::figures::measure::{quantile, times_taken_away};
+use crate::figures::report::Figure;
+use crate::figures::rows;
+use crate::figures::work::{BLOCK, Names, buffer, create_ours, offsets};
 
 /// Operations of one thread in a batch, as a multiple of the usual one: starting together takes some microseconds.
 const LONGER: u64 = 5;

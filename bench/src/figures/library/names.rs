@@ -9,12 +9,12 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use crate::context::{Context, Outcome};
-use crate::library::threads;
-use crate::measure::{Side, interleave, timed};
-use crate::report::Figure;
-use crate::rows;
-use crate::work::{BLOCK, Names, create_ours, file_system, open_directory};
+use crate::figures::context::{Context, Outcome};
+use crate::figures::library::threads;
+use crate::figures::measure::{Side, interleave, timed};
+use crate::figures::report::Figure;
+use crate::figures::rows;
+use crate::figures::work::{BLOCK, Names, create_ours, file_system, open_directory};
 
 /// A file system and the root of a tmpfs.
 pub(crate) struct Roots {

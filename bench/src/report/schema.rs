@@ -1,0 +1,253 @@
+//! The document of a run: every sample, the machine, the commit, and how to do it again.
+//!
+//! Fields are only added; [`SCHEMA`] is raised when one changes its meaning or goes away. Times are in nanoseconds, sizes
+//! in bytes, moments in RFC 3339 and UTC, unless a unit stands beside.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+
+/// The version of the document.
+pub const SCHEMA: u32 = 1;
+
+/// A run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`] when it was written.
+    pub schema: u32,
+    /// The version of nacre, and the commit it was built from; a `+` behind it means that files were changed.
+    pub version: String,
+    /// As [`Report::version`].
+    pub commit: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// When it began.
+    pub began: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// The command line.
+    pub command: Vec<String>,
+    /// What was chosen, or stands for what was not.
+    pub options: Options,
+    /// False when it was interrupted: what is here was finished.
+    pub complete: bool,
+    /// In the order in which they ran.
+    pub experiments: Vec<Experiment>,
+    /// What was asked for and could not be had.
+    pub absent: Vec<Absent>,
+}
+
+/// The options of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Options {
+    /// `quick`, `default` or `high`.
+    pub effort: String,
+    /// Of random numbers.
+    pub seed: u64,
+    /// Sizes of workloads were multiplied by this.
+    pub scale: f64,
+    /// The emulation of persistent memory, in the words of `--emulate`.
+    pub emulate: Option<String>,
+}
+
+/// What could not be had, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absent {
+    /// A target, a workload, or an experiment.
+    pub what: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// One comparison: a chart of its own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Experiment {
+    /// A short name, unique in a report: `micro.write`, `hinfs-fig7`.
+    pub name: String,
+    /// For people.
+    pub title: String,
+    /// What is done and what to look at; plain text.
+    pub about: String,
+    /// The figure of a paper that this draws again.
+    pub paper: Option<String>,
+    /// The command that repeats this experiment alone.
+    pub command: String,
+    /// What the values of points are.
+    pub metric: Metric,
+    /// What stands below the chart: categories, or a sweep.
+    pub axis: Axis,
+    /// The target that ratios refer to.
+    pub baseline: Option<String>,
+    /// A line or a bar for each target.
+    pub series: Vec<Series>,
+    /// What is said of it, in a paper or by us, beside what was found.
+    pub claims: Vec<Claim>,
+}
+
+/// The kind of values.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// `throughput`, `time`, `latency`, `share`...
+    pub name: String,
+    /// Its unit: `op/s`, `MB/s`, `s`, `ns`, `%`.
+    pub unit: String,
+    /// Which is better.
+    pub better: Better,
+}
+
+/// Which of two values is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    /// The larger.
+    More,
+    /// The smaller.
+    Less,
+}
+
+/// What tells the points of a series apart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Axis {
+    /// `workload`, `I/O size`, `threads`, `latency of a line`.
+    pub name: String,
+    /// The unit of a sweep: points have [`Point::x`] then, and lines are drawn; bars for none.
+    pub unit: Option<String>,
+    /// The sweep is drawn by powers of two.
+    pub log2: bool,
+}
+
+/// What one target did.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Series {
+    /// As on the command line: `preset:nova`, `peer:ext4`.
+    pub target: String,
+    /// What the target is, in words: device, emulation, options, memory.
+    pub about: String,
+    /// Which way its operations go.
+    pub pays: Pays,
+    /// In the order of the axis.
+    pub points: Vec<Point>,
+}
+
+/// Which way operations go, and so what they pay for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pays {
+    /// Calls of a library in the same process.
+    Library,
+    /// System calls, served by a file system in the kernel.
+    Kernel,
+    /// System calls, served by a process through FUSE.
+    Fuse,
+}
+
+/// What one target did at one place of the axis.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Point {
+    /// What stands below it on the axis.
+    pub label: String,
+    /// Its place in a sweep.
+    pub x: Option<f64>,
+    /// The workload with all its parameters, as the command takes it.
+    pub workload: String,
+    /// The value of each round that counts, in the order of rounds.
+    pub samples: Vec<f64>,
+    /// Rounds that do not count, since the scheduler ran somebody else.
+    pub disturbed: usize,
+    /// Of the samples: the median and its confidence interval of 95 %.
+    pub median: f64,
+    /// As [`Point::median`].
+    pub interval: (f64, f64),
+    /// Against the baseline.
+    pub ratio: Option<Ratio>,
+    /// One for each kind of operation.
+    pub latency: Vec<Latency>,
+    /// Means over all rounds, by name: see [`crate::counters`].
+    pub counters: BTreeMap<String, f64>,
+}
+
+/// Value over the baseline's value, round by round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// The median of the rounds' ratios.
+    pub median: f64,
+    /// Its confidence interval of 95 %.
+    pub interval: (f64, f64),
+    /// The probability that the sides are alike and the rounds fell as they did (Wilcoxon's signed ranks).
+    pub p: f64,
+}
+
+/// How long operations of one kind took.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Latency {
+    /// `read`, `write`, `fsync`, `create`...
+    pub operation: String,
+    /// How many.
+    pub count: u64,
+    /// Mean.
+    pub mean: f64,
+    /// Pairs of a share and the time that this share of all operations stayed within: 0.5, 0.9, 0.99, 0.999, 1.
+    pub quantiles: Vec<(f64, f64)>,
+    /// Pairs of a time and the number of operations up to it and above the one before: what is drawn.
+    pub histogram: Vec<(f64, u64)>,
+}
+
+/// What is said of an experiment, beside what was found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    /// In words: `HiNFS over PMFS, fileserver, one thread`.
+    pub what: String,
+    /// Who says so: `HiNFS, figure 7`, or `nacre`.
+    pub source: String,
+    /// The value that is said.
+    pub said: f64,
+    /// The value that we found, where it could be found.
+    pub found: Option<f64>,
+    /// Of [`Claim::found`].
+    pub interval: Option<(f64, f64)>,
+    /// What the found value is to be, to hold; none where values only stand side by side.
+    pub holds_if: Option<Bound>,
+    /// Why there is no value: what it waits for.
+    pub waits_for: Option<String>,
+}
+
+/// A bound of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// At least this.
+    AtLeast(f64),
+    /// At most this.
+    AtMost(f64),
+    /// Between these.
+    Between(f64, f64),
+}
+
+/// What became of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The value is within its bound.
+    Holds,
+    /// It is not.
+    Missed,
+    /// Nothing was to be held.
+    Beside,
+    /// There is no value.
+    Waits,
+}
+
+impl Claim {
+    /// What became of it.
+    pub fn verdict(&self) -> Verdict {
+        let Some(found) = self.found else { return Verdict::Waits };
+        let holds = match self.holds_if {
+            None => return Verdict::Beside,
+            Some(Bound::AtLeast(limit)) => found >= limit,
+            Some(Bound::AtMost(limit)) => found <= limit,
+            Some(Bound::Between(low, high)) => (low..=high).contains(&found),
+        };
+        if holds { Verdict::Holds } else { Verdict::Missed }
+    }
+}
