@@ -1,32 +1,26 @@
 //! `nacre bench`: workloads on file systems beside each other, and what came out.
 //!
-//! - [`report`]: the document of a run, and what is drawn from it.
+//! - [`target`]: what is measured: presets of nacre in the process and mounted, other file systems, any directory.
+//! - [`workload`]: what is done there. [`spec`]: how both are written on the command line.
+//! - [`run`]: one process for each target, in turns, until the figures are sure enough. [`stats`]: how sure they are.
+//! - [`report`]: the document of a run, and what is drawn from it. [`counters`]: what is counted beside time.
 //! - [`figures`]: the figures that nacre itself is to reach, with hand-written loops.
+//! - [`command`]: the command line.
 
+pub mod clock;
+pub mod command;
+pub mod counters;
 pub mod figures;
 pub mod machine;
+pub mod place;
 pub mod report;
+pub mod run;
+pub mod spec;
+pub mod stats;
+pub mod target;
+pub mod workload;
 
-use clap::{Args, Subcommand};
-
-/// Measures nacre beside other file systems, on the same work, in one run
-#[derive(Debug, Args)]
-pub struct BenchArgs {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    Figures(figures::FiguresArgs),
-}
+pub use command::{BenchArgs, run as run_command};
 
 /// What stops a benchmark, in words.
 pub type Error = Box<dyn std::error::Error>;
-
-/// Runs the command.
-pub fn run(args: BenchArgs) -> Result<(), Error> {
-    match args.command {
-        Command::Figures(args) => figures::run(args),
-    }
-}

@@ -5,8 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use crate::figures::measure::Budget;
-use crate::figures::place::Workplace;
 use crate::figures::report::{self, Figure};
+use crate::place::Workplace;
 
 /// Anything that stops a measurement.
 pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;

@@ -15,7 +15,6 @@ mod cores;
 mod library;
 mod measure;
 mod mount;
-mod place;
 mod recovery;
 mod report;
 mod rows;

@@ -1,7 +1,6 @@
 //! What the measurements work with: file systems, names, buffers, offsets.
 
 use std::ffi::CString;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -10,6 +9,8 @@ use nacre::{FileOptions, FileSystem, MkfsOptions, OpenOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rustix::fs::{Mode, OFlags};
+
+pub(crate) use crate::workload::set::buffer;
 
 /// Bytes of the unit of allocation.
 pub(crate) const BLOCK: usize = 4096;
@@ -45,34 +46,6 @@ impl Names {
 /// Makes an empty file.
 pub(crate) fn create_ours(fs: &FileSystem, path: &Path) {
     FileOptions::new().write(true).create_new(true).open(fs, path).expect("ours creates");
-}
-
-/// A buffer that starts at a page, as `rep movsb` in library and kernel likes it, and whose pages are present.
-pub(crate) struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-/// A buffer of this length.
-pub(crate) fn buffer(len: usize) -> Buffer {
-    let bytes: Vec<u8> = (0..len + BLOCK).map(|at| (at % 251) as u8).collect();
-    let start = bytes.as_ptr().align_offset(BLOCK);
-    Buffer { bytes, start }
-}
-
-impl Deref for Buffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + self.bytes.len() - BLOCK]
-    }
-}
-
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        let len = self.bytes.len() - BLOCK;
-        &mut self.bytes[self.start..self.start + len]
-    }
 }
 
 /// Multiples of `unit` below `size`, at random.

@@ -19,10 +19,10 @@ use crate::figures::child::{Helper, say_ready};
 use crate::figures::context::{Context, Outcome};
 use crate::figures::cores::Cores;
 use crate::figures::measure::{Budget, interleave, quantile, timed};
-use crate::figures::place::Tmpfs;
 use crate::figures::report::Figure;
 use crate::figures::rows;
 use crate::figures::work::{BLOCK, Names, buffer, file_system, offsets};
+use crate::place::Tmpfs;
 
 const ROWS: [&str; 6] = [
     "mount.read-4k",

@@ -8,7 +8,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 /// A directory of our own that is removed at the end.
 #[derive(Debug)]
-pub(crate) struct Workplace {
+pub struct Workplace {
     path: PathBuf,
     keep: bool,
 }
@@ -18,6 +18,13 @@ impl Workplace {
         let path = std::env::temp_dir().join(format!("nacre-bench-{}", std::process::id()));
         fs::create_dir(&path)?;
         Ok(Workplace { path, keep })
+    }
+
+    /// An empty directory, to mount on.
+    pub(crate) fn directory(&self, name: &str) -> io::Result<PathBuf> {
+        let path = self.path.join(name);
+        fs::create_dir(&path)?;
+        Ok(path)
     }
 
     /// A tmpfs. Without the right to mount, a plain one is a directory in /dev/shm; huge pages cannot be had then.

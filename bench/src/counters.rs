@@ -1,0 +1,119 @@
+//! What is counted beside time.
+//!
+//! | counter | what |
+//! | --- | --- |
+//! | `operations` | operations of a round |
+//! | `user.read`, `user.written` | bytes that the workload read and wrote in a round |
+//! | `cpu` | processor time of an operation, client and server, in nanoseconds |
+//! | `pm.bytes`, `pm.lines`, `pm.fences` | what an operation stored: bytes, lines of 64 bytes flushed or past the cache, fences |
+//! | `write.amplification` | bytes stored on persistent memory for each byte that the workload wrote |
+//! | `dram` | bytes of DRAM that indexes and caches of nacre take |
+//! | `preempted` | how often the scheduler took a core away in a round |
+//!
+//! Those of persistent memory are known where it is emulated; `emulate=dram` counts and slows nothing.
+
+use std::collections::BTreeMap;
+
+use crate::target::Traffic;
+use crate::workload::Measured;
+
+/// Sums over the rounds of one target.
+#[derive(Debug, Clone, Default)]
+pub struct Counters {
+    rounds: u64,
+    operations: u64,
+    read: u64,
+    written: u64,
+    cpu: u64,
+    preempted: u64,
+    traffic: Option<Traffic>,
+}
+
+impl Counters {
+    /// Takes in a round.
+    pub fn add(&mut self, measured: &Measured, cpu: u64, traffic: Option<Traffic>, preempted: u64) {
+        self.rounds += 1;
+        self.operations += measured.operations;
+        self.read += measured.read;
+        self.written += measured.written;
+        self.cpu += cpu;
+        self.preempted += preempted;
+        if let Some(more) = traffic {
+            let sum = self.traffic.get_or_insert_default();
+            sum.bytes += more.bytes;
+            sum.lines += more.lines;
+            sum.fences += more.fences;
+            sum.dram = more.dram;
+        }
+    }
+
+    /// Means, by name.
+    pub fn finish(&self) -> BTreeMap<String, f64> {
+        let (rounds, operations) = (self.rounds.max(1) as f64, self.operations.max(1) as f64);
+        let mut all = BTreeMap::from([
+            ("operations".to_owned(), self.operations as f64 / rounds),
+            ("user.read".to_owned(), self.read as f64 / rounds),
+            ("user.written".to_owned(), self.written as f64 / rounds),
+            ("cpu".to_owned(), self.cpu as f64 / operations),
+            ("preempted".to_owned(), self.preempted as f64 / rounds),
+        ]);
+        if let Some(traffic) = self.traffic {
+            all.insert("pm.bytes".to_owned(), traffic.bytes as f64 / operations);
+            all.insert("pm.lines".to_owned(), traffic.lines as f64 / operations);
+            all.insert("pm.fences".to_owned(), traffic.fences as f64 / operations);
+            all.insert("dram".to_owned(), traffic.dram as f64);
+            if self.written > 0 {
+                all.insert("write.amplification".to_owned(), traffic.bytes as f64 / self.written as f64);
+            }
+        }
+        all
+    }
+}
+
+/// What came between two moments.
+pub fn difference(before: Traffic, after: Traffic) -> Traffic {
+    Traffic {
+        bytes: after.bytes.saturating_sub(before.bytes),
+        lines: after.lines.saturating_sub(before.lines),
+        fences: after.fences.saturating_sub(before.fences),
+        dram: after.dram,
+    }
+}
+
+/// Processor time of a process so far, in nanoseconds; zero when it is gone.
+pub fn processor_time(process: u32) -> u64 {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return 0 };
+    // The name may hold spaces and parentheses; what follows the last one does not.
+    let Some((_, fields)) = text.rsplit_once(')') else { return 0 };
+    let ticks: u64 =
+        fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    // SAFETY: the call only reads a constant of the system.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    ticks * (1_000_000_000 / per_second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counters, Traffic, processor_time};
+    use crate::workload::Measured;
+
+    #[test]
+    fn counters_are_for_an_operation() {
+        let mut counters = Counters::default();
+        let measured = Measured { operations: 10, written: 40960, ..Measured::default() };
+        let traffic = Traffic { bytes: 45056, lines: 704, fences: 20, dram: 7 };
+        counters.add(&measured, 5000, Some(traffic), 0);
+        counters.add(&measured, 5000, Some(traffic), 1);
+        let all = counters.finish();
+        assert_eq!((all["cpu"], all["pm.fences"], all["write.amplification"]), (500.0, 2.0, 1.1));
+        assert_eq!((all["operations"], all["dram"], all["preempted"]), (10.0, 7.0, 0.5));
+    }
+
+    #[test]
+    fn our_own_processor_time_grows() {
+        let begin = std::time::Instant::now();
+        while processor_time(std::process::id()) == 0 {
+            assert!(begin.elapsed().as_secs() < 60, "no processor time in a minute");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! How much is done before a figure counts.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Rounds, and how long each is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Effort {
+    /// Its name.
+    pub name: &'static str,
+    /// How long a round is, of workloads that run in slices.
+    pub slice: Duration,
+    /// Rounds that do not count.
+    pub warm_up: u64,
+    /// Rounds that are run in any case, and after which it ends in any case.
+    pub rounds: (u64, u64),
+    /// It ends when the interval of each ratio (of the value where there is none) is within this share of its median.
+    pub precision: f64,
+    /// No round begins after this time for one point.
+    pub limit: Duration,
+}
+
+/// Shows that it runs; its figures mean little.
+pub const QUICK: Effort = Effort {
+    name: "quick",
+    slice: Duration::from_millis(20),
+    warm_up: 1,
+    rounds: (3, 3),
+    precision: 1.0,
+    limit: Duration::from_secs(60),
+};
+
+/// Ratios to about 3 %.
+pub const DEFAULT: Effort = Effort {
+    name: "default",
+    slice: Duration::from_millis(100),
+    warm_up: 2,
+    rounds: (9, 60),
+    precision: 0.015,
+    limit: Duration::from_secs(30),
+};
+
+/// Ratios to about 1 %.
+pub const HIGH: Effort = Effort {
+    name: "high",
+    slice: Duration::from_millis(100),
+    warm_up: 5,
+    rounds: (30, 600),
+    precision: 0.005,
+    limit: Duration::from_secs(180),
+};
+
+impl FromStr for Effort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Effort, String> {
+        [QUICK, DEFAULT, HIGH]
+            .into_iter()
+            .find(|effort| effort.name == text)
+            .ok_or_else(|| "the efforts are: quick, default, high".to_owned())
+    }
+}

@@ -1,0 +1,90 @@
+//! One comparison: workloads along an axis, on targets.
+
+use super::rounds::{Setting, run_point};
+use crate::Error;
+use crate::report::schema::{Absent, Axis, Experiment, Series};
+use crate::target::plan::Plan;
+use crate::workload;
+
+/// A place on the axis.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// What stands below it.
+    pub label: String,
+    /// Where it is, in a sweep.
+    pub x: Option<f64>,
+    /// What is run there.
+    pub workload: String,
+}
+
+/// What is to be run.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// As in the report.
+    pub name: String,
+    /// As in the report.
+    pub title: String,
+    /// As in the report; what the workloads do stands behind it.
+    pub about: String,
+    /// The figure of a paper.
+    pub paper: Option<String>,
+    /// What repeats it.
+    pub command: String,
+    /// The axis.
+    pub axis: Axis,
+    /// Its places.
+    pub places: Vec<Place>,
+    /// The targets.
+    pub plans: Vec<Plan>,
+    /// The one that others are compared with.
+    pub baseline: Option<String>,
+}
+
+/// Runs it. What was finished when the run was to end is in it.
+pub fn run(setting: &Setting<'_>, request: &Request, absent: &mut Vec<Absent>) -> Result<Experiment, Error> {
+    let first = request.places.first().ok_or("an experiment without a workload")?;
+    let metric = workload::make(&first.workload.parse()?, setting.scale)?.value().metric();
+    let mut series: Vec<Series> = Vec::new();
+    let mut about = request.about.clone();
+    for place in &request.places {
+        if setting.stop.is_set() {
+            break;
+        }
+        let work = workload::make(&place.workload.parse()?, setting.scale)?;
+        if work.value().metric() != metric {
+            return Err(format!("{}: its value is not one of {}", place.workload, metric.unit).into());
+        }
+        if request.places.len() == 1 && about.is_empty() {
+            about = work.describe();
+        }
+        let outcomes =
+            run_point(setting, &request.plans, request.baseline.as_deref(), &place.workload, absent)?;
+        for outcome in outcomes {
+            let mut point = outcome.point;
+            point.label.clone_from(&place.label);
+            point.x = place.x;
+            match series.iter_mut().find(|series| series.target == outcome.target) {
+                Some(series) => series.points.push(point),
+                None => series.push(Series {
+                    target: outcome.target,
+                    about: outcome.about,
+                    pays: outcome.pays,
+                    points: vec![point],
+                }),
+            }
+        }
+    }
+    absent.dedup();
+    Ok(Experiment {
+        name: request.name.clone(),
+        title: request.title.clone(),
+        about,
+        paper: request.paper.clone(),
+        command: request.command.clone(),
+        metric,
+        axis: request.axis.clone(),
+        baseline: request.baseline.clone(),
+        series,
+        claims: Vec::new(),
+    })
+}

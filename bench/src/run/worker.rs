@@ -1,0 +1,225 @@
+//! The process that works on one target.
+//!
+//! It reads one [`Order`] a line from standard input and answers each with one [`Answer`] a line on standard output; it
+//! ends when its input ends. What the target says on standard error goes to the terminal.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::stop::{Stop, ignore_signals};
+use crate::Error;
+use crate::target::Traffic;
+use crate::target::plan::Opening;
+use crate::workload::recorder::{Encoded, Times};
+use crate::workload::{self, Measured, Round};
+
+/// What a worker is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Open the target and prepare the workload on it.
+    Prepare {
+        /// Where the target is.
+        opening: Opening,
+        /// The workload, with its parameters.
+        workload: String,
+        /// Its sizes are multiplied by this.
+        scale: f64,
+    },
+    /// Run a round.
+    Run {
+        /// Its number.
+        number: u64,
+        /// The seed of the run.
+        seed: u64,
+        /// How long, where the workload runs in slices.
+        slice: Duration,
+    },
+}
+
+/// What it answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// It is prepared.
+    Ready,
+    /// A round was run.
+    Ran(Box<Ran>),
+    /// It could not; it ends.
+    Failed(String),
+}
+
+/// A round, as it is sent.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ran {
+    operations: u64,
+    read: u64,
+    written: u64,
+    nanos: f64,
+    times: Encoded,
+    /// Processor time of the worker, in nanoseconds, its threads together.
+    pub cpu: u64,
+    /// What reached media, where the worker can tell.
+    pub traffic: Option<Traffic>,
+    /// How often the scheduler took the core away from the thread that worked.
+    pub disturbed: u64,
+}
+
+impl Ran {
+    /// What was measured.
+    pub fn measured(&self) -> Measured {
+        Measured {
+            operations: self.operations,
+            read: self.read,
+            written: self.written,
+            nanos: self.nanos,
+            times: Times::decode(&self.times),
+        }
+    }
+}
+
+/// The whole life of a worker.
+pub fn work() -> Result<(), Error> {
+    ignore_signals();
+    let mut state = None;
+    for line in io::stdin().lock().lines() {
+        let answer = match serde_json::from_str(&line?)? {
+            Order::Prepare { opening, workload, scale } => prepare(&opening, &workload, scale).map(|made| {
+                state = Some(made);
+                Answer::Ready
+            }),
+            Order::Run { number, seed, slice } => match &state {
+                Some((target, workload)) => run(&**target, &**workload, Round { number, seed, slice })
+                    .map(|ran| Answer::Ran(Box::new(ran))),
+                None => Err("nothing is prepared".into()),
+            },
+        };
+        let answer = answer.unwrap_or_else(|error| Answer::Failed(error.to_string()));
+        let mut out = io::stdout().lock();
+        serde_json::to_writer(&mut out, &answer)?;
+        out.write_all(b"\n")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+type Made = (Box<dyn crate::target::Target>, Box<dyn workload::Workload>);
+
+fn prepare(opening: &Opening, workload: &str, scale: f64) -> Result<Made, Error> {
+    let workload = workload::make(&workload.parse()?, scale)?;
+    let target = opening.open()?;
+    workload.prepare(&*target)?;
+    Ok((target, workload))
+}
+
+fn run(
+    target: &dyn crate::target::Target,
+    workload: &dyn workload::Workload,
+    round: Round,
+) -> Result<Ran, Error> {
+    let before = usage();
+    let traffic = target.traffic();
+    let measured = workload.round(target, round)?;
+    let after = usage();
+    let traffic = target.traffic().map(|now| {
+        let then = traffic.unwrap_or_default();
+        Traffic {
+            bytes: now.bytes - then.bytes,
+            lines: now.lines - then.lines,
+            fences: now.fences - then.fences,
+            dram: now.dram,
+        }
+    });
+    Ok(Ran {
+        operations: measured.operations,
+        read: measured.read,
+        written: measured.written,
+        nanos: measured.nanos,
+        times: measured.times.encode(),
+        cpu: after.0.saturating_sub(before.0),
+        traffic,
+        disturbed: after.1.saturating_sub(before.1),
+    })
+}
+
+/// Processor time in nanoseconds, and how often the scheduler took the core away.
+fn usage() -> (u64, u64) {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call fills a struct of that type, and all zeros are one, too.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let nanos = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    (nanos(usage.ru_utime) + nanos(usage.ru_stime), usage.ru_nivcsw as u64)
+}
+
+/// A running worker, seen from outside. It is killed when this value goes away.
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    orders: ChildStdin,
+    answers: Receiver<io::Result<String>>,
+}
+
+impl Worker {
+    /// Starts one: `program bench worker`.
+    pub fn start(program: &Path) -> Result<Worker, Error> {
+        let mut child = Command::new(program)
+            .args(["bench", "worker"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let orders = child.stdin.take().ok_or("no input")?;
+        let output = BufReader::new(child.stdout.take().ok_or("no output")?);
+        let (send, answers) = channel();
+        // It ends when the worker's output does.
+        std::thread::spawn(move || {
+            for line in output.lines() {
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Worker { child, orders, answers })
+    }
+
+    /// Its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives an order and waits for the answer. None when the run is to end.
+    pub fn tell(&mut self, order: &Order, stop: &Stop) -> Result<Option<Answer>, Error> {
+        let mut line = serde_json::to_vec(order)?;
+        line.push(b'\n');
+        if self.orders.write_all(&line).and_then(|()| self.orders.flush()).is_err() {
+            return Err("the process that works on it ended".into());
+        }
+        loop {
+            match self.answers.recv_timeout(Duration::from_millis(50)) {
+                Ok(line) => match serde_json::from_str(&line?)? {
+                    Answer::Failed(why) => return Err(why.into()),
+                    answer => return Ok(Some(answer)),
+                },
+                Err(RecvTimeoutError::Timeout) if stop.is_set() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = self.child.wait()?;
+                    return Err(format!("the process that works on it ended with {status}").into());
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // What it works on is thrown away, so that nothing is lost by ending it at once.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,114 @@
+//! Medians, how sure they are, and whether two sides differ.
+
+use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Normal};
+
+/// The value below which this share of all values lies; not a number when there are none.
+pub fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        len => {
+            let at = (len - 1) as f64 * share;
+            let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+            low + (high - low) * at.fract()
+        }
+    }
+}
+
+/// The middle.
+pub fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+/// The confidence interval of 95 % of the median, by order statistics: it assumes nothing about how values are
+/// distributed. Under six values it is their whole range, and says less.
+pub fn median_interval(values: &[f64]) -> (f64, f64) {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (Some(&first), Some(&last)) = (sorted.first(), sorted.last()) else { return (f64::NAN, f64::NAN) };
+    let Ok(coin) = Binomial::new(0.5, sorted.len() as u64) else { return (first, last) };
+    // How many of the lowest values the median is above with 97.5 %.
+    let below = (0..sorted.len() as u64 / 2).take_while(|&k| coin.cdf(k) <= 0.025).count();
+    match below {
+        0 => (first, last),
+        k => (sorted[k - 1], sorted[sorted.len() - k]),
+    }
+}
+
+/// The probability of ratios as far from 1 as these, or farther, when both sides are alike: Wilcoxon's signed ranks of
+/// their logarithms, with the normal approximation. One when there are too few to say anything.
+pub fn alike(ratios: &[f64]) -> f64 {
+    let mut logs: Vec<f64> =
+        ratios.iter().map(|ratio| ratio.ln()).filter(|log| *log != 0.0 && log.is_finite()).collect();
+    let count = logs.len() as f64;
+    if logs.len() < 6 {
+        return 1.0;
+    }
+    logs.sort_by(|a, b| a.abs().total_cmp(&b.abs()));
+    let positive: f64 =
+        (1..).zip(&logs).filter(|(_, log)| **log > 0.0).map(|(rank, _)| f64::from(rank)).sum();
+    let mean = count * (count + 1.0) / 4.0;
+    let deviation = (count * (count + 1.0) * (2.0 * count + 1.0) / 24.0).sqrt();
+    let distance = ((positive - mean).abs() - 0.5).max(0.0) / deviation;
+    2.0 * (1.0 - Normal::standard().cdf(distance))
+}
+
+/// The probability of two sets of samples as far apart as these when both come from the same source: Mann's and
+/// Whitney's test, with the normal approximation and without pairs. One when there are too few.
+pub fn same_source(a: &[f64], b: &[f64]) -> f64 {
+    if a.len() < 4 || b.len() < 4 {
+        return 1.0;
+    }
+    let wins: f64 = a
+        .iter()
+        .flat_map(|x| {
+            b.iter().map(move |y| {
+                if x > y {
+                    1.0
+                } else if x == y {
+                    0.5
+                } else {
+                    0.0
+                }
+            })
+        })
+        .sum();
+    let (n, m) = (a.len() as f64, b.len() as f64);
+    let deviation = (n * m * (n + m + 1.0) / 12.0).sqrt();
+    let distance = ((wins - n * m / 2.0).abs() - 0.5).max(0.0) / deviation;
+    2.0 * (1.0 - Normal::standard().cdf(distance))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{alike, median, median_interval, quantile, same_source};
+
+    #[test]
+    fn quantiles_lie_between_values() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(quantile(&[3.0, 1.0], 0.0), 1.0);
+        assert!(median(&[]).is_nan());
+    }
+
+    /// The ranks are those of tables of the sign test: for 10 values the 2nd and 9th, for 20 the 6th and 15th.
+    #[test]
+    fn intervals_are_those_of_the_tables() {
+        let values = |count: u32| (1..=count).map(f64::from).collect::<Vec<_>>();
+        assert_eq!(median_interval(&values(10)), (2.0, 9.0));
+        assert_eq!(median_interval(&values(20)), (6.0, 15.0));
+        assert_eq!(median_interval(&values(3)), (1.0, 3.0));
+    }
+
+    #[test]
+    fn sides_that_differ_are_told_apart_and_others_are_not() {
+        let same: Vec<f64> = (0..30).map(|at| if at % 2 == 0 { 1.01 } else { 0.99 }).collect();
+        let other: Vec<f64> = (0..30).map(|at| 1.05 + f64::from(at % 3) / 100.0).collect();
+        assert!(alike(&same) > 0.5, "{}", alike(&same));
+        assert!(alike(&other) < 1e-5, "{}", alike(&other));
+        assert_eq!(alike(&[2.0; 3]), 1.0);
+        assert!(same_source(&same, &same) > 0.9);
+        assert!(same_source(&same, &other) < 1e-9);
+    }
+}

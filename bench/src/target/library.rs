@@ -1,0 +1,124 @@
+//! nacre in the same process, without system calls.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use nacre::{FileOptions, FileSystem, MkfsOptions, OpenOptions, Preset};
+use nacre_engine::Error;
+
+use super::{File, Open, Target, Traffic};
+
+/// An open file system.
+pub struct Library {
+    fs: FileSystem,
+}
+
+impl Library {
+    /// A new file system on a device that does not exist yet, with all its pages present.
+    pub fn create(
+        device: &Path,
+        size: u64,
+        preset: Preset,
+        emulation: Option<&str>,
+    ) -> Result<Library, Error> {
+        let emulation = emulation.map(str::parse).transpose()?;
+        let make = MkfsOptions { preset, ..MkfsOptions::with_size(size) };
+        let fs = FileSystem::create(device, &make, &OpenOptions { emulation, ..OpenOptions::default() })?;
+        fs.prefault(&AtomicBool::new(false))?;
+        Ok(Library { fs })
+    }
+}
+
+impl Target for Library {
+    fn open(&self, path: &Path, how: Open) -> io::Result<Box<dyn File>> {
+        let mut options = FileOptions::new();
+        options.read(how.read).write(how.write).append(how.append).create(how.create);
+        options.truncate(how.truncate).sync(how.sync).mode(0o644);
+        Ok(Box::new(LibraryFile(options.open(&self.fs, path)?)))
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        Ok(self.fs.create_dir(path)?)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        Ok(self.fs.remove_file(path)?)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        Ok(self.fs.remove_dir(path)?)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Ok(self.fs.rename(from, to)?)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Ok(self.fs.hard_link(from, to)?)
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<u64> {
+        Ok(self.fs.metadata(path)?.len())
+    }
+
+    fn read_dir(&self, path: &Path, each: &mut dyn FnMut(&OsStr)) -> io::Result<()> {
+        for entry in self.fs.read_dir(Path::new("/").join(path))? {
+            each(entry?.file_name());
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(self.fs.sync()?)
+    }
+
+    fn traffic(&self) -> Option<Traffic> {
+        let counters = self.fs.device().counters?;
+        let dram = self.fs.info().ok()?.space.map_or(0, |space| space.index_bytes);
+        Some(Traffic {
+            bytes: counters.bytes_stored,
+            lines: counters.lines_flushed,
+            fences: counters.fences,
+            dram,
+        })
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        None
+    }
+}
+
+/// An open file.
+struct LibraryFile(nacre::File);
+
+impl File for LibraryFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(self.0.read_at(buffer, offset)?)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        match self.0.write_at(data, offset)? {
+            written if written == data.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    fn append(&self, data: &[u8]) -> io::Result<()> {
+        self.0.append(data)?;
+        Ok(())
+    }
+
+    fn sync(&self, data_only: bool) -> io::Result<()> {
+        Ok(if data_only { self.0.sync_data()? } else { self.0.sync_all()? })
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        Ok(self.0.set_len(size)?)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+}

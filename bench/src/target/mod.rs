@@ -1,0 +1,135 @@
+//! What workloads run on.
+//!
+//! One generator drives all targets through [`Target`]: the library in the same process ([`library`]), or any directory
+//! through system calls ([`directory`]). A call through the trait costs some 2 ns on each side.
+//!
+//! - [`plan`]: which targets there are, what they are made of, and how they are set up and torn down by the process that
+//!   runs the benchmark; the processes that do the work get a [`plan::Opening`].
+
+pub mod directory;
+pub mod library;
+pub mod plan;
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// How a file is opened. Files that are made get the mode 0644.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Open {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Each write goes to the end.
+    pub append: bool,
+    /// Make it when it is not there.
+    pub create: bool,
+    /// Cut it to no bytes.
+    pub truncate: bool,
+    /// Each write is durable on return (O_SYNC).
+    pub sync: bool,
+}
+
+impl Open {
+    /// For reading.
+    pub const READ: Open =
+        Open { read: true, write: false, append: false, create: false, truncate: false, sync: false };
+    /// For writing what is there.
+    pub const WRITE: Open = Open { write: true, read: false, ..Open::READ };
+    /// Made, or cut to nothing, for writing.
+    pub const CREATE: Open = Open { create: true, truncate: true, ..Open::WRITE };
+    /// Made when it is not there, for writing at its end.
+    pub const APPEND: Open = Open { create: true, append: true, ..Open::WRITE };
+}
+
+/// A file system, or a directory of one. Paths are relative to its root.
+pub trait Target: Send + Sync {
+    /// Opens a file.
+    fn open(&self, path: &Path, how: Open) -> io::Result<Box<dyn File>>;
+    /// Makes a directory.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+    /// Renames a file, over one that is there.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Makes another name for a file.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Size in bytes, found by path.
+    fn stat(&self, path: &Path) -> io::Result<u64>;
+    /// Gives each name in a directory, without `.` and `..`.
+    fn read_dir(&self, path: &Path, each: &mut dyn FnMut(&OsStr)) -> io::Result<()>;
+    /// Makes everything durable.
+    fn sync(&self) -> io::Result<()>;
+    /// What reached media so far, where that is counted.
+    fn traffic(&self) -> Option<Traffic>;
+    /// Where programs find it, for what cannot run in this process; none for a library.
+    fn directory(&self) -> Option<&Path>;
+}
+
+/// An open file.
+pub trait File: Send + Sync {
+    /// Reads; gives the number of bytes, less than asked for at the end of the file only.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of it.
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes all of it at the end. The file was opened for that.
+    fn append(&self, data: &[u8]) -> io::Result<()>;
+    /// Makes its content durable (fdatasync), or its attributes, too (fsync).
+    fn sync(&self, data_only: bool) -> io::Result<()>;
+    /// Cuts or grows it.
+    fn set_len(&self, size: u64) -> io::Result<()>;
+    /// Size in bytes.
+    fn size(&self) -> io::Result<u64>;
+}
+
+/// What reached persistent memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes stored.
+    pub bytes: u64,
+    /// Lines of 64 bytes that were flushed or stored past the cache.
+    pub lines: u64,
+    /// Fences.
+    pub fences: u64,
+    /// Bytes of DRAM that indexes and caches take.
+    pub dram: u64,
+}
+
+/// Makes every directory on the way to a path, the last part included.
+pub fn create_dir_all(target: &dyn Target, path: &Path) -> io::Result<()> {
+    match target.create_dir(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).ok_or(error)?;
+            create_dir_all(target, parent)?;
+            target.create_dir(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a directory with everything in it; none is there is fine.
+pub fn remove_dir_all(target: &dyn Target, path: &Path) -> io::Result<()> {
+    let mut names = Vec::new();
+    match target.read_dir(path, &mut |name| names.push(name.to_owned())) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    }
+    for name in names {
+        let path = path.join(name);
+        match target.remove_file(&path) {
+            // EISDIR, or EPERM as POSIX has it.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EISDIR | libc::EPERM)) => {
+                remove_dir_all(target, &path)?;
+            }
+            other => other?,
+        }
+    }
+    target.remove_dir(path)
+}

@@ -1,0 +1,316 @@
+//! The four personalities of filebench that the papers use, as its own definitions have them: each thread runs the
+//! operations of one in a loop, on files that it takes from a common set. The value is filebench's: operations a second,
+//! where opening, reading, writing, syncing, closing and removing a file count as one each.
+//!
+//! What differs: a log that all threads append to begins anew at 64 MiB, or it would grow as long as a run lasts.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use nacre_engine::size;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::recorder::on_threads;
+use super::set::{FileSet, buffer};
+use super::{Measured, Op, Recorder, Round, Value, Workload, scaled};
+use crate::Error;
+use crate::spec::Spec;
+use crate::target::{File, Open, Target};
+
+/// The log of the web servers.
+const LOG: &str = "weblog";
+/// It begins anew at this size.
+const LOG_LIMIT: u64 = 64 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Personality {
+    FileServer,
+    WebServer,
+    WebProxy,
+    VarMail,
+}
+
+struct Filebench {
+    personality: Personality,
+    set: FileSet,
+    mean: u64,
+    io: u64,
+    append: u64,
+    threads: u64,
+    pool: Mutex<Pool>,
+}
+
+/// Which files are there, and which could be made. One that somebody works on is in neither.
+#[derive(Debug, Default)]
+struct Pool {
+    there: Vec<u64>,
+    absent: Vec<u64>,
+}
+
+pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String> {
+    // Files, width of directories, mean size, threads: of filebench's own definitions.
+    let (personality, files, width, mean, threads) = match spec.name() {
+        "filebench.fileserver" => (Personality::FileServer, 10_000, 20, "128k", 50),
+        "filebench.webserver" => (Personality::WebServer, 1000, 20, "16k", 100),
+        "filebench.webproxy" => (Personality::WebProxy, 10_000, 1_000_000, "16k", 100),
+        _ => (Personality::VarMail, 1000, 1_000_000, "16k", 16),
+    };
+    let threads = spec.number("threads", threads, 1)?;
+    let files = scaled(spec.number("files", files, 1)?, scale, 4 * threads);
+    let mean = spec.size("size", mean)?;
+    let width = spec.number("width", width, 2)?;
+    let (io, append) = (spec.size("io", "1m")?, spec.size("append", "16k")?);
+    if io == 0 || append == 0 || mean == 0 {
+        return Err(format!("{}: size, io and append are at least one byte", spec.name()));
+    }
+    let set = FileSet::new("files", files, width, mean);
+    Ok(Box::new(Filebench { personality, set, mean, io, append, threads, pool: Mutex::default() }))
+}
+
+/// One thread at work.
+struct Worker<'a> {
+    work: &'a Filebench,
+    target: &'a dyn Target,
+    recorder: &'a mut Recorder,
+    random: SmallRng,
+    data: super::set::Buffer,
+    read: super::set::Buffer,
+}
+
+impl Worker<'_> {
+    /// Takes a file that is there, to give it back with [`Self::give`].
+    fn take(&mut self) -> Result<u64, Error> {
+        let mut pool = self.work.pool.lock().map_err(|_| "another thread failed")?;
+        let count = pool.there.len();
+        if count == 0 {
+            return Err("no file is left to work on; more files, or fewer threads".into());
+        }
+        Ok(pool.there.swap_remove(self.random.random_range(0..count)))
+    }
+
+    fn give(&self, file: u64, there: bool) -> Result<(), Error> {
+        let mut pool = self.work.pool.lock().map_err(|_| "another thread failed")?;
+        if there {
+            pool.there.push(file)
+        } else {
+            pool.absent.push(file)
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, file: u64, how: Open) -> Result<Box<dyn File>, Error> {
+        let file = self.target.open(&self.work.set.path(file), how)?;
+        self.recorder.lap(if how.create { Op::Create } else { Op::Open });
+        Ok(file)
+    }
+
+    fn close(&mut self, file: Box<dyn File>) {
+        drop(file);
+        self.recorder.lap(Op::Close);
+    }
+
+    fn read_whole(&mut self, file: &dyn File) -> Result<(), Error> {
+        let (mut at, len) = (0, self.read.len());
+        loop {
+            let count = file.read_at(&mut self.read, at)?;
+            at += count as u64;
+            if count < len {
+                break;
+            }
+        }
+        self.recorder.lap_read(Op::Read, at as usize);
+        Ok(())
+    }
+
+    fn write_whole(&mut self, file: &dyn File, size: u64) -> Result<(), Error> {
+        let mut at = 0;
+        while at < size {
+            let len = self.data.len().min((size - at) as usize);
+            file.write_at(&self.data[..len], at)?;
+            at += len as u64;
+        }
+        self.recorder.lap_write(Op::Write, size as usize);
+        Ok(())
+    }
+
+    /// Appends up to so many bytes as a run of the benchmark appends.
+    fn append(&mut self, file: &dyn File) -> Result<(), Error> {
+        let len = self.random.random_range(1..=self.work.append) as usize;
+        for piece in self.data[..len.min(self.data.len())].chunks(self.work.io as usize) {
+            file.append(piece)?;
+        }
+        self.recorder.lap_write(Op::Append, len);
+        Ok(())
+    }
+
+    fn sync(&mut self, file: &dyn File) -> Result<(), Error> {
+        file.sync(false)?;
+        self.recorder.lap(Op::Sync);
+        Ok(())
+    }
+
+    /// Removes a file that is there; it is the next to be made.
+    fn remove(&mut self) -> Result<(), Error> {
+        let file = self.take()?;
+        self.target.remove_file(&self.work.set.path(file))?;
+        self.recorder.lap(Op::Unlink);
+        self.give(file, false)
+    }
+
+    /// Takes a file that is not there, or one that is when all are.
+    fn absent(&mut self) -> Result<u64, Error> {
+        let absent = {
+            let mut pool = self.work.pool.lock().map_err(|_| "another thread failed")?;
+            let count = pool.absent.len();
+            (count > 0).then(|| pool.absent.swap_remove(self.random.random_range(0..count)))
+        };
+        match absent {
+            Some(file) => Ok(file),
+            None => self.take(),
+        }
+    }
+
+    fn read_one(&mut self) -> Result<(), Error> {
+        let number = self.take()?;
+        let file = self.open(number, Open::READ)?;
+        self.read_whole(&*file)?;
+        self.close(file);
+        self.give(number, true)
+    }
+
+    fn append_log(&mut self, log: &dyn File) -> Result<(), Error> {
+        self.append(log)?;
+        if log.size()? > LOG_LIMIT {
+            log.set_len(0)?;
+        }
+        self.recorder.skip();
+        Ok(())
+    }
+
+    fn file_server(&mut self) -> Result<(), Error> {
+        let number = self.absent()?;
+        let file = self.open(number, Open::CREATE)?;
+        self.write_whole(&*file, self.work.set.size(number))?;
+        self.close(file);
+        self.give(number, true)?;
+
+        let number = self.take()?;
+        let file = self.open(number, Open { append: true, ..Open::WRITE })?;
+        self.append(&*file)?;
+        self.close(file);
+        self.give(number, true)?;
+
+        self.read_one()?;
+        self.remove()?;
+        let number = self.take()?;
+        self.target.stat(&self.work.set.path(number))?;
+        self.recorder.lap(Op::Stat);
+        self.give(number, true)
+    }
+
+    fn web_server(&mut self, log: &dyn File) -> Result<(), Error> {
+        (0..10).try_for_each(|_| self.read_one())?;
+        self.append_log(log)
+    }
+
+    fn web_proxy(&mut self, log: &dyn File) -> Result<(), Error> {
+        self.remove()?;
+        let number = self.absent()?;
+        let file = self.open(number, Open { append: true, ..Open::CREATE })?;
+        self.append(&*file)?;
+        self.close(file);
+        self.give(number, true)?;
+        (0..5).try_for_each(|_| self.read_one())?;
+        self.append_log(log)
+    }
+
+    fn var_mail(&mut self) -> Result<(), Error> {
+        self.remove()?;
+        let number = self.absent()?;
+        let file = self.open(number, Open { append: true, ..Open::CREATE })?;
+        self.append(&*file)?;
+        self.sync(&*file)?;
+        self.close(file);
+        self.give(number, true)?;
+
+        let number = self.take()?;
+        let file = self.open(number, Open { read: true, append: true, ..Open::WRITE })?;
+        self.read_whole(&*file)?;
+        self.append(&*file)?;
+        self.sync(&*file)?;
+        self.close(file);
+        self.give(number, true)?;
+        self.read_one()
+    }
+}
+
+impl Workload for Filebench {
+    fn describe(&self) -> String {
+        let name = match self.personality {
+            Personality::FileServer => "fileserver",
+            Personality::WebServer => "webserver",
+            Personality::WebProxy => "webproxy",
+            Personality::VarMail => "varmail",
+        };
+        format!(
+            "filebench {name}: {} files of {} (mean), reads and writes of {}, appends up to {}, {} threads",
+            self.set.len(),
+            size::print(self.mean),
+            size::print(self.io),
+            size::print(self.append),
+            self.threads
+        )
+    }
+
+    fn bytes(&self) -> u64 {
+        // Appends make files longer than they were made, and each takes a block that is not full.
+        self.set.len() * (2 * self.mean + self.append + 4096) + 2 * LOG_LIMIT
+    }
+
+    fn files(&self) -> u64 {
+        2 * self.set.len() + 1
+    }
+
+    fn value(&self) -> Value {
+        Value::Operations
+    }
+
+    fn prepare(&self, target: &dyn Target) -> Result<(), Error> {
+        // Fileserver, webproxy and varmail begin with four files in five.
+        let share = if self.personality == Personality::WebServer { 1.0 } else { 0.8 };
+        self.set.make(target, share)?;
+        drop(target.open(Path::new(LOG), Open::CREATE)?);
+        let mut pool = Pool::default();
+        for number in 0..self.set.len() {
+            let path: PathBuf = self.set.path(number);
+            if target.stat(&path).is_ok() { pool.there.push(number) } else { pool.absent.push(number) }
+        }
+        *self.pool.lock().map_err(|_| "another thread failed")? = pool;
+        Ok(target.sync()?)
+    }
+
+    fn round(&self, target: &dyn Target, round: Round) -> Result<Measured, Error> {
+        on_threads(self.threads, round.slice, |thread, recorder| {
+            let log = target.open(Path::new(LOG), Open::APPEND)?;
+            let mut worker = Worker {
+                work: self,
+                target,
+                random: SmallRng::seed_from_u64(round.seed_of(thread)),
+                data: buffer(self.io.max(self.append) as usize),
+                read: buffer(self.io as usize),
+                recorder,
+            };
+            worker.recorder.skip();
+            while worker.recorder.goes_on() {
+                match self.personality {
+                    Personality::FileServer => worker.file_server()?,
+                    Personality::WebServer => worker.web_server(&*log)?,
+                    Personality::WebProxy => worker.web_proxy(&*log)?,
+                    Personality::VarMail => worker.var_mail()?,
+                }
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,184 @@
+//! Names in one directory: made, found, renamed, listed, removed.
+
+use std::path::{Path, PathBuf};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::recorder::on_threads;
+use super::{Measured, Op, Recorder, Round, Value, Workload, scaled};
+use crate::Error;
+use crate::spec::Spec;
+use crate::target::{Open, Target, create_dir_all};
+
+/// The directory with the names that stay.
+const DIR: &str = "names";
+
+/// Names that are made, or removed, in turn.
+const BATCH: u64 = 512;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Create,
+    Unlink,
+    Rename,
+    Stat,
+    ReadDir,
+}
+
+#[derive(Debug)]
+struct Meta {
+    kind: Kind,
+    files: u64,
+    threads: u64,
+}
+
+pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String> {
+    let kind = match spec.name() {
+        "meta.create" => Kind::Create,
+        "meta.unlink" => Kind::Unlink,
+        "meta.rename" => Kind::Rename,
+        "meta.stat" => Kind::Stat,
+        _ => Kind::ReadDir,
+    };
+    let files = scaled(spec.number("files", 1000, 1)?, scale, 16);
+    Ok(Box::new(Meta { kind, files, threads: spec.number("threads", 1, 1)? }))
+}
+
+/// A name that stays.
+fn name(number: u64) -> PathBuf {
+    Path::new(DIR).join(format!("n{number:07}"))
+}
+
+impl Meta {
+    /// The files that one thread renames.
+    fn own(&self, thread: u64) -> std::ops::Range<u64> {
+        let share = self.files / self.threads;
+        thread * share..(thread + 1) * share
+    }
+
+    /// Makes and removes names of its own beside those that stay; one of both is the work.
+    fn make_and_remove(
+        &self,
+        target: &dyn Target,
+        thread: u64,
+        recorder: &mut Recorder,
+    ) -> Result<(), Error> {
+        let names: Vec<_> =
+            (0..BATCH).map(|number| Path::new(DIR).join(format!("t{thread}-{number:04}"))).collect();
+        recorder.skip();
+        let mut goes_on = true;
+        while goes_on {
+            let mut made = 0;
+            for name in &names {
+                drop(target.open(name, Open::CREATE)?);
+                made += 1;
+                if self.kind == Kind::Create {
+                    goes_on = recorder.lap(Op::Create);
+                    if !goes_on {
+                        break;
+                    }
+                }
+            }
+            if self.kind == Kind::Unlink {
+                recorder.skip();
+            }
+            for name in &names[..made] {
+                target.remove_file(name)?;
+                if self.kind == Kind::Unlink && goes_on {
+                    goes_on = recorder.lap(Op::Unlink);
+                }
+            }
+            if self.kind == Kind::Create && goes_on {
+                recorder.skip();
+            }
+        }
+        Ok(())
+    }
+
+    /// Renames files to their other names; those of the last round are found by trying.
+    fn rename(&self, target: &dyn Target, thread: u64, recorder: &mut Recorder) -> Result<(), Error> {
+        let pairs: Vec<_> = self
+            .own(thread)
+            .map(|number| (name(number), Path::new(DIR).join(format!("r{number:07}"))))
+            .collect();
+        let mut there: Vec<bool> = pairs.iter().map(|(first, _)| target.stat(first).is_ok()).collect();
+        recorder.skip();
+        loop {
+            for ((first, second), there) in pairs.iter().zip(&mut there) {
+                let (from, to) = if *there { (first, second) } else { (second, first) };
+                target.rename(from, to)?;
+                *there = !*there;
+                if !recorder.lap(Op::Rename) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn stat(&self, target: &dyn Target, seed: u64, recorder: &mut Recorder) -> Result<(), Error> {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let names: Vec<_> = (0..4096).map(|_| name(random.random_range(0..self.files))).collect();
+        recorder.skip();
+        loop {
+            for name in &names {
+                target.stat(name)?;
+                if !recorder.lap(Op::Stat) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+impl Workload for Meta {
+    fn describe(&self) -> String {
+        let what = match self.kind {
+            Kind::Create => "empty files made (open and close)",
+            Kind::Unlink => "empty files removed",
+            Kind::Rename => "files renamed",
+            Kind::Stat => "random files found by path",
+            Kind::ReadDir => "the directory listed",
+        };
+        let threads = if self.threads > 1 { format!(", {} threads", self.threads) } else { String::new() };
+        format!("{what}, in one directory of {}{threads}", self.files)
+    }
+
+    fn bytes(&self) -> u64 {
+        // What names and inodes take anywhere.
+        self.files() * 512
+    }
+
+    fn files(&self) -> u64 {
+        self.files + self.threads * BATCH + 1
+    }
+
+    fn value(&self) -> Value {
+        Value::Operations
+    }
+
+    fn prepare(&self, target: &dyn Target) -> Result<(), Error> {
+        create_dir_all(target, Path::new(DIR))?;
+        for number in 0..self.files {
+            drop(target.open(&name(number), Open::CREATE)?);
+        }
+        Ok(target.sync()?)
+    }
+
+    fn round(&self, target: &dyn Target, round: Round) -> Result<Measured, Error> {
+        on_threads(self.threads, round.slice, |thread, recorder| match self.kind {
+            Kind::Create | Kind::Unlink => self.make_and_remove(target, thread, recorder),
+            Kind::Rename => self.rename(target, thread, recorder),
+            Kind::Stat => self.stat(target, round.seed_of(thread), recorder),
+            Kind::ReadDir => {
+                let mut seen = 0;
+                loop {
+                    target.read_dir(Path::new(DIR), &mut |_| seen += 1)?;
+                    if !recorder.lap(Op::ReadDir) {
+                        return if seen > 0 { Ok(()) } else { Err("the directory is empty".into()) };
+                    }
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,187 @@
+//! What is done on targets.
+//!
+//! A [`Workload`] is prepared once on a target and then runs in rounds: slices of time, or all of a job
+//! ([`Length::Whole`]). It sees the target only through [`Target`], takes the time of each operation with a
+//! [`Recorder`], and does the same on every target: what is random comes from the seed and the number of the round.
+//!
+//! - [`micro`]: one kind of operation on one file, in every size and pattern. [`iozone`]: that program's six phases.
+//! - [`meta`]: names in small and large directories. [`filebench`]: file server, web server, web proxy, mail.
+//! - [`postmark`]: many small files with a short life.
+//! - [`recorder`]: times. [`set`]: files to work on.
+
+pub mod filebench;
+pub mod iozone;
+pub mod meta;
+pub mod micro;
+pub mod postmark;
+pub mod recorder;
+pub mod set;
+
+use std::time::Duration;
+
+use crate::Error;
+use crate::report::schema::{Better, Metric};
+use crate::spec::Spec;
+use crate::target::Target;
+pub use recorder::{Measured, Op, Recorder};
+
+/// What is done, with its parameters.
+pub trait Workload: Send + Sync {
+    /// In one plain sentence, with its sizes.
+    fn describe(&self) -> String;
+    /// Bytes that it has on the target at most.
+    fn bytes(&self) -> u64;
+    /// Files and directories that it has at most.
+    fn files(&self) -> u64;
+    /// What its value is.
+    fn value(&self) -> Value;
+    /// Whether a round is a slice of time or the whole of a job.
+    fn length(&self) -> Length {
+        Length::Slice
+    }
+    /// Makes what it works on, durably.
+    fn prepare(&self, target: &dyn Target) -> Result<(), Error>;
+    /// Runs one round.
+    fn round(&self, target: &dyn Target, round: Round) -> Result<Measured, Error>;
+}
+
+/// What a round takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// As long as it is told.
+    Slice,
+    /// Until its work is done.
+    Whole,
+}
+
+/// A round.
+#[derive(Debug, Clone, Copy)]
+pub struct Round {
+    /// Its number; the same on every target. Rounds to warm up count, too.
+    pub number: u64,
+    /// The seed of the run.
+    pub seed: u64,
+    /// How long it takes.
+    pub slice: Duration,
+}
+
+impl Round {
+    /// A seed for one thread in this round.
+    pub fn seed_of(&self, thread: u64) -> u64 {
+        self.seed
+            ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ (thread + 1).wrapping_mul(0xd1b5_4a32_d192_ed03)
+    }
+}
+
+/// What is made of a round's measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value {
+    /// Operations a second.
+    Operations,
+    /// Bytes that were read and written, in MB (10^6) a second.
+    Bytes,
+    /// Seconds.
+    Seconds,
+}
+
+impl Value {
+    /// For the report.
+    pub fn metric(self) -> Metric {
+        let (name, unit, better) = match self {
+            Value::Operations => ("throughput", "op/s", Better::More),
+            Value::Bytes => ("throughput", "MB/s", Better::More),
+            Value::Seconds => ("time", "s", Better::Less),
+        };
+        Metric { name: name.into(), unit: unit.into(), better }
+    }
+
+    /// The value of a round.
+    pub fn of(self, measured: &Measured) -> f64 {
+        let seconds = measured.nanos / 1e9;
+        match self {
+            Value::Operations => measured.operations as f64 / seconds,
+            Value::Bytes => (measured.read + measured.written) as f64 / 1e6 / seconds,
+            Value::Seconds => seconds,
+        }
+    }
+}
+
+/// A kind of workload.
+pub struct Kind {
+    /// Its name; the part before the dot is its family.
+    pub name: &'static str,
+    /// In a few words.
+    pub about: &'static str,
+    make: fn(&Spec, f64) -> Result<Box<dyn Workload>, String>,
+}
+
+/// All that there are.
+pub const KINDS: &[Kind] = &[
+    Kind { name: "micro.read", about: "reads of one file, or of one for each thread", make: micro::make },
+    Kind {
+        name: "micro.write",
+        about: "overwrites of one file, or of one for each thread",
+        make: micro::make,
+    },
+    Kind { name: "micro.append", about: "appends to one file for each thread", make: micro::make },
+    Kind { name: "micro.mix", about: "reads and overwrites of one file", make: micro::make },
+    Kind {
+        name: "iozone",
+        about: "IOzone: write, rewrite, read, reread, random read, random write",
+        make: iozone::make,
+    },
+    Kind { name: "meta.create", about: "makes empty files in one directory", make: meta::make },
+    Kind { name: "meta.unlink", about: "removes empty files from one directory", make: meta::make },
+    Kind { name: "meta.rename", about: "renames files within one directory", make: meta::make },
+    Kind { name: "meta.stat", about: "finds files of one directory by path", make: meta::make },
+    Kind { name: "meta.readdir", about: "lists one directory", make: meta::make },
+    Kind {
+        name: "filebench.fileserver",
+        about: "whole files written, appended to, read, removed",
+        make: filebench::make,
+    },
+    Kind { name: "filebench.webserver", about: "whole files read, a log appended to", make: filebench::make },
+    Kind {
+        name: "filebench.webproxy",
+        about: "files made, read five times, removed; a log",
+        make: filebench::make,
+    },
+    Kind {
+        name: "filebench.varmail",
+        about: "mails made, appended to, read, removed, with fsync",
+        make: filebench::make,
+    },
+    Kind { name: "postmark", about: "Postmark: many small files with a short life", make: postmark::make },
+];
+
+/// Makes a workload from its name and parameters; its sizes are multiplied by `scale`.
+pub fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String> {
+    let kind = KINDS
+        .iter()
+        .find(|kind| kind.name == spec.name())
+        .ok_or_else(|| format!("{} is no workload; 'nacre bench list' shows them", spec.name()))?;
+    let workload = (kind.make)(spec, scale)?;
+    spec.finish()?;
+    Ok(workload)
+}
+
+/// A count after scaling: at least `least`.
+fn scaled(count: u64, scale: f64, least: u64) -> u64 {
+    ((count as f64 * scale).round() as u64).max(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KINDS, make};
+
+    #[test]
+    fn every_kind_can_be_made_without_parameters() {
+        for kind in KINDS {
+            let workload = make(&kind.name.parse().unwrap(), 0.01).unwrap_or_else(|why| panic!("{why}"));
+            assert!(!workload.describe().is_empty() && workload.bytes() > 0, "{}", kind.name);
+        }
+        assert!(make(&"micro.write,thread=2".parse().unwrap(), 1.0).is_err());
+        assert!(make(&"nothing".parse().unwrap(), 1.0).is_err());
+    }
+}

@@ -1,0 +1,216 @@
+//! Postmark (Katcher, 1997): a pool of small files that are made, read, appended to and removed.
+//!
+//! A round is a run: the pool is made, transactions run, the pool is removed; the time of the transactions is the value,
+//! or of all three with `time=all`. A transaction is one of read or append, and one of create or remove, as there; `bias_create=off` leaves the second half out.
+
+use std::path::PathBuf;
+
+use nacre_engine::size;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::recorder::whole;
+use super::set::{Buffer, buffer};
+use super::{Length, Measured, Op, Recorder, Round, Value, Workload, scaled};
+use crate::Error;
+use crate::spec::Spec;
+use crate::target::{Open, Target, create_dir_all};
+
+struct Postmark {
+    files: u64,
+    transactions: u64,
+    low: u64,
+    high: u64,
+    io: u64,
+    subdirs: u64,
+    /// In tenths: reads of reads and appends, creates of creates and removals. None leaves that half out.
+    bias_read: Option<u64>,
+    bias_create: Option<u64>,
+    all: bool,
+}
+
+pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String> {
+    let files = scaled(spec.number("files", 20_000, 1)?, scale, 16);
+    let transactions = scaled(spec.number("transactions", 100_000, 1)?, scale, 16);
+    let (low, high) = (spec.size("low", "512")?, spec.size("high", "16k")?);
+    let bias = |key: &str| match spec.text(key, "5")?.as_str() {
+        "off" => Ok(None),
+        text => match text.parse() {
+            Ok(tenths @ 0..=10) => Ok(Some(tenths)),
+            _ => Err(format!("postmark: {key}={text}: tenths from 0 to 10, or off")),
+        },
+    };
+    let io = spec.size("io", "512")?;
+    if low == 0 || low > high || io == 0 {
+        return Err("postmark: low is at least one byte and at most high, io at least one byte".into());
+    }
+    let subdirs = spec.number("subdirs", 0, 0)?;
+    let (bias_read, bias_create) = (bias("bias_read")?, bias("bias_create")?);
+    let all = spec.word("time", "transactions", &[("transactions", false), ("all", true)])?;
+    Ok(Box::new(Postmark { files, transactions, low, high, io, subdirs, bias_read, bias_create, all }))
+}
+
+/// The pool of one run.
+struct Pool<'a> {
+    work: &'a Postmark,
+    target: &'a dyn Target,
+    random: SmallRng,
+    files: Vec<(u64, u64)>,
+    next: u64,
+    data: Buffer,
+}
+
+impl Pool<'_> {
+    fn path(&self, number: u64) -> PathBuf {
+        match self.work.subdirs {
+            0 => PathBuf::from(format!("pm/{number}")),
+            dirs => PathBuf::from(format!("pm/s{}/{number}", number % dirs)),
+        }
+    }
+
+    fn create(&mut self, recorder: &mut Recorder) -> Result<(), Error> {
+        let (number, size) = (self.next, self.random.random_range(self.work.low..=self.work.high));
+        self.next += 1;
+        let file = self.target.open(&self.path(number), Open { append: true, ..Open::CREATE })?;
+        let mut left = size;
+        while left > 0 {
+            let len = left.min(self.work.io);
+            file.append(&self.data[..len as usize])?;
+            left -= len;
+        }
+        drop(file);
+        recorder.lap_write(Op::Create, size as usize);
+        self.files.push((number, size));
+        Ok(())
+    }
+
+    fn remove(&mut self, recorder: &mut Recorder) -> Result<(), Error> {
+        let at = self.random.random_range(0..self.files.len());
+        let (number, _) = self.files.swap_remove(at);
+        self.target.remove_file(&self.path(number))?;
+        recorder.lap(Op::Unlink);
+        Ok(())
+    }
+
+    fn read(&mut self, recorder: &mut Recorder) -> Result<(), Error> {
+        let at = self.random.random_range(0..self.files.len());
+        let (number, size) = self.files[at];
+        let file = self.target.open(&self.path(number), Open::READ)?;
+        let mut done = 0;
+        while done < size {
+            let len = (size - done).min(self.work.io) as usize;
+            match file.read_at(&mut self.data[..len], done)? {
+                0 => return Err(format!("{number} ends at {done}, and has {size} bytes").into()),
+                count => done += count as u64,
+            }
+        }
+        drop(file);
+        recorder.lap_read(Op::Read, size as usize);
+        Ok(())
+    }
+
+    fn append(&mut self, recorder: &mut Recorder) -> Result<(), Error> {
+        let at = self.random.random_range(0..self.files.len());
+        let (number, size) = self.files[at];
+        if size < self.work.high {
+            let more = self.random.random_range(1..=self.work.high - size);
+            let file = self.target.open(&self.path(number), Open { append: true, ..Open::WRITE })?;
+            let mut left = more;
+            while left > 0 {
+                let len = left.min(self.work.io);
+                file.append(&self.data[..len as usize])?;
+                left -= len;
+            }
+            drop(file);
+            recorder.lap_write(Op::Append, more as usize);
+            self.files[at].1 += more;
+        }
+        Ok(())
+    }
+
+    fn transaction(&mut self, recorder: &mut Recorder) -> Result<(), Error> {
+        match self.work.bias_read {
+            Some(reads) if self.random.random_range(0..10) < reads => self.read(recorder)?,
+            Some(_) => self.append(recorder)?,
+            None => {}
+        }
+        match self.work.bias_create {
+            // The pool is never emptied by chance.
+            Some(creates) if self.files.len() < 2 || self.random.random_range(0..10) < creates => {
+                self.create(recorder)
+            }
+            Some(_) => self.remove(recorder),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Workload for Postmark {
+    fn describe(&self) -> String {
+        format!(
+            "Postmark: {} files of {} to {}, {} transactions, {} at a time",
+            self.files,
+            size::print(self.low),
+            size::print(self.high),
+            self.transactions,
+            size::print(self.io)
+        )
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.files + self.transactions) * (self.high.next_multiple_of(4096) + 512)
+    }
+
+    fn files(&self) -> u64 {
+        self.files + self.transactions + self.subdirs + 1
+    }
+
+    fn value(&self) -> Value {
+        Value::Seconds
+    }
+
+    fn length(&self) -> Length {
+        Length::Whole
+    }
+
+    fn prepare(&self, target: &dyn Target) -> Result<(), Error> {
+        create_dir_all(target, "pm".as_ref())?;
+        for dir in 0..self.subdirs {
+            create_dir_all(target, format!("pm/s{dir}").as_ref())?;
+        }
+        Ok(target.sync()?)
+    }
+
+    fn round(&self, target: &dyn Target, round: Round) -> Result<Measured, Error> {
+        let mut pool = Pool {
+            work: self,
+            target,
+            random: SmallRng::seed_from_u64(round.seed_of(0)),
+            files: Vec::new(),
+            next: 0,
+            data: buffer(self.io as usize),
+        };
+        let mut preparing = Recorder::start(std::time::Duration::ZERO);
+        let make = |pool: &mut Pool<'_>, recorder: &mut Recorder| {
+            (0..self.files).try_for_each(|_| pool.create(recorder))
+        };
+        let remove = |pool: &mut Pool<'_>, recorder: &mut Recorder| {
+            while !pool.files.is_empty() {
+                pool.remove(recorder)?;
+            }
+            Ok::<(), Error>(())
+        };
+        if !self.all {
+            make(&mut pool, &mut preparing)?;
+        }
+        let measured = whole(|recorder| {
+            if self.all {
+                make(&mut pool, recorder)?;
+            }
+            (0..self.transactions).try_for_each(|_| pool.transaction(recorder))?;
+            if self.all { remove(&mut pool, recorder) } else { Ok(()) }
+        })?;
+        remove(&mut pool, &mut preparing)?;
+        Ok(measured)
+    }
+}

@@ -1,0 +1,317 @@
+//! The times of operations: one chained reading of the time-stamp counter for each.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::clock::{in_ticks, nanos_per_tick, ticks};
+
+/// Kinds of operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// A read.
+    Read,
+    /// A write within the file.
+    Write,
+    /// A write at its end.
+    Append,
+    /// fsync or fdatasync.
+    Sync,
+    /// A file made and opened.
+    Create,
+    /// A file opened.
+    Open,
+    /// A file closed.
+    Close,
+    /// A name removed.
+    Unlink,
+    /// A file renamed.
+    Rename,
+    /// A file found by path.
+    Stat,
+    /// A directory listed.
+    ReadDir,
+    /// A directory made.
+    Mkdir,
+    /// Anything else.
+    Other,
+}
+
+impl Op {
+    /// All of them.
+    pub const ALL: [Op; 13] = [
+        Op::Read,
+        Op::Write,
+        Op::Append,
+        Op::Sync,
+        Op::Create,
+        Op::Open,
+        Op::Close,
+        Op::Unlink,
+        Op::Rename,
+        Op::Stat,
+        Op::ReadDir,
+        Op::Mkdir,
+        Op::Other,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Append => "append",
+            Op::Sync => "fsync",
+            Op::Create => "create",
+            Op::Open => "open",
+            Op::Close => "close",
+            Op::Unlink => "unlink",
+            Op::Rename => "rename",
+            Op::Stat => "stat",
+            Op::ReadDir => "readdir",
+            Op::Mkdir => "mkdir",
+            Op::Other => "other",
+        }
+    }
+}
+
+/// The longest operation that is told from longer ones: 100 s.
+const LONGEST_TICKS: u64 = 1 << 38;
+
+/// Histograms of ticks, with two digits, one for each kind of operation that was seen.
+#[derive(Clone, Default)]
+pub struct Times([Option<Histogram<u64>>; Op::ALL.len()]);
+
+impl Times {
+    #[inline]
+    fn add(&mut self, op: Op, ticks: u64) {
+        let histogram = self.0[op as usize].get_or_insert_with(new_histogram);
+        histogram.saturating_record(ticks.max(1));
+    }
+
+    /// Takes in what others saw.
+    pub fn merge(&mut self, other: &Times) {
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            if let Some(theirs) = theirs {
+                // Both are made alike, so that every value of one fits the other.
+                let _ = mine.get_or_insert_with(new_histogram).add(theirs);
+            }
+        }
+    }
+
+    /// Each kind that was seen.
+    pub fn iter(&self) -> impl Iterator<Item = (Op, &Histogram<u64>)> {
+        Op::ALL.into_iter().filter_map(|op| Some((op, self.0[op as usize].as_ref()?)))
+    }
+
+    /// To be sent: for each kind, values and how often each was seen.
+    pub fn encode(&self) -> Encoded {
+        let pairs = |histogram: &Histogram<u64>| {
+            histogram.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
+        };
+        self.iter().map(|(op, histogram)| (op, pairs(histogram))).collect()
+    }
+
+    /// What [`encode`](Times::encode) gave.
+    pub fn decode(encoded: &Encoded) -> Times {
+        let mut times = Times::default();
+        for (op, pairs) in encoded {
+            let histogram = times.0[*op as usize].get_or_insert_with(new_histogram);
+            pairs.iter().for_each(|&(value, count)| histogram.saturating_record_n(value, count));
+        }
+        times
+    }
+}
+
+/// For each kind of operation, values and how often each was seen.
+pub type Encoded = Vec<(Op, Vec<(u64, u64)>)>;
+
+fn new_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_TICKS, 2).expect("the bounds are in order")
+}
+
+/// What one thread did.
+pub struct Recorder {
+    begin: u64,
+    last: u64,
+    end: u64,
+    paused: u64,
+    operations: u64,
+    read: u64,
+    written: u64,
+    times: Times,
+}
+
+impl Recorder {
+    /// Begins now, and is over after this time.
+    pub fn start(slice: Duration) -> Recorder {
+        // Measured here, before it matters.
+        let length = in_ticks(slice);
+        let begin = ticks();
+        Recorder {
+            begin,
+            last: begin,
+            end: begin.saturating_add(length),
+            paused: 0,
+            operations: 0,
+            read: 0,
+            written: 0,
+            times: Times::default(),
+        }
+    }
+
+    /// An operation ended just now that began when the one before it ended. Whether there is time left.
+    #[inline]
+    pub fn lap(&mut self, op: Op) -> bool {
+        let now = ticks();
+        self.times.add(op, now.wrapping_sub(self.last));
+        self.last = now;
+        self.operations += 1;
+        now < self.end
+    }
+
+    /// As [`lap`](Recorder::lap), of one that read bytes.
+    #[inline]
+    pub fn lap_read(&mut self, op: Op, bytes: usize) -> bool {
+        self.read += bytes as u64;
+        self.lap(op)
+    }
+
+    /// As [`lap`](Recorder::lap), of one that wrote bytes.
+    #[inline]
+    pub fn lap_write(&mut self, op: Op, bytes: usize) -> bool {
+        self.written += bytes as u64;
+        self.lap(op)
+    }
+
+    /// Whether there is time left.
+    #[inline]
+    pub fn goes_on(&self) -> bool {
+        self.last < self.end
+    }
+
+    /// What happened since the last operation is not part of the work: it prepared it.
+    pub fn skip(&mut self) {
+        let now = ticks();
+        let skipped = now.wrapping_sub(self.last);
+        self.last = now;
+        self.paused += skipped;
+        self.end = self.end.saturating_add(skipped);
+    }
+
+    fn finish(self) -> Measured {
+        let worked = self.last.wrapping_sub(self.begin).saturating_sub(self.paused);
+        Measured {
+            operations: self.operations,
+            read: self.read,
+            written: self.written,
+            nanos: worked as f64 * nanos_per_tick(),
+            times: self.times,
+        }
+    }
+}
+
+/// What came out of a round.
+#[derive(Clone, Default)]
+pub struct Measured {
+    /// Operations.
+    pub operations: u64,
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+    /// Nanoseconds that the work took; of several threads, the longest.
+    pub nanos: f64,
+    /// How long each operation took.
+    pub times: Times,
+}
+
+impl Measured {
+    /// Takes in what another thread did in the same time.
+    fn join(&mut self, other: &Measured) {
+        self.operations += other.operations;
+        self.read += other.read;
+        self.written += other.written;
+        self.nanos = self.nanos.max(other.nanos);
+        self.times.merge(&other.times);
+    }
+}
+
+/// Runs a body on several threads that begin together; each is given its number and a recorder.
+pub fn on_threads(
+    threads: u64,
+    slice: Duration,
+    body: impl Fn(u64, &mut Recorder) -> Result<(), Error> + Sync,
+) -> Result<Measured, Error> {
+    let run = |thread: u64| {
+        let mut recorder = Recorder::start(slice);
+        body(thread, &mut recorder).map_err(|error| error.to_string())?;
+        Ok::<_, String>(recorder.finish())
+    };
+    if threads == 1 {
+        return Ok(run(0)?);
+    }
+    let (barrier, run) = (Barrier::new(threads as usize), &run);
+    let parts: Vec<Result<Measured, String>> = std::thread::scope(|scope| {
+        let barrier = &barrier;
+        let started: Vec<_> = (0..threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    barrier.wait();
+                    run(thread)
+                })
+            })
+            .collect();
+        started
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())))
+            .collect()
+    });
+    let mut all = Measured::default();
+    for part in parts {
+        all.join(&part?);
+    }
+    Ok(all)
+}
+
+/// Runs one job from beginning to end.
+pub fn whole(job: impl FnOnce(&mut Recorder) -> Result<(), Error>) -> Result<Measured, Error> {
+    let begin = Instant::now();
+    let mut recorder = Recorder::start(Duration::from_secs(24 * 3600));
+    job(&mut recorder)?;
+    let paused = recorder.paused as f64 * nanos_per_tick();
+    Ok(Measured { nanos: begin.elapsed().as_nanos() as f64 - paused, ..recorder.finish() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Op, Times, on_threads};
+
+    #[test]
+    fn threads_are_joined_and_what_prepares_does_not_count() {
+        let slice = Duration::from_millis(20);
+        let measured = on_threads(2, slice, |thread, recorder| {
+            std::thread::sleep(Duration::from_millis(30));
+            recorder.skip();
+            while recorder.lap_write(if thread == 0 { Op::Write } else { Op::Append }, 10) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert!(measured.operations >= 4 && measured.written == measured.operations * 10);
+        assert!(measured.nanos >= 20e6);
+        let kinds: Vec<_> = measured.times.iter().map(|(op, _)| op).collect();
+        assert_eq!(kinds, [Op::Write, Op::Append]);
+        let again = Times::decode(&measured.times.encode());
+        let counts = |times: &Times| times.iter().map(|(op, times)| (op, times.len())).collect::<Vec<_>>();
+        assert_eq!(counts(&again), counts(&measured.times));
+        assert!(on_threads(2, slice, |_, _| Err("no".into())).is_err());
+    }
+}
