@@ -20,17 +20,23 @@ impl Workplace {
         Ok(Workplace { path, keep })
     }
 
-    /// An empty directory, to mount on.
+    /// An empty directory, to mount on; with a number behind the name when it is taken.
     pub(crate) fn directory(&self, name: &str) -> io::Result<PathBuf> {
-        let path = self.path.join(name);
-        fs::create_dir(&path)?;
-        Ok(path)
+        let mut path = self.path.join(name);
+        for number in 2.. {
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    path = self.path.join(format!("{name}-{number}"));
+                }
+                other => return other.map(|()| path),
+            }
+        }
+        unreachable!("numbers do not end")
     }
 
     /// A tmpfs. Without the right to mount, a plain one is a directory in /dev/shm; huge pages cannot be had then.
     pub(crate) fn tmpfs(&self, name: &str, huge: bool) -> io::Result<Tmpfs> {
-        let path = self.path.join(name);
-        fs::create_dir(&path)?;
+        let path = self.directory(name)?;
         let size = crate::machine::memory("MemTotal").unwrap_or(1 << 30);
         let options =
             format!("size={size},nr_inodes=0,mode=700,huge={}", if huge { "always" } else { "never" });

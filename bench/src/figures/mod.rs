@@ -12,6 +12,7 @@
 mod child;
 mod context;
 mod cores;
+mod harness;
 mod library;
 mod measure;
 mod mount;
@@ -86,6 +87,7 @@ pub(crate) fn run(args: FiguresArgs) -> Outcome {
     mount::run(&context)?;
     recovery::run(&context)?;
     scale::run(&context)?;
+    harness::run(&context)?;
     let (figures, left_out) = context.into_results();
     if args.json {
         let report = Report { schema: 1, machine, quick: args.quick, figures, left_out };

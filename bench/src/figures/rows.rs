@@ -69,6 +69,17 @@ pub(crate) const ROWS: &[Row] = &[
     row("scale.append", "4 KiB append to a file of 1,000,000 extents / of a whole one", at_most(2.0)),
     row("scale.truncate", "truncate a file of 1,000,000 extents / of 1,000", at_most(2.0)),
     row("scale.remove", "unlink a file of 1,000,000 extents / of 1,000", at_most(2.0)),
+    row(
+        "harness.write-4k",
+        "4 KiB overwrite by the generator of 'run' / by a loop with time-stamps, tmpfs",
+        at_most(1.02),
+    ),
+    row(
+        "harness.read-4k",
+        "4 KiB read by the generator of 'run' / by a loop with time-stamps, tmpfs",
+        at_most(1.02),
+    ),
+    row("harness.lap", "one recorded operation that does nothing", at_most(25.0)),
 ];
 
 /// The row with this name.

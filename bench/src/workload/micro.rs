@@ -15,8 +15,9 @@ use crate::Error;
 use crate::spec::Spec;
 use crate::target::{File, Open, Target};
 
-/// Offsets that are drawn before a round begins, where drawing one takes as long as an operation.
-const DRAWN: usize = 1 << 14;
+/// Operations that are drawn at once, in time that does not count: to choose one as it comes would cost as much as a
+/// time-stamp does.
+const DRAWN: usize = 1 << 12;
 
 /// Where the next operation goes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -129,28 +130,20 @@ impl Micro {
         PathBuf::from(format!("micro{}", if self.shared { 0 } else { thread }))
     }
 
-    /// Offsets without end; the places of a pattern that is dear to draw come from a table.
-    fn offsets(&self, seed: u64) -> impl FnMut() -> u64 + use<> {
-        let (io, count, pattern) = (self.io, self.file / self.io, self.pattern);
+    /// What a thread does in a round.
+    fn draw(&self, seed: u64) -> Drawn {
         let mut random = SmallRng::seed_from_u64(seed);
-        let mut next = random.random_range(0..count);
-        let drawn: Vec<u64> = match pattern {
-            Pattern::Zipf(theta) => {
-                let ranks = Zipf::new(count as f64, theta).expect("a count of at least one");
-                // Neighbouring ranks are not neighbours in the file.
-                let place = |rank: f64| (rank as u64 - 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % count;
-                (0..DRAWN).map(|_| place(ranks.sample(&mut random))).collect()
-            }
-            _ => Vec::new(),
+        let count = self.file / self.io;
+        let reads = match self.kind {
+            Kind::Read => 100,
+            Kind::Mix(reads) => reads,
+            Kind::Write | Kind::Append => 0,
         };
-        move || {
-            match pattern {
-                Pattern::Sequential => next = if next + 1 == count { 0 } else { next + 1 },
-                Pattern::Random => next = random.random_range(0..count),
-                Pattern::Zipf(_) => return drawn[random.random_range(0..DRAWN)] * io,
-            }
-            next * io
-        }
+        let last = random.random_range(0..count);
+        let mut drawn =
+            Drawn { pattern: self.pattern, io: self.io, count, reads, random, last, all: Vec::new(), at: 0 };
+        drawn.refill();
+        drawn
     }
 
     fn append(&self, file: &dyn File, recorder: &mut Recorder) -> Result<(), Error> {
@@ -182,6 +175,53 @@ impl Micro {
             }
             _ => Ok(true),
         }
+    }
+}
+
+/// Operations to come, without end.
+struct Drawn {
+    pattern: Pattern,
+    io: u64,
+    count: u64,
+    reads: u64,
+    random: SmallRng,
+    last: u64,
+    /// Offsets, and whether to read there.
+    all: Vec<(u64, bool)>,
+    at: usize,
+}
+
+impl Drawn {
+    #[inline]
+    fn next(&mut self, recorder: &mut Recorder) -> (u64, bool) {
+        if self.at == self.all.len() {
+            self.refill();
+            recorder.skip();
+        }
+        self.at += 1;
+        self.all[self.at - 1]
+    }
+
+    #[cold]
+    fn refill(&mut self) {
+        let Drawn { pattern, io, count, reads, random, last, all, at } = self;
+        let ranks = match pattern {
+            Pattern::Zipf(theta) => Zipf::new(*count as f64, *theta).ok(),
+            _ => None,
+        };
+        all.clear();
+        all.extend((0..DRAWN).map(|_| {
+            *last = match (&*pattern, &ranks) {
+                // Neighbouring ranks are not neighbours in the file.
+                (_, Some(ranks)) => {
+                    (ranks.sample(random) as u64 - 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % *count
+                }
+                (Pattern::Sequential, None) => (*last + 1) % *count,
+                (_, None) => random.random_range(0..*count),
+            };
+            (*last * *io, *reads == 100 || *reads > 0 && random.random_range(0..100) < *reads)
+        }));
+        *at = 0;
     }
 }
 
@@ -222,19 +262,13 @@ impl Workload for Micro {
             if self.kind == Kind::Append {
                 return self.append(&*file, recorder);
             }
-            let reads = match self.kind {
-                Kind::Read => 100,
-                Kind::Mix(reads) => reads,
-                _ => 0,
-            };
-            let mut choice = SmallRng::seed_from_u64(round.seed_of(thread) ^ 1);
-            let mut offset = self.offsets(round.seed_of(thread));
+            let mut drawn = self.draw(round.seed_of(thread));
             let (data, mut read) = (buffer(self.io as usize), buffer(self.io as usize));
             let mut writes = 0;
             recorder.skip();
             loop {
-                let at = offset();
-                let goes_on = if reads == 100 || reads > 0 && choice.random_range(0..100) < reads {
+                let (at, reads) = drawn.next(recorder);
+                let goes_on = if reads {
                     file.read_at(&mut read, at)?;
                     recorder.lap_read(Op::Read, self.io as usize)
                 } else {

@@ -134,8 +134,12 @@ fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_TICKS, 2).expect("the bounds are in order")
 }
 
+/// Laps that are kept before they go into histograms, in time that does not count: 64 KiB of them.
+const PENDING: usize = 4096;
+
 /// What one thread did.
 pub struct Recorder {
+    pending: Vec<(Op, u64)>,
     begin: u64,
     last: u64,
     end: u64,
@@ -151,8 +155,10 @@ impl Recorder {
     pub fn start(slice: Duration) -> Recorder {
         // Measured here, before it matters.
         let length = in_ticks(slice);
+        let pending = Vec::with_capacity(PENDING);
         let begin = ticks();
         Recorder {
+            pending,
             begin,
             last: begin,
             end: begin.saturating_add(length),
@@ -168,10 +174,22 @@ impl Recorder {
     #[inline]
     pub fn lap(&mut self, op: Op) -> bool {
         let now = ticks();
-        self.times.add(op, now.wrapping_sub(self.last));
+        self.pending.push((op, now.wrapping_sub(self.last)));
         self.last = now;
-        self.operations += 1;
+        if self.pending.len() == PENDING {
+            self.settle();
+        }
         now < self.end
+    }
+
+    /// Puts what is pending into histograms; the time for it does not count.
+    #[cold]
+    fn settle(&mut self) {
+        self.operations += self.pending.len() as u64;
+        for (op, ticks) in self.pending.drain(..) {
+            self.times.add(op, ticks);
+        }
+        self.skip();
     }
 
     /// As [`lap`](Recorder::lap), of one that read bytes.
@@ -203,7 +221,8 @@ impl Recorder {
         self.end = self.end.saturating_add(skipped);
     }
 
-    fn finish(self) -> Measured {
+    fn finish(mut self) -> Measured {
+        self.settle();
         let worked = self.last.wrapping_sub(self.begin).saturating_sub(self.paused);
         Measured {
             operations: self.operations,

@@ -1,0 +1,82 @@
+//! What `nacre bench run` adds to the work that it times: one recorded operation that does nothing, which is the reading
+//! of a time-stamp; and its generator beside a loop by hand that reads one, too, on the same file of a tmpfs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{pread, pwrite};
+
+use crate::clock::ticks;
+use crate::figures::context::{Context, Outcome};
+use crate::figures::measure::{interleave, timed};
+use crate::figures::report::Figure;
+use crate::figures::rows;
+use crate::figures::work::{BLOCK, buffer};
+use crate::target::directory::Directory;
+use crate::workload::recorder::on_threads;
+use crate::workload::{self, Op, Round};
+
+const ROWS: [&str; 3] = ["harness.write-4k", "harness.read-4k", "harness.lap"];
+const SIZE: u64 = 64 << 20;
+const SLICE: Duration = Duration::from_millis(20);
+
+pub(crate) fn run(context: &Context) -> Outcome {
+    if !context.wants_any(ROWS) {
+        return Ok(());
+    }
+    let tmpfs = context.place.tmpfs("harness", false)?;
+    for (name, kind) in [("harness.write-4k", "micro.write"), ("harness.read-4k", "micro.read")] {
+        if context.wants(name) {
+            beside_a_loop(context, name, kind, tmpfs.path())?;
+        }
+    }
+    if context.wants("harness.lap") {
+        let mut best = f64::INFINITY;
+        for _ in 0..context.budget.rounds.0 {
+            let measured = on_threads(1, SLICE, |_, recorder| {
+                while recorder.lap(Op::Read) {}
+                Ok(())
+            })?;
+            best = best.min(measured.nanos / measured.operations as f64);
+        }
+        let row = rows::find("harness.lap");
+        context.report(Figure::single(row.name, row.what, "ns", row.target, best))?;
+    }
+    Ok(())
+}
+
+fn beside_a_loop(context: &Context, name: &str, kind: &str, dir: &Path) -> Outcome {
+    let work = workload::make(&format!("{kind},file={SIZE}").parse()?, 1.0)?;
+    let target = Directory::open(dir)?;
+    work.prepare(&target)?;
+    let file = rustix::fs::open(dir.join("micro0"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let mut data = buffer(BLOCK);
+    let operations = 15_000;
+    let writes = kind == "micro.write";
+    let pairs = interleave(
+        context.budget,
+        operations,
+        &mut |number| {
+            let round = Round { number, seed: 1, slice: SLICE };
+            let measured = work.round(&target, round).expect("the generator runs");
+            Duration::from_nanos((measured.nanos / measured.operations as f64 * operations as f64) as u64)
+        },
+        &mut |number| {
+            let mut random = SmallRng::seed_from_u64(number);
+            timed(|| {
+                for _ in 0..operations {
+                    let at = random.random_range(0..SIZE / BLOCK as u64) * BLOCK as u64;
+                    let moved =
+                        if writes { pwrite(&file, &data, at) } else { pread(&file, &mut data[..], at) };
+                    assert_eq!(moved.expect("a whole block"), BLOCK);
+                    std::hint::black_box(ticks());
+                }
+            })
+        },
+    );
+    let row = rows::find(name);
+    context.report(Figure::compared(row.name, row.what, row.target, &pairs))
+}
