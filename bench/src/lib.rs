@@ -4,6 +4,7 @@
 //! - [`workload`]: what is done there. [`spec`]: how both are written on the command line.
 //! - [`run`]: one process for each target, in turns, until the figures are sure enough. [`stats`]: how sure they are.
 //! - [`report`]: the document of a run, and what is drawn from it. [`counters`]: what is counted beside time.
+//! - [`paper`]: what the papers measured, as experiments that can be run here.
 //! - [`figures`]: the figures that nacre itself is to reach, with hand-written loops.
 //! - [`command`]: the command line.
 
@@ -12,6 +13,7 @@ pub mod command;
 pub mod counters;
 pub mod figures;
 pub mod machine;
+pub mod paper;
 pub mod place;
 pub mod report;
 pub mod run;

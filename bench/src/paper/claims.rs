@@ -1,0 +1,253 @@
+//! What a paper says beside what was found: [`Value`]s become [`Claim`]s of the report.
+
+use super::{Across, Experiment, Is, OverAt, Overall, Paper, Source, System, Value};
+use crate::report::schema::{Better, Claim};
+
+/// A question to what was measured: one system at one point, and the ratio over another where there is one.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// Of this experiment.
+    pub experiment: &'a Experiment,
+    /// The system, and the key of its point.
+    pub of: (&'a System, &'a str),
+    /// What it is divided by.
+    pub over: Option<(&'a System, &'a str)>,
+    /// A counter, instead of the experiment's own value.
+    pub counter: Option<&'a str>,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reading {
+    /// The median.
+    pub median: f64,
+    /// Its confidence interval, where there is one.
+    pub interval: Option<(f64, f64)>,
+}
+
+/// Answers a question, or says what it waits for: `preset:hinfs is not there yet`.
+pub type Answers<'a> = dyn FnMut(Asked<'_>) -> Result<Reading, String> + 'a;
+
+/// One pair of systems at one point.
+struct Case<'a> {
+    experiment: &'a Experiment,
+    of: &'a System,
+    over: Option<&'a System>,
+    at: &'a str,
+}
+
+impl Experiment {
+    /// What the paper says of this experiment, beside the answers. A value of which a part waits is made from the rest,
+    /// and says so by naming the rest only.
+    pub fn claims(&self, answers: &mut Answers<'_>) -> Vec<Claim> {
+        let source = |value: &Value| source(&self.paper, value, &self.figure);
+        self.values.iter().flat_map(|value| claims(value, &[self], source(value), answers)).collect()
+    }
+}
+
+impl Paper {
+    /// What the paper says of several experiments together, where at least one of them is among the given.
+    pub fn overall_claims(&self, ran: &[&Experiment], answers: &mut Answers<'_>) -> Vec<Claim> {
+        let claims = |overall: &Overall| {
+            let meant =
+                |experiment: &&Experiment| overall.experiments.iter().any(|name| experiment.answers_to(name));
+            let ran: Vec<&Experiment> = ran.iter().copied().filter(meant).collect();
+            if ran.is_empty() {
+                return Vec::new();
+            }
+            claims(&overall.value, &ran, source(&self.short, &overall.value, "text"), answers)
+        };
+        self.overall.iter().flat_map(claims).collect()
+    }
+}
+
+fn source(paper: &str, value: &Value, figure: &str) -> String {
+    match value.source {
+        Source::Nacre => "nacre".to_owned(),
+        Source::Text | Source::Table => format!("{paper}, {}", value.place.as_deref().unwrap_or(figure)),
+    }
+}
+
+fn claims(
+    value: &Value,
+    experiments: &[&Experiment],
+    source: String,
+    answers: &mut Answers<'_>,
+) -> Vec<Claim> {
+    let cases: Vec<Case<'_>> = experiments.iter().flat_map(|experiment| cases(value, experiment)).collect();
+    let read: Vec<_> = cases.iter().map(|case| (case, case.read(value, answers))).collect();
+    let claim = |cases: &[&Case<'_>], found: Result<Reading, String>| Claim {
+        what: words(value, cases),
+        source: source.clone(),
+        said: value.said,
+        found: found.as_ref().ok().map(|reading| reading.median),
+        interval: found.as_ref().ok().and_then(|reading| reading.interval),
+        holds_if: value.goal,
+        waits_for: found.err(),
+    };
+    if value.across == Across::Each {
+        return read.into_iter().map(|(case, found)| claim(&[case], found)).collect();
+    }
+    let (used, readings): (Vec<&Case<'_>>, Vec<Reading>) =
+        read.iter().filter_map(|(case, found)| Some((*case, *found.as_ref().ok()?))).unzip();
+    match together(value.across, &readings) {
+        Some(reading) => vec![claim(&used, Ok(reading))],
+        None => {
+            let mut reasons: Vec<String> = read.into_iter().filter_map(|(_, found)| found.err()).collect();
+            reasons.sort();
+            reasons.dedup();
+            vec![claim(&cases.iter().collect::<Vec<_>>(), Err(reasons.join("; ")))]
+        }
+    }
+}
+
+/// Every pair at every point. Systems that an experiment does not have are passed over: values of several experiments
+/// name them all.
+fn cases<'a>(value: &'a Value, experiment: &'a Experiment) -> Vec<Case<'a>> {
+    let pairs: Vec<(&String, Option<&String>)> = if value.over.is_empty() {
+        value.of.iter().map(|of| (of, None)).collect()
+    } else if value.of.len() == value.over.len() {
+        value.of.iter().zip(value.over.iter().map(Some)).collect()
+    } else {
+        value.of.iter().flat_map(|of| value.over.iter().map(move |over| (of, Some(over)))).collect()
+    };
+    let every: Vec<&str> = if value.at.is_empty() {
+        experiment.points.iter().map(|point| point.key.as_str()).collect()
+    } else {
+        value.at.iter().map(String::as_str).collect()
+    };
+    let mut cases = Vec::new();
+    for (of, over) in pairs {
+        let Some(of) = experiment.system(of) else { continue };
+        let over = match over {
+            None => None,
+            Some(name) => match experiment.system(name) {
+                None => continue,
+                over => over,
+            },
+        };
+        cases.extend(every.iter().map(|at| Case { experiment, of, over, at }));
+    }
+    cases
+}
+
+impl Case<'_> {
+    fn read(&self, value: &Value, answers: &mut Answers<'_>) -> Result<Reading, String> {
+        let over = match self.over {
+            None => None,
+            Some(over) => {
+                over.target.as_ref().map_err(Clone::clone)?;
+                let at = match &value.over_at {
+                    None => self.at,
+                    Some(OverAt::Point(key)) => key,
+                    Some(OverAt::Best) => self.best(over, value, answers)?,
+                };
+                self.is_there(at)?;
+                Some((over, at))
+            }
+        };
+        self.of.target.as_ref().map_err(Clone::clone)?;
+        self.is_there(self.at)?;
+        let of = (self.of, self.at);
+        answers(Asked { experiment: self.experiment, of, over, counter: value.counter.as_deref() })
+    }
+
+    fn is_there(&self, at: &str) -> Result<(), String> {
+        let point = self.experiment.point(at).ok_or_else(|| format!("there is no point {at}"))?;
+        point.workload.as_ref().map_err(Clone::clone).map(|_| ())
+    }
+
+    /// The point where a system does best, among those that were measured.
+    fn best(&self, of: &System, value: &Value, answers: &mut Answers<'_>) -> Result<&str, String> {
+        let mut best: Option<(f64, &str)> = None;
+        let mut waits = "nothing was measured".to_owned();
+        for point in &self.experiment.points {
+            let counter = value.counter.as_deref();
+            let asked = Asked { experiment: self.experiment, of: (of, &point.key), over: None, counter };
+            match answers(asked) {
+                Err(why) => waits = why,
+                Ok(reading) => {
+                    let better = best.is_none_or(|(median, _)| match self.experiment.metric.better {
+                        Better::More => reading.median > median,
+                        Better::Less => reading.median < median,
+                    });
+                    if better {
+                        best = Some((reading.median, &point.key));
+                    }
+                }
+            }
+        }
+        best.map(|(_, key)| key).ok_or(waits)
+    }
+}
+
+/// One reading from several. The largest and the smallest keep their intervals; a mean has none.
+fn together(across: Across, readings: &[Reading]) -> Option<Reading> {
+    let by_median = |one: &&Reading, other: &&Reading| one.median.total_cmp(&other.median);
+    match across {
+        Across::Most => readings.iter().max_by(by_median).copied(),
+        Across::Least => readings.iter().min_by(by_median).copied(),
+        Across::Each | Across::Mean if readings.is_empty() => None,
+        Across::Each | Across::Mean => {
+            let sum: f64 = readings.iter().map(|reading| reading.median).sum();
+            Some(Reading { median: sum / readings.len() as f64, interval: None })
+        }
+    }
+}
+
+/// `HiNFS over PMFS, NOVA; fileserver (largest): up to 127 % more`.
+fn words(value: &Value, cases: &[&Case<'_>]) -> String {
+    let mut points = Vec::new();
+    let (mut of, mut over) = (Vec::new(), Vec::new());
+    let add = |list: &mut Vec<String>, item: &str| {
+        if !list.iter().any(|known| known == item) {
+            list.push(item.to_owned());
+        }
+    };
+    for case in cases {
+        add(&mut of, &case.of.name);
+        if let Some(system) = case.over {
+            add(&mut over, &system.name);
+        }
+        let label = case.experiment.point(case.at).map_or(case.at, |point| &point.label);
+        add(&mut points, label);
+    }
+    let several = cases.iter().any(|case| case.experiment.name != cases[0].experiment.name);
+    let all = cases.first().is_some_and(|case| case.experiment.points.len() == points.len());
+    let points = match points.len() {
+        1 => points.join(""),
+        _ if several => "all sweeps".to_owned(),
+        _ if all => "all points".to_owned(),
+        _ => points.join(", "),
+    };
+    let mut words = of.join(", ");
+    match (&value.over_at, over.is_empty()) {
+        (_, true) => words += &format!("; {points}"),
+        (None, false) => words += &format!(" over {}; {points}", over.join(", ")),
+        (Some(OverAt::Best), false) => words += &format!(" at {points}, over its best"),
+        (Some(OverAt::Point(key)), false) => {
+            let point = cases.first().and_then(|case| case.experiment.point(key));
+            let label = point.map_or(key, |point| &point.label);
+            words += &format!(" at {points} over {} at {label}", over.join(", "));
+        }
+    }
+    let across = match value.across {
+        Across::Each => None,
+        Across::Mean => Some("mean"),
+        Across::Most => Some("largest"),
+        Across::Least => Some("smallest"),
+    };
+    let is = match value.is {
+        Is::About => None,
+        Is::AtLeast => Some("at least"),
+        Is::AtMost => Some("at most"),
+    };
+    let how: Vec<&str> = across.into_iter().chain(is).collect();
+    if !how.is_empty() {
+        words += &format!(" ({})", how.join(", "));
+    }
+    if !value.note.is_empty() {
+        words += &format!(": {}", value.note);
+    }
+    words
+}

@@ -1,0 +1,404 @@
+//! What the papers measured: every figure and table with numbers, as an experiment that can be run here.
+//!
+//! The data lies in `catalog/*.toml`, a file for each paper; [`read`] makes it into the types below and knows every key.
+//! docs/papers.md says what differs from the papers and why. [`claims`] puts what a text states beside what was found.
+//!
+//! - [`papers`] and [`experiments`] list everything; [`find`] knows experiments, figures and papers by name.
+//! - An [`Experiment`] is one chart: [`System`]s, each with the target that stands for it, on the [`Point`]s of an axis,
+//!   under [`Settings`]. A figure of several panels is several experiments: `hinfs-fig8.webproxy`.
+//! - A [`Value`] is what a text or a table says; what only a picture shows is not there. A [`Goal`] beside it is what
+//!   nacre holds itself to.
+//!
+//! Sizes are the papers'; who runs an experiment multiplies sizes and counts by one factor. The metric is the paper's, too,
+//! whatever the workload gives by itself.
+
+mod claims;
+mod read;
+
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use nacre_engine::size;
+use serde::Deserialize;
+
+pub use claims::{Answers, Asked, Reading};
+
+use crate::report::schema::{Axis, Bound, Metric};
+
+/// A paper.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Paper {
+    /// A word for the command line: `hinfs`.
+    pub name: String,
+    /// What it calls its system.
+    pub short: String,
+    /// Title and where it appeared.
+    pub title: String,
+    /// In the order of the paper.
+    pub experiments: Vec<Experiment>,
+    /// What it says of several experiments together.
+    pub overall: Vec<Overall>,
+}
+
+/// One chart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Experiment {
+    /// `hinfs-fig7`, or with a panel `hinfs-fig8.webproxy`.
+    pub name: String,
+    /// The system of the paper, and where it stands there: `HiNFS`, `figure 7`.
+    pub paper: String,
+    /// As [`Experiment::paper`].
+    pub figure: String,
+    /// For people.
+    pub title: String,
+    /// What is done and what to look at.
+    pub about: String,
+    /// What differs from the paper, and why.
+    pub differs: String,
+    /// What values are.
+    pub metric: Metric,
+    /// Where values are taken from.
+    pub taken: Taken,
+    /// What stands below the chart.
+    pub axis: Axis,
+    /// Some points of the axis are ours: the paper has them only in a picture, or not at all.
+    pub chosen: bool,
+    /// The system that charts are relative to.
+    pub baseline: Option<String>,
+    /// In the order of the chart.
+    pub systems: Vec<System>,
+    /// Of all systems and points; see [`Experiment::settings`].
+    pub common: Settings,
+    /// In the order of the axis.
+    pub points: Vec<Point>,
+    /// What the paper says.
+    pub values: Vec<Value>,
+}
+
+/// Where the value of a run is taken from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Taken {
+    /// Operations, bytes or time of the workload, as the metric's unit says.
+    Workload,
+    /// The mean latency of this kind of operation, or of `all`.
+    Latency(String),
+    /// A counter of this name: one of [`crate::counters`], or one of [`LATER`].
+    Counter(String),
+}
+
+/// Counters that figures need and nobody counts yet, and what each counts.
+pub const LATER: &[(&str, &str)] = &[
+    ("share.write", "the part of a round's time that stores into persistent memory take, in percent"),
+    ("share.synced", "the part of the bytes written that a sync makes durable, in percent"),
+    ("model.accuracy", "how often the buffer benefit model was right, in percent of syncs of blocks"),
+    ("predictor.accuracy", "how often the synchronicity predictor was right, in percent of its predictions"),
+    ("writeback.amplification", "bytes of data stored on persistent memory for each byte of dirty lines"),
+    ("evicted.blocks", "blocks of data that moved from persistent memory to a disk, in a round"),
+];
+
+/// Something that is compared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct System {
+    /// As the paper calls it.
+    pub name: String,
+    /// `preset:hinfs` or `peer:ext4`; none where nothing stands for it, and then the reason.
+    pub target: Result<String, String>,
+    /// What is to be known of it, or of what stands for it.
+    pub about: String,
+    /// Its own.
+    pub settings: Settings,
+}
+
+/// Which way nacre's operations go. Peers are always reached through the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// In the same process.
+    Library,
+    /// Through FUSE.
+    Mount,
+}
+
+/// A place of the axis.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// What values refer to: `4k`, `webproxy`.
+    pub key: String,
+    /// What stands below the chart: `4 KiB`; a stand-in is named.
+    pub label: String,
+    /// Its place in a sweep: bytes, nanoseconds, threads, percent.
+    pub x: Option<f64>,
+    /// What runs; none where it cannot be had, and then the reason.
+    pub workload: Result<String, String>,
+    /// Its own.
+    pub settings: Settings,
+}
+
+/// How things are set up. What is not given is up to who runs it.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Persistent memory, in the words of `--emulate`.
+    pub emulate: Option<String>,
+    /// All data of the workload, in bytes: what shares refer to, where the workload does not know better.
+    pub data: Option<String>,
+    /// Buffer or cache of nacre, and page cache of its peers: an [`Amount`].
+    pub dram: Option<String>,
+    /// Persistent memory that a system may use: an [`Amount`].
+    pub pm: Option<String>,
+    /// An emulated disk below: `optane-ssd`, `nvme`, `sata-ssd`, `hdd`.
+    pub disk: Option<String>,
+    /// For nacre, in the words of `mount -o`; sizes among them are not scaled: `group=16m`. `lazy` is for mounts, since
+    /// only they need to be told that writes may wait.
+    pub options: Option<String>,
+    /// How long the paper runs, in seconds.
+    pub seconds: Option<u64>,
+    /// How many times the paper runs it.
+    pub runs: Option<u64>,
+    /// The page cache is empty at the beginning.
+    pub cold: Option<bool>,
+    /// The work ran twice before, so that the file system is used.
+    pub aged: Option<bool>,
+    /// The paper's machine, to be shown.
+    pub machine: Option<String>,
+}
+
+/// An amount of memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Amount {
+    /// Bytes, to be scaled with the data.
+    Bytes(u64),
+    /// A share of the data: 0.1 is a tenth.
+    Share(f64),
+}
+
+impl FromStr for Amount {
+    type Err = String;
+
+    /// `2g` or `10%`.
+    fn from_str(text: &str) -> Result<Amount, String> {
+        match text.strip_suffix('%') {
+            None => size::parse(text).map(Amount::Bytes),
+            Some(percent) => match percent.parse::<f64>() {
+                Ok(percent) if percent > 0.0 && percent.is_finite() => Ok(Amount::Share(percent / 100.0)),
+                _ => Err(format!("{text:?} is no share, as 10%")),
+            },
+        }
+    }
+}
+
+/// What is said of an experiment: a ratio of two systems, or a value by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Value {
+    /// These systems.
+    pub of: Vec<String>,
+    /// Over these: each with each, or in pairs where both lists are equally long. Nothing for a value by itself.
+    pub over: Vec<String>,
+    /// At these points.
+    pub at: Vec<String>,
+    /// Where the other system is, if it is not at the same point.
+    pub over_at: Option<OverAt>,
+    /// The ratio, or the value in the unit of the metric.
+    pub said: f64,
+    /// How it is meant.
+    pub is: Is,
+    /// What is made of several pairs and points.
+    pub across: Across,
+    /// Who says it.
+    pub source: Source,
+    /// Where, if not at the figure.
+    pub place: Option<String>,
+    /// What nacre holds itself to.
+    pub goal: Option<Bound>,
+    /// A counter that it speaks of, instead of the experiment's metric.
+    pub counter: Option<String>,
+    /// What else is said.
+    pub note: String,
+}
+
+/// A value of several experiments, at all of their points.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Overall {
+    /// What is said. Its list of points is empty.
+    pub value: Value,
+    /// Names that [`find`] knows.
+    pub experiments: Vec<String>,
+}
+
+/// The point of the system below the line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OverAt {
+    /// This one.
+    Point(String),
+    /// The one where it is best.
+    Best,
+}
+
+/// How a value is meant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum Is {
+    /// As it stands, rounded.
+    #[default]
+    #[serde(rename = "about")]
+    About,
+    /// It, or more.
+    #[serde(rename = "at least")]
+    AtLeast,
+    /// It, or less.
+    #[serde(rename = "at most")]
+    AtMost,
+}
+
+/// What is made of several pairs and points.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Across {
+    /// It is said of each.
+    #[default]
+    Each,
+    /// Of their mean.
+    Mean,
+    /// Of the largest: `up to`.
+    Most,
+    /// Of the smallest.
+    Least,
+}
+
+/// Who says it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The paper's text.
+    #[default]
+    Text,
+    /// A table of it.
+    Table,
+    /// Nobody but us.
+    Nacre,
+}
+
+/// Every paper.
+pub fn papers() -> &'static [Paper] {
+    static PAPERS: LazyLock<Vec<Paper>> =
+        LazyLock::new(|| read::all().expect("the catalogs are part of the program, and a test reads them"));
+    &PAPERS
+}
+
+/// Every experiment, in the order of papers and figures.
+pub fn experiments() -> impl Iterator<Item = &'static Experiment> {
+    papers().iter().flat_map(|paper| &paper.experiments)
+}
+
+/// The experiments with a name: one, all panels of a figure (`hinfs-fig8`), all figures that are parts of one
+/// (`hinfs-fig10` for `hinfs-fig10a` and `hinfs-fig10b`), or all of a paper (`hinfs`). Empty where there are none.
+pub fn find(name: &str) -> Vec<&'static Experiment> {
+    experiments().filter(|experiment| experiment.answers_to(name)).collect()
+}
+
+impl Experiment {
+    /// Whether [`find`] gives it for this name.
+    pub fn answers_to(&self, name: &str) -> bool {
+        let figure = self.name.split('.').next().unwrap_or_default();
+        let part = |whole: &str| {
+            whole.strip_prefix(name).is_some_and(|rest| {
+                let ends_in_digit = name.ends_with(|last: char| last.is_ascii_digit());
+                ends_in_digit && rest.len() == 1 && rest.bytes().all(|byte| byte.is_ascii_lowercase())
+            })
+        };
+        self.name == name || figure == name || part(figure) || figure.split('-').next() == Some(name)
+    }
+
+    /// The system with this name.
+    pub fn system(&self, name: &str) -> Option<&System> {
+        self.systems.iter().find(|system| system.name == name)
+    }
+
+    /// The point with this key.
+    pub fn point(&self, key: &str) -> Option<&Point> {
+        self.points.iter().find(|point| point.key == key)
+    }
+
+    /// How a system is set up at a point: what the point says goes before what the system says, and that before what is
+    /// common to all.
+    pub fn settings(&self, system: &System, point: &Point) -> Settings {
+        point.settings.or(&system.settings).or(&self.common)
+    }
+
+    /// The ways in which nacre's presets run: in the process, unless every workload needs a directory, and mounted, where
+    /// a workload does or where peers pay for system calls.
+    pub fn ways(&self) -> Vec<Way> {
+        let (outside, inside): (Vec<&Point>, Vec<&Point>) = self
+            .points
+            .iter()
+            .filter(|point| point.workload.is_ok())
+            .partition(|point| point.needs_directory());
+        let beside_peers = self
+            .systems
+            .iter()
+            .any(|system| system.target.as_ref().is_ok_and(|target| target.starts_with("peer:")));
+        let mut ways = Vec::new();
+        if !inside.is_empty() {
+            ways.push(Way::Library);
+        }
+        if !outside.is_empty() || beside_peers {
+            ways.push(Way::Mount);
+        }
+        ways
+    }
+}
+
+impl Point {
+    /// Whether what runs is another program, which finds files by path only.
+    pub fn needs_directory(&self) -> bool {
+        self.workload
+            .as_ref()
+            .is_ok_and(|workload| workload.starts_with("program.") || workload.starts_with("tree."))
+    }
+}
+
+impl System {
+    /// Its target on one of the ways: `mount:hinfs` for `preset:hinfs`. Peers have the same on both.
+    pub fn target(&self, way: Way) -> Option<String> {
+        let target = self.target.as_ref().ok()?;
+        Some(match (way, target.strip_prefix("preset:")) {
+            (Way::Mount, Some(preset)) => format!("mount:{preset}"),
+            _ => target.clone(),
+        })
+    }
+}
+
+impl Settings {
+    /// These, and the others where these say nothing.
+    pub fn or(&self, other: &Settings) -> Settings {
+        let text =
+            |mine: &Option<String>, theirs: &Option<String>| mine.as_ref().or(theirs.as_ref()).cloned();
+        Settings {
+            emulate: text(&self.emulate, &other.emulate),
+            data: text(&self.data, &other.data),
+            dram: text(&self.dram, &other.dram),
+            pm: text(&self.pm, &other.pm),
+            disk: text(&self.disk, &other.disk),
+            options: text(&self.options, &other.options),
+            seconds: self.seconds.or(other.seconds),
+            runs: self.runs.or(other.runs),
+            cold: self.cold.or(other.cold),
+            aged: self.aged.or(other.aged),
+            machine: text(&self.machine, &other.machine),
+        }
+    }
+
+    /// Every text of these, to be changed.
+    fn texts(&mut self) -> [&mut Option<String>; 7] {
+        [
+            &mut self.emulate,
+            &mut self.data,
+            &mut self.dram,
+            &mut self.pm,
+            &mut self.disk,
+            &mut self.options,
+            &mut self.machine,
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests;
