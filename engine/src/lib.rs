@@ -12,8 +12,8 @@
 pub mod attr;
 pub mod contract;
 pub mod error;
-pub mod sync;
 pub mod size;
+pub mod sync;
 pub mod units;
 
 pub use attr::{Attr, FileKind, NewInode, SetAttr};
