@@ -193,7 +193,7 @@ fn swept(text: &str, sweep: &str) -> Result<(Axis, Vec<Place>), Error> {
     if !numbers {
         places.iter_mut().for_each(|place| place.x = None);
     }
-    let unit = numbers.then(|| if matches!(key, "io" | "file" | "size" | "record") { "B" } else { "" });
+    let unit = numbers.then_some(if matches!(key, "io" | "file" | "size" | "record") { "B" } else { "" });
     Ok((Axis { name: key.to_owned(), unit: unit.map(str::to_owned), log2: numbers }, places))
 }
 

@@ -137,7 +137,8 @@ impl File for DirectoryFile {
     }
 
     fn sync(&self, data_only: bool) -> io::Result<()> {
-        Ok(if data_only { rustix::fs::fdatasync(&self.0)? } else { rustix::fs::fsync(&self.0)? })
+        let synced = if data_only { rustix::fs::fdatasync(&self.0) } else { rustix::fs::fsync(&self.0) };
+        Ok(synced?)
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {

@@ -111,7 +111,8 @@ impl File for LibraryFile {
     }
 
     fn sync(&self, data_only: bool) -> io::Result<()> {
-        Ok(if data_only { self.0.sync_data()? } else { self.0.sync_all()? })
+        let synced = if data_only { self.0.sync_data() } else { self.0.sync_all() };
+        Ok(synced?)
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {

@@ -255,7 +255,7 @@ impl Workload for Filebench {
         };
         format!(
             "filebench {name}: {} files of {} (mean), reads and writes of {}, appends up to {}, {} threads",
-            self.set.len(),
+            self.set.files(),
             size::print(self.mean),
             size::print(self.io),
             size::print(self.append),
@@ -265,11 +265,11 @@ impl Workload for Filebench {
 
     fn bytes(&self) -> u64 {
         // Appends make files longer than they were made, and each takes a block that is not full.
-        self.set.len() * (2 * self.mean + self.append + 4096) + 2 * LOG_LIMIT
+        self.set.files() * (2 * self.mean + self.append + 4096) + 2 * LOG_LIMIT
     }
 
     fn files(&self) -> u64 {
-        2 * self.set.len() + 1
+        2 * self.set.files() + 1
     }
 
     fn value(&self) -> Value {
@@ -282,7 +282,7 @@ impl Workload for Filebench {
         self.set.make(target, share)?;
         drop(target.open(Path::new(LOG), Open::CREATE)?);
         let mut pool = Pool::default();
-        for number in 0..self.set.len() {
+        for number in 0..self.set.files() {
             let path: PathBuf = self.set.path(number);
             if target.stat(&path).is_ok() { pool.there.push(number) } else { pool.absent.push(number) }
         }

@@ -113,8 +113,11 @@ pub struct Kind {
     pub name: &'static str,
     /// In a few words.
     pub about: &'static str,
-    make: fn(&Spec, f64) -> Result<Box<dyn Workload>, String>,
+    make: Make,
 }
+
+/// Makes a workload from its parameters, with its sizes multiplied.
+type Make = fn(&Spec, f64) -> Result<Box<dyn Workload>, String>;
 
 /// All that there are.
 pub const KINDS: &[Kind] = &[

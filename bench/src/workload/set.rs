@@ -74,7 +74,7 @@ impl FileSet {
     }
 
     /// The number of files.
-    pub fn len(&self) -> u64 {
+    pub fn files(&self) -> u64 {
         self.files
     }
 
