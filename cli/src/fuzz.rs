@@ -7,9 +7,11 @@ use std::os::unix::ffi::OsStringExt;
 use clap::Parser;
 use nacre::{Emulation, LayoutKind, Preset, Promise};
 
+use nacre_engine::size;
+
 use crate::args::{Cli, Command};
 use crate::mount_options::{self, MountSettings};
-use crate::{mount, size, umount};
+use crate::{mount, umount};
 
 /// Words of command lines. In an input, bytes from 0x80 on stand for them; a line end separates words, and all other
 /// bytes are themselves.

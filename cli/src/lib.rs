@@ -5,7 +5,7 @@
 //!
 //! - `args`: the command line; help, completions and manual pages come from it.
 //! - one module for each subcommand; `daemon` and `mount_options` serve `mount`, `load` serves `demo`.
-//! - `mounted`: finding and asking mounts; `output`, `failure`, `size`: what people and scripts read.
+//! - `mounted`: finding and asking mounts; `output`, `failure`: what people and scripts read.
 //! - [`fuzz`]: the body of the fuzz target `options`.
 
 mod args;
