@@ -19,6 +19,7 @@ use crate::run::rounds::Setting;
 use crate::run::stop::Stop;
 use crate::run::worker;
 use crate::target::plan::{self, Plan};
+use crate::trace::command::TraceCommand;
 use crate::{Error, figures, workload};
 
 /// Measures nacre beside other file systems, on the same work, in one run
@@ -35,6 +36,8 @@ enum Command {
     /// Show workloads and targets
     List,
     Figures(FiguresArgs),
+    #[command(subcommand)]
+    Trace(TraceCommand),
     /// What works on one target.
     #[command(hide = true)]
     Worker,
@@ -101,6 +104,7 @@ pub fn run(args: BenchArgs) -> Result<(), Error> {
         Command::Run(args) => args.run(),
         Command::List => list(),
         Command::Figures(args) => figures::run(args),
+        Command::Trace(command) => command.run(),
         Command::Worker => worker::work(),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`target`]: what is measured: presets of nacre in the process and mounted, other file systems, any directory.
 //! - [`workload`]: what is done there. [`spec`]: how both are written on the command line.
+//! - [`trace`]: system calls that were recorded, to be replayed.
 //! - [`run`]: one process for each target, in turns, until the figures are sure enough. [`stats`]: how sure they are.
 //! - [`report`]: the document of a run, and what is drawn from it. [`counters`]: what is counted beside time.
 //! - [`paper`]: what the papers measured, as experiments that can be run here.
@@ -20,6 +21,7 @@ pub mod run;
 pub mod spec;
 pub mod stats;
 pub mod target;
+pub mod trace;
 pub mod workload;
 
 pub use command::{BenchArgs, run as run_command};

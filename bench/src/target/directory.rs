@@ -61,6 +61,19 @@ impl Target for Directory {
         Ok(rustix::fs::linkat(&self.root, from, &self.root, to, AtFlags::empty())?)
     }
 
+    fn symlink(&self, text: &Path, path: &Path) -> io::Result<()> {
+        Ok(rustix::fs::symlinkat(text, &self.root, path)?)
+    }
+
+    fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()> {
+        Ok(rustix::fs::chmodat(&self.root, path, Mode::from_raw_mode(mode), AtFlags::empty())?)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(rustix::fs::fsync(rustix::fs::openat(&self.root, path, flags, Mode::empty())?)?)
+    }
+
     fn stat(&self, path: &Path) -> io::Result<u64> {
         Ok(rustix::fs::statat(&self.root, path, AtFlags::empty())?.st_size as u64)
     }
@@ -143,6 +156,10 @@ impl File for DirectoryFile {
 
     fn set_len(&self, size: u64) -> io::Result<()> {
         Ok(rustix::fs::ftruncate(&self.0, size)?)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(&self.0, rustix::fs::FallocateFlags::empty(), offset, len)?)
     }
 
     fn size(&self) -> io::Result<u64> {

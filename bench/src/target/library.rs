@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -57,6 +58,18 @@ impl Target for Library {
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         Ok(self.fs.hard_link(from, to)?)
+    }
+
+    fn symlink(&self, text: &Path, path: &Path) -> io::Result<()> {
+        Ok(self.fs.symlink(text, path)?)
+    }
+
+    fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()> {
+        Ok(self.fs.set_permissions(path, std::fs::Permissions::from_mode(mode))?)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        Ok(FileOptions::new().read(true).open(&self.fs, path)?.sync_all()?)
     }
 
     fn stat(&self, path: &Path) -> io::Result<u64> {
@@ -117,6 +130,10 @@ impl File for LibraryFile {
 
     fn set_len(&self, size: u64) -> io::Result<()> {
         Ok(self.0.set_len(size)?)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        Ok(self.0.allocate(offset, len)?)
     }
 
     fn size(&self) -> io::Result<u64> {

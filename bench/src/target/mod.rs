@@ -17,7 +17,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 /// How a file is opened. Files that are made get the mode 0644.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Open {
     /// For reading.
     pub read: bool,
@@ -59,6 +59,12 @@ pub trait Target: Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Makes another name for a file.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Makes a symbolic link with this text.
+    fn symlink(&self, text: &Path, path: &Path) -> io::Result<()>;
+    /// Sets permission bits.
+    fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()>;
+    /// Makes the names in a directory durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Size in bytes, found by path.
     fn stat(&self, path: &Path) -> io::Result<u64>;
     /// Gives each name in a directory, without `.` and `..`.
@@ -83,6 +89,8 @@ pub trait File: Send + Sync {
     fn sync(&self, data_only: bool) -> io::Result<()>;
     /// Cuts or grows it.
     fn set_len(&self, size: u64) -> io::Result<()>;
+    /// Sees to it that a range has its blocks; the file grows where it ends before it.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Size in bytes.
     fn size(&self) -> io::Result<u64>;
 }
@@ -124,8 +132,11 @@ pub fn remove_dir_all(target: &dyn Target, path: &Path) -> io::Result<()> {
     for name in names {
         let path = path.join(name);
         match target.remove_file(&path) {
-            // EISDIR, or EPERM as POSIX has it.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EISDIR | libc::EPERM)) => {
+            // EISDIR, from the library as a kind, or EPERM as POSIX has it.
+            Err(error)
+                if error.kind() == io::ErrorKind::IsADirectory
+                    || error.raw_os_error() == Some(libc::EPERM) =>
+            {
                 remove_dir_all(target, &path)?;
             }
             other => other?,

@@ -7,6 +7,7 @@
 //! - [`micro`]: one kind of operation on one file, in every size and pattern. [`iozone`]: that program's six phases.
 //! - [`meta`]: names in small and large directories. [`filebench`]: file server, web server, web proxy, mail.
 //! - [`postmark`]: many small files with a short life.
+//! - [`trace`]: system calls that were recorded, again.
 //! - [`recorder`]: times. [`set`]: files to work on.
 
 pub mod filebench;
@@ -16,6 +17,7 @@ pub mod micro;
 pub mod postmark;
 pub mod recorder;
 pub mod set;
+pub mod trace;
 
 use std::time::Duration;
 
@@ -156,6 +158,8 @@ pub const KINDS: &[Kind] = &[
         make: filebench::make,
     },
     Kind { name: "postmark", about: "Postmark: many small files with a short life", make: postmark::make },
+    Kind { name: "trace.facebook", about: "MobiBench's Facebook trace, from=FILE", make: trace::make },
+    Kind { name: "trace.file", about: "any trace, from=FILE", make: trace::make },
 ];
 
 /// Makes a workload from its name and parameters; its sizes are multiplied by `scale`.
@@ -177,6 +181,16 @@ fn scaled(count: u64, scale: f64, least: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{KINDS, make};
+    use crate::target::Target;
+    use crate::target::directory::Directory;
+    use crate::target::library::Library;
+
+    /// The library on a file in a directory, and another directory in it.
+    pub(super) fn targets(dir: &tempfile::TempDir) -> Vec<Box<dyn Target>> {
+        let library = Library::create(&dir.path().join("pm"), 128 << 20, nacre::Preset::Nova, None).unwrap();
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        vec![Box::new(library), Box::new(Directory::open(&dir.path().join("d")).unwrap())]
+    }
 
     #[test]
     fn every_kind_can_be_made_without_parameters() {

@@ -221,6 +221,11 @@ impl Recorder {
         self.end = self.end.saturating_add(skipped);
     }
 
+    /// What happened since the last operation was waiting: it is none, and counts in the time that the work took.
+    pub fn wait(&mut self) {
+        self.last = ticks();
+    }
+
     fn finish(mut self) -> Measured {
         self.settle();
         let worked = self.last.wrapping_sub(self.begin).saturating_sub(self.paused);

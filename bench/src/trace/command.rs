@@ -1,0 +1,74 @@
+//! `nacre bench trace`: traces of system calls for the workloads `trace.*`.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::{Converted, mobibench, strace};
+use crate::Error;
+
+/// Makes traces of system calls that the workload trace.file replays
+#[derive(Debug, Subcommand)]
+pub enum TraceCommand {
+    /// Convert what strace wrote, or a trace of MobiBench
+    ///
+    /// Record with: strace -f -ttt -y -s 0 -e trace=%file,%desc,%process -o FILE PROGRAM...
+    ///
+    /// What the format does not have is left out; a summary on standard error says how many calls of what.
+    Convert(ConvertArgs),
+}
+
+/// What to convert.
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    /// The output of strace, or a trace of MobiBench
+    input: PathBuf,
+    /// Only calls in this directory, which the trace's paths are relative to
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    under: PathBuf,
+    /// Write the trace to this file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl TraceCommand {
+    /// Runs it.
+    pub fn run(self) -> Result<(), Error> {
+        match self {
+            TraceCommand::Convert(args) => args.run(),
+        }
+    }
+}
+
+impl ConvertArgs {
+    fn run(self) -> Result<(), Error> {
+        let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+        let bytes = fs::read(&self.input).map_err(|error| failed(&self.input, error))?;
+        let text = String::from_utf8_lossy(&bytes);
+        let under = std::path::absolute(&self.under).map_err(|error| failed(&self.under, error))?;
+        let converted =
+            if mobibench::is_one(&text) { mobibench::convert(&text) } else { strace::convert(&text, &under) };
+        let Converted { trace, left_out } =
+            converted.map_err(|why| format!("{}: {why}", self.input.display()))?;
+        if trace.calls.is_empty() {
+            return Err(format!("{}: no call in {}", self.input.display(), under.display()).into());
+        }
+        match &self.output {
+            Some(path) => fs::write(path, trace.print()).map_err(|error| failed(path, error))?,
+            None => std::io::stdout().lock().write_all(trace.print().as_bytes())?,
+        }
+        eprintln!(
+            "{} calls on {} threads; {} directories and {} files before them",
+            trace.calls.len(),
+            trace.threads(),
+            trace.dirs.len(),
+            trace.files.len()
+        );
+        for (what, count) in left_out {
+            eprintln!("left out: {count} of {what}");
+        }
+        Ok(())
+    }
+}

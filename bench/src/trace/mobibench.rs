@@ -1,0 +1,220 @@
+//! From the traces that come with MobiBench: thread, microseconds, call, arguments.
+//!
+//! What these traces have lost is put in its place as MobiBench itself does it, or plainly:
+//! - Descriptors are those of one process. One that was never opened, or opened without a name that says which file it is
+//!   (`/data/data`, a directory that others are in), has a file of its own.
+//! - Sizes of reads are taken as what was read: files are as large as their reads need.
+//! - Files outside `/data` are files below the directory, too; what is in `/dev` and `/proc` is left out.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Component, Path, PathBuf};
+
+use super::Converted;
+use super::builder::{Builder, Opened};
+use super::format::{THREADS, What};
+use crate::target::Open;
+
+/// Converts it.
+pub fn convert(text: &str) -> Result<Converted, String> {
+    let mut converter = Converter::default();
+    // Directories first: a name that others are below is one from the beginning.
+    for line in text.lines() {
+        if let Some(path) = line.split(' ').nth(3).and_then(inside) {
+            converter.dirs.extend(path.ancestors().skip(1).map(Path::to_owned));
+        }
+    }
+    for (at, line) in text.lines().enumerate() {
+        if !line.trim().is_empty() {
+            converter.line(line).map_err(|why| format!("line {}: {why}: {line}", at + 1))?;
+        }
+    }
+    Ok(converter.builder.finish())
+}
+
+/// Whether a text looks like one.
+pub fn is_one(text: &str) -> bool {
+    let mut words = text.split([' ', '\n']);
+    let numbers = words.by_ref().take(2).filter(|word| word.parse::<u64>().is_ok()).count();
+    numbers == 2 && words.next().is_some_and(|word| word.chars().all(|letter| letter.is_ascii_alphanumeric()))
+}
+
+/// A path below the directory. None is no path.
+fn inside(text: &str) -> Option<PathBuf> {
+    let text = text.trim_end_matches("/nil").trim_matches('"');
+    let path: PathBuf =
+        Path::new(text).components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    (text.contains('/') && path.file_name().is_some()).then_some(path)
+}
+
+#[derive(Default)]
+struct Converter {
+    builder: Builder,
+    dirs: HashSet<PathBuf>,
+    threads: HashMap<u64, u32>,
+    open: HashMap<u64, (Opened, u64)>,
+}
+
+impl Converter {
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let word = |at: usize| words.get(at).copied().ok_or("something is missing");
+        let number = |at: usize| word(at)?.parse::<u64>().map_err(|_| "no number");
+        let next = self.threads.len() as u32;
+        let thread = *self.threads.entry(number(0)?).or_insert(next);
+        self.builder.at(number(1)?, thread.min(THREADS - 1));
+        let path = |at: usize| Ok::<_, &str>(inside(word(at)?));
+        let failed = words.last().is_some_and(|word| *word == "-1");
+        match word(2)? {
+            "open" => self.open(path(3)?, word(4)?, word(5)?.parse().ok()),
+            "close" => {
+                let file = self.open.remove(&number(3)?);
+                match file {
+                    Some((file, _)) => self.builder.add(false, What::Close { handle: file.handle }),
+                    None => self.builder.leave_out("close of what was not open"),
+                }
+            }
+            "read" => {
+                let (fd, len) = (number(3)?, number(4)?);
+                let (file, offset) = self.file(fd);
+                self.builder.read(file, offset, len);
+                self.open.insert(fd, (file, offset + len));
+            }
+            "write" => {
+                let (fd, len) = (number(3)?, number(4)?);
+                let (file, offset) = self.file(fd);
+                self.builder.write(file, offset, len);
+                self.open.insert(fd, (file, offset + len));
+            }
+            "pread" => {
+                let file = self.file(number(3)?).0;
+                self.builder.read(file, number(4)?, number(5)?);
+            }
+            "pwrite" => {
+                let file = self.file(number(3)?).0;
+                self.builder.write(file, number(4)?, number(5)?);
+            }
+            "fsync" | "fdatasync" => {
+                let handle = self.file(number(3)?).0.handle;
+                self.builder.add(false, What::Sync { handle, data_only: words[2] == "fdatasync" });
+            }
+            "fstat" | "fstat64" => {
+                let file = self.file(number(3)?).0;
+                self.builder.size(file, None);
+            }
+            call @ ("stat" | "stat64" | "lstat64" | "access" | "unlink") => match path(3)? {
+                Some(path) if is_storage(&path) => self.by_path(call, path, failed),
+                _ => self.builder.leave_out("calls outside of storage"),
+            },
+            other => self.builder.leave_out(other),
+        }
+        Ok(())
+    }
+
+    fn by_path(&mut self, call: &str, path: PathBuf, failed: bool) {
+        let dir = self.dirs.contains(&path);
+        match (call, failed) {
+            ("unlink", false) if !dir => self.builder.unlink(&path),
+            ("unlink", _) => self.builder.add(true, What::Unlink { path }),
+            (_, true) => self.builder.add(true, What::Stat { path }),
+            (_, false) => {
+                if dir {
+                    self.builder.is_dir(&path);
+                } else {
+                    self.builder.exists(&path, None);
+                }
+                self.builder.add(false, What::Stat { path });
+            }
+        }
+    }
+
+    fn open(&mut self, path: Option<PathBuf>, flags: &str, fd: Option<u64>) {
+        let has = |flag: &str| flags.split('|').any(|other| other == flag);
+        let how = Open {
+            read: !has("O_WRONLY"),
+            write: has("O_WRONLY") || has("O_RDWR"),
+            append: has("O_APPEND"),
+            create: has("O_CREAT"),
+            truncate: has("O_TRUNC"),
+            sync: has("O_SYNC"),
+        };
+        let Some(fd) = fd else {
+            match path {
+                Some(path) if is_storage(&path) => self.builder.open_failed(&path, how),
+                _ => self.builder.leave_out("calls outside of storage"),
+            }
+            return;
+        };
+        if let Some((before, _)) = self.open.remove(&fd) {
+            self.builder.add(false, What::Close { handle: before.handle });
+        }
+        let path = match path {
+            Some(path) if has("O_DIRECTORY") && self.dirs.contains(&path) => {
+                self.builder.is_dir(&path);
+                self.builder.add(false, What::ReadDir { path });
+                return;
+            }
+            Some(path) if is_storage(&path) && !self.dirs.contains(&path) => path,
+            Some(path) if !is_storage(&path) => return self.builder.leave_out("calls outside of storage"),
+            _ => unnamed(fd),
+        };
+        let file = self.builder.open(&path, how, false);
+        self.open.insert(fd, (file, 0));
+    }
+
+    /// The file behind a descriptor, and where it stands.
+    fn file(&mut self, fd: u64) -> (Opened, u64) {
+        if let Some(&known) = self.open.get(&fd) {
+            return known;
+        }
+        let how = Open { write: true, create: true, ..Open::READ };
+        let file = self.builder.open(&unnamed(fd), how, false);
+        self.open.insert(fd, (file, 0));
+        (file, 0)
+    }
+}
+
+fn unnamed(fd: u64) -> PathBuf {
+    PathBuf::from(format!("unnamed/{fd}"))
+}
+
+fn is_storage(path: &Path) -> bool {
+    !path.starts_with("dev") && !path.starts_with("proc")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::format::Trace;
+    use super::{convert, is_one};
+
+    #[test]
+    fn paths_are_mapped_and_descriptors_become_handles() {
+        let text = "1 0 open /data/data O_WRONLY|O_CREAT|O_TRUNC|O_LARGEFILE 36\n\
+            1 0 write 36 4\n\
+            2 5 pread 27 100 30\n\
+            2 6 access \"/data/data/app/a.db\" 0\n\
+            2 7 stat64 \"/data/data/app/none\" -1\n\
+            2 8 open \"/proc/meminfo\" O_RDONLY 9\n\
+            2 9 unlink \"/data/data/app/a.db\" 0\n\
+            1 10 read 36 2\n\
+            1 11 close 36\n";
+        assert!(is_one(text) && !is_one("nacre-trace 1\n"));
+        let done = convert(text).unwrap();
+        assert_eq!(
+            done.trace.print(),
+            "nacre-trace 1\n\
+             dir data\ndir data/data\ndir data/data/app\ndir unnamed\n\
+             file 0 data/data/app/a.db\nfile 130 unnamed/27\n\
+             0 0 open 0 wct unnamed/36\n\
+             0 0 write 0 0 4\n\
+             5 1 open 1 rwc unnamed/27\n\
+             5 1 read 1 100 30\n\
+             6 1 stat data/data/app/a.db\n\
+             7 1 stat! data/data/app/none\n\
+             9 1 unlink data/data/app/a.db\n\
+             10 0 read 0 4 2\n\
+             11 0 close 0\n"
+        );
+        assert_eq!(done.left_out.get("calls outside of storage"), Some(&1));
+        assert_eq!(Trace::parse(&done.trace.print()).unwrap(), done.trace);
+    }
+}

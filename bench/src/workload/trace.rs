@@ -1,0 +1,443 @@
+//! Replays a trace of system calls ([`crate::trace`]) from a file.
+//!
+//! A round makes what was there before, replays the whole trace, and removes what is left; the replay alone is the value.
+//! Threads of the trace are threads here: a call waits for those before it on other threads that have a handle or a path
+//! in common, and all wait for renamed and removed directories. Calls follow each other without the pauses that were
+//! recorded, unless `pace=recorded`. A call that failed when it was recorded and succeeds here, or the other way round,
+//! is counted; the first round says so on standard error.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nacre_engine::size;
+
+use super::recorder::on_threads;
+use super::set::{Buffer, buffer, fill};
+use super::{Length, Measured, Op, Recorder, Round, Value, Workload};
+use crate::Error;
+use crate::spec::Spec;
+use crate::target::{File, Open, Target, create_dir_all, remove_dir_all};
+use crate::trace::format::{Call, Trace, What};
+use crate::trace::mobibench;
+
+/// Where it happens.
+const ROOT: &str = "trace";
+
+/// Longer than any trace takes.
+const FOREVER: Duration = Duration::from_secs(24 * 3600);
+
+struct Replay {
+    name: String,
+    /// What is replayed, or why it cannot be.
+    trace: Result<Trace, String>,
+    /// For each call, those on other threads that it waits for.
+    after: Vec<Vec<u32>>,
+    threads: u32,
+    recorded_pace: bool,
+    /// What differs is told once.
+    told: AtomicBool,
+}
+
+pub(super) fn make(spec: &Spec, _scale: f64) -> Result<Box<dyn Workload>, String> {
+    let from = spec.text("from", "")?;
+    let one = spec.word("threads", "trace", &[("trace", false), ("1", true)])?;
+    let recorded_pace = spec.word("pace", "fast", &[("fast", false), ("recorded", true)])?;
+    let trace = if from.is_empty() {
+        Err(format!("{}: give the trace with from=FILE", spec.name()))
+    } else {
+        let text = fs::read_to_string(&from).map_err(|error| format!("{from}: {error}"))?;
+        Ok(parse(&text).map_err(|why| format!("{from}: {why}"))?)
+    };
+    let mut replay = Replay {
+        name: spec.name().to_owned(),
+        trace,
+        after: Vec::new(),
+        threads: 1,
+        recorded_pace,
+        told: AtomicBool::new(false),
+    };
+    if let Ok(trace) = &mut replay.trace {
+        if one {
+            trace.calls.iter_mut().for_each(|call| call.thread = 0);
+        }
+        replay.threads = trace.threads();
+        replay.after = dependencies(trace, replay.threads);
+    }
+    Ok(Box::new(replay))
+}
+
+/// A trace of our own format, or of MobiBench's.
+fn parse(text: &str) -> Result<Trace, String> {
+    if mobibench::is_one(text) { Ok(mobibench::convert(text)?.trace) } else { Trace::parse(text) }
+}
+
+/// For each call, those on other threads that must be over before it: the last with the same handle or path, the last
+/// that made or opened its parent, and everything before and after a renamed or removed directory.
+fn dependencies(trace: &Trace, threads: u32) -> Vec<Vec<u32>> {
+    #[derive(PartialEq, Eq, Hash)]
+    enum Key<'a> {
+        Handle(u32),
+        Path(&'a Path),
+    }
+    let mut last: HashMap<Key<'_>, (u32, u32)> = HashMap::new();
+    let mut last_of: Vec<Option<u32>> = vec![None; threads as usize];
+    let mut barrier: Option<(u32, u32)> = None;
+    let mut dirs: HashSet<&Path> = trace.dirs.iter().map(PathBuf::as_path).collect();
+    let mut all = Vec::with_capacity(trace.calls.len());
+    for (at, call) in trace.calls.iter().enumerate() {
+        let (at, thread) = (at as u32, call.thread);
+        let mut after: Vec<u32> = Vec::new();
+        let mut wait = |found: Option<(u32, u32)>| {
+            after.extend(found.filter(|(_, other)| *other != thread).map(|(index, _)| index));
+        };
+        wait(barrier);
+        if let What::Mkdir { path } = &call.what {
+            dirs.insert(path.as_path());
+        }
+        let moves = match &call.what {
+            What::Rmdir { .. } => true,
+            What::Rename { path, .. } => dirs.contains(path.as_path()),
+            _ => false,
+        };
+        if moves {
+            last_of
+                .iter()
+                .enumerate()
+                .for_each(|(other, index)| wait(index.map(|index| (index, other as u32))));
+            barrier = Some((at, thread));
+        }
+        if let Some(handle) = call.what.handle() {
+            wait(last.insert(Key::Handle(handle), (at, thread)));
+        }
+        for path in call.what.paths().into_iter().flatten() {
+            wait(path.parent().and_then(|parent| last.get(&Key::Path(parent)).copied()));
+            wait(last.insert(Key::Path(path), (at, thread)));
+        }
+        last_of[thread as usize] = Some(at);
+        after.sort_unstable();
+        after.dedup();
+        all.push(after);
+    }
+    all
+}
+
+/// One replay.
+struct Run<'a> {
+    work: &'a Replay,
+    trace: &'a Trace,
+    target: &'a dyn Target,
+    /// The files behind the handles.
+    files: Vec<Mutex<Option<Box<dyn File>>>>,
+    /// Of each thread, one more than the number of the last call that is over.
+    done: Vec<AtomicU64>,
+    failed: AtomicBool,
+    begin: Instant,
+    /// Calls that failed here only, and there only.
+    differ: [AtomicU64; 2],
+}
+
+impl Run<'_> {
+    fn thread(&self, thread: u32, recorder: &mut Recorder) -> Result<(), Error> {
+        let largest = |call: &Call| match call.what {
+            What::Read { len, .. } | What::Write { len, .. } | What::Append { len, .. } => len as usize,
+            _ => 0,
+        };
+        let mine = || self.trace.calls.iter().enumerate().filter(|(_, call)| call.thread == thread);
+        let mut data = buffer(mine().map(|(_, call)| largest(call)).max().unwrap_or(0));
+        recorder.skip();
+        for (at, call) in mine() {
+            let mut waited = false;
+            for &before in &self.work.after[at] {
+                let other = self.trace.calls[before as usize].thread as usize;
+                while self.done[other].load(Ordering::Acquire) <= u64::from(before) {
+                    if self.failed.load(Ordering::Relaxed) {
+                        return Ok(());
+                    }
+                    waited = true;
+                    std::thread::yield_now();
+                }
+            }
+            if self.work.recorded_pace {
+                let due = Duration::from_micros(call.micros);
+                std::thread::sleep(due.saturating_sub(self.begin.elapsed()));
+                waited = true;
+            }
+            if waited {
+                recorder.wait();
+            }
+            let result = self.call(&call.what, &mut data, recorder);
+            if result.is_err() != call.failed {
+                self.differ[usize::from(call.failed)].fetch_add(1, Ordering::Relaxed);
+            }
+            if let Err(error) = result {
+                // A full device measures nothing.
+                if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::ReadOnlyFilesystem) {
+                    self.failed.store(true, Ordering::Relaxed);
+                    return Err(format!("call {}: {error}", at + 1).into());
+                }
+                recorder.lap(Op::Other);
+            }
+            self.done[thread as usize].store(at as u64 + 1, Ordering::Release);
+        }
+        // Nobody waits for this thread any more.
+        self.done[thread as usize].store(u64::MAX, Ordering::Release);
+        Ok(())
+    }
+
+    /// What is open under a handle, if its open succeeded.
+    fn with(&self, handle: u32, body: impl FnOnce(&dyn File) -> io::Result<()>) -> io::Result<()> {
+        let file = self.files[handle as usize].lock().map_err(|_| io::ErrorKind::Other)?;
+        body(&**file.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?)
+    }
+
+    /// Makes a call, and takes its time where it succeeds.
+    fn call(&self, what: &What, data: &mut Buffer, recorder: &mut Recorder) -> io::Result<()> {
+        let below = |path: &Path| -> PathBuf {
+            if path == Path::new(".") { ROOT.into() } else { Path::new(ROOT).join(path) }
+        };
+        let target = self.target;
+        match what {
+            What::Open { handle, how, path } => {
+                let path = below(path);
+                recorder.wait();
+                let file = target.open(&path, *how)?;
+                recorder.lap(if how.create { Op::Create } else { Op::Open });
+                *self.files[*handle as usize].lock().map_err(|_| io::ErrorKind::Other)? = Some(file);
+            }
+            What::Close { handle } => {
+                let file = self.files[*handle as usize].lock().map_err(|_| io::ErrorKind::Other)?.take();
+                let there = file.is_some();
+                drop(file);
+                if !there {
+                    return Err(io::Error::from_raw_os_error(libc::EBADF));
+                }
+                recorder.lap(Op::Close);
+            }
+            What::Read { handle, offset, len } => {
+                let mut count = 0;
+                self.with(*handle, |file| {
+                    count = file.read_at(&mut data[..*len as usize], *offset)?;
+                    Ok(())
+                })?;
+                recorder.lap_read(Op::Read, count);
+            }
+            What::Write { handle, offset, len } => {
+                self.with(*handle, |file| file.write_at(&data[..*len as usize], *offset))?;
+                recorder.lap_write(Op::Write, *len as usize);
+            }
+            What::Append { handle, len } => {
+                self.with(*handle, |file| file.append(&data[..*len as usize]))?;
+                recorder.lap_write(Op::Append, *len as usize);
+            }
+            What::Sync { handle, data_only } => {
+                self.with(*handle, |file| file.sync(*data_only))?;
+                recorder.lap(Op::Sync);
+            }
+            What::SetLen { handle, size } => {
+                self.with(*handle, |file| file.set_len(*size))?;
+                recorder.lap(Op::Other);
+            }
+            What::Allocate { handle, offset, len } => {
+                self.with(*handle, |file| file.allocate(*offset, *len))?;
+                recorder.lap(Op::Other);
+            }
+            What::Size { handle } => {
+                self.with(*handle, |file| file.size().map(drop))?;
+                recorder.lap(Op::Stat);
+            }
+            other => self.by_path(other, below, recorder)?,
+        }
+        Ok(())
+    }
+
+    fn by_path(
+        &self,
+        what: &What,
+        below: impl Fn(&Path) -> PathBuf,
+        recorder: &mut Recorder,
+    ) -> io::Result<()> {
+        let [Some(path), to] = what.paths() else { return Ok(()) };
+        let (path, to, target) = (below(path), to.map(below).unwrap_or_default(), self.target);
+        recorder.wait();
+        let op = match what {
+            What::Truncate { size, .. } => {
+                target.open(&path, Open::WRITE)?.set_len(*size).map(|()| Op::Other)
+            }
+            What::Stat { .. } => target.stat(&path).map(|_| Op::Stat),
+            What::ReadDir { .. } => target.read_dir(&path, &mut |_| {}).map(|()| Op::ReadDir),
+            What::SyncDir { .. } => target.sync_dir(&path).map(|()| Op::Sync),
+            What::Mkdir { .. } => target.create_dir(&path).map(|()| Op::Mkdir),
+            What::Rmdir { .. } => target.remove_dir(&path).map(|()| Op::Other),
+            What::Unlink { .. } => target.remove_file(&path).map(|()| Op::Unlink),
+            What::Rename { .. } => target.rename(&path, &to).map(|()| Op::Rename),
+            What::Link { .. } => target.link(&path, &to).map(|()| Op::Other),
+            What::Symlink { target: text, .. } => target.symlink(text, &path).map(|()| Op::Other),
+            What::Chmod { mode, .. } => target.set_mode(&path, *mode).map(|()| Op::Other),
+            _ => return Ok(()),
+        }?;
+        recorder.lap(op);
+        Ok(())
+    }
+}
+
+impl Replay {
+    fn trace(&self) -> Result<&Trace, Error> {
+        self.trace.as_ref().map_err(|why| why.clone().into())
+    }
+
+    /// What was there before the trace.
+    fn restore(&self, target: &dyn Target) -> Result<(), Error> {
+        let trace = self.trace()?;
+        remove_dir_all(target, ROOT.as_ref())?;
+        create_dir_all(target, ROOT.as_ref())?;
+        for dir in &trace.dirs {
+            create_dir_all(target, &Path::new(ROOT).join(dir))?;
+        }
+        for (path, size) in &trace.files {
+            fill(target, &Path::new(ROOT).join(path), *size)?;
+        }
+        Ok(target.sync()?)
+    }
+}
+
+impl Workload for Replay {
+    fn describe(&self) -> String {
+        match &self.trace {
+            Err(why) => why.clone(),
+            Ok(trace) => {
+                let before: u64 = trace.files.iter().map(|(_, size)| size).sum();
+                let pace = if self.recorded_pace { "at the recorded pace" } else { "without pauses" };
+                format!(
+                    "{}: {} calls on {} threads {pace}, {} files of {} before",
+                    self.name,
+                    trace.calls.len(),
+                    self.threads,
+                    trace.files.len(),
+                    size::print(before)
+                )
+            }
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        let Ok(trace) = &self.trace else { return 1 };
+        let before: u64 = trace.files.iter().map(|(_, size)| size.next_multiple_of(4096)).sum();
+        let grown = trace.calls.iter().map(|call| match call.what {
+            What::Write { len, .. } | What::Append { len, .. } | What::Allocate { len, .. } => {
+                len.next_multiple_of(4096)
+            }
+            _ => 0,
+        });
+        before + grown.sum::<u64>() + 4096
+    }
+
+    fn files(&self) -> u64 {
+        let Ok(trace) = &self.trace else { return 1 };
+        let made = trace.calls.iter().filter(|call| match &call.what {
+            What::Open { how, .. } => how.create,
+            What::Mkdir { .. } | What::Symlink { .. } | What::Link { .. } => true,
+            _ => false,
+        });
+        (trace.dirs.len() + trace.files.len() + made.count() + 1) as u64
+    }
+
+    fn value(&self) -> Value {
+        Value::Seconds
+    }
+
+    fn length(&self) -> Length {
+        Length::Whole
+    }
+
+    fn prepare(&self, target: &dyn Target) -> Result<(), Error> {
+        self.restore(target)
+    }
+
+    fn round(&self, target: &dyn Target, _round: Round) -> Result<Measured, Error> {
+        let trace = self.trace()?;
+        self.restore(target)?;
+        let run = Run {
+            work: self,
+            trace,
+            target,
+            files: (0..trace.handles()).map(|_| Mutex::new(None)).collect(),
+            done: (0..self.threads).map(|_| AtomicU64::new(0)).collect(),
+            failed: AtomicBool::new(false),
+            begin: Instant::now(),
+            differ: Default::default(),
+        };
+        let threads = u64::from(self.threads);
+        let measured = on_threads(threads, FOREVER, |thread, recorder| run.thread(thread as u32, recorder))?;
+        let [here, there] = run.differ.map(AtomicU64::into_inner);
+        if here + there > 0 && !self.told.swap(true, Ordering::Relaxed) {
+            eprintln!(
+                "{}: {here} calls fail here that succeeded when they were recorded; {there} succeed that failed",
+                self.name
+            );
+        }
+        // Files that the trace left open are closed before they are removed.
+        drop(run.files);
+        remove_dir_all(target, ROOT.as_ref())?;
+        Ok(measured)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::dependencies;
+    use crate::trace::format::Trace;
+    use crate::workload::tests::targets;
+    use crate::workload::{Op, Round, make};
+
+    const ROUND: Round = Round { number: 0, seed: 1, slice: Duration::ZERO };
+
+    #[test]
+    fn a_trace_is_replayed_on_its_threads_and_nothing_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "nacre-trace 1\nfile 5000 old\n\
+            0 0 mkdir d\n0 1 open 0 wcs d/f\n0 2 write 0 4096 100\n0 1 fsync 0\n0 1 close 0\n\
+            0 2 rename d/f g\n0 0 unlink! d/f\n0 1 open 1 rw old\n0 2 read 1 4000 4000\n0 2 readdir .\n\
+            0 0 rmdir d\n0 1 symlink g s\n0 2 chmod 600 g\n0 0 syncdir .\n0 0 link g h\n0 1 truncate 7 h\n\
+            0 1 fallocate 1 0 1\n0 0 stat! d\n0 2 mkdir left\n";
+        let path = dir.path().join("x.trace");
+        std::fs::write(&path, text).unwrap();
+        for threads in ["trace", "1"] {
+            let spec = format!("trace.file,from={},threads={threads}", path.display());
+            let work = make(&spec.parse().unwrap(), 1.0).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            for target in targets(&dir) {
+                work.prepare(&*target).unwrap();
+                let measured = work.round(&*target, ROUND).unwrap();
+                assert_eq!((measured.read, measured.written), (1000, 100));
+                assert_eq!(measured.operations, 19);
+                let writes = measured.times.iter().find(|(op, _)| *op == Op::Write).unwrap().1.len();
+                assert_eq!(writes, 1);
+                assert!(target.stat("trace".as_ref()).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn calls_wait_for_those_on_other_threads_that_they_need() {
+        let text = "nacre-trace 1\n0 0 mkdir d\n0 1 mkdir e\n0 1 open 0 wc d/f\n0 0 write 0 0 1\n0 0 unlink g\n0 1 rmdir e\n0 0 stat x\n";
+        let trace = Trace::parse(text).unwrap();
+        let after = dependencies(&trace, 2);
+        assert_eq!(after, [vec![], vec![], vec![0], vec![2], vec![], vec![4], vec![5]]);
+    }
+
+    #[test]
+    fn a_trace_that_is_not_there_says_how_to_give_it() {
+        let work = make(&"trace.facebook".parse().unwrap(), 1.0).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let why = work.prepare(&*targets(&dir)[1]).unwrap_err().to_string();
+        assert!(why.contains("from=FILE"), "{why}");
+        assert!(make(&"trace.file,from=/none".parse().unwrap(), 1.0).is_err());
+    }
+}
