@@ -7,9 +7,10 @@
 //! - [`micro`]: one kind of operation on one file, in every size and pattern. [`iozone`]: that program's six phases.
 //! - [`meta`]: names in small and large directories. [`filebench`]: file server, web server, web proxy, mail.
 //! - [`postmark`]: many small files with a short life.
-//! - [`trace`]: system calls that were recorded, again.
+//! - [`bpfs`]: AC-BPFS's own. [`trace`]: system calls that were recorded, again.
 //! - [`recorder`]: times. [`set`]: files to work on.
 
+pub mod bpfs;
 pub mod filebench;
 pub mod iozone;
 pub mod meta;
@@ -158,6 +159,11 @@ pub const KINDS: &[Kind] = &[
         make: filebench::make,
     },
     Kind { name: "postmark", about: "Postmark: many small files with a short life", make: postmark::make },
+    Kind { name: "bpfs.ops", about: "AC-BPFS's table 1: thirteen operations in turn", make: bpfs::make },
+    Kind { name: "bpfs.append", about: "AC-BPFS: appends with fsync", make: bpfs::make },
+    Kind { name: "bpfs.randwrite", about: "AC-BPFS: random writes with fsync", make: bpfs::make },
+    Kind { name: "bpfs.coldness", about: "AC-BPFS: reads of hot and cold files", make: bpfs::make },
+    Kind { name: "bpfs.filebench", about: "AC-BPFS: whole files, a third read", make: bpfs::make },
     Kind { name: "trace.facebook", about: "MobiBench's Facebook trace, from=FILE", make: trace::make },
     Kind { name: "trace.file", about: "any trace, from=FILE", make: trace::make },
 ];
