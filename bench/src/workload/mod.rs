@@ -7,7 +7,7 @@
 //! - [`micro`]: one kind of operation on one file, in every size and pattern. [`iozone`]: that program's six phases.
 //! - [`meta`]: names in small and large directories. [`filebench`]: file server, web server, web proxy, mail.
 //! - [`postmark`]: many small files with a short life.
-//! - [`bpfs`]: AC-BPFS's own. [`trace`]: system calls that were recorded, again.
+//! - [`bpfs`]: AC-BPFS's own. [`tree`]: a tree of sources searched and built. [`trace`]: system calls that were recorded, again.
 //! - [`recorder`]: times. [`set`]: files to work on.
 
 pub mod bpfs;
@@ -19,6 +19,7 @@ pub mod postmark;
 pub mod recorder;
 pub mod set;
 pub mod trace;
+pub mod tree;
 
 use std::time::Duration;
 
@@ -164,6 +165,8 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "bpfs.randwrite", about: "AC-BPFS: random writes with fsync", make: bpfs::make },
     Kind { name: "bpfs.coldness", about: "AC-BPFS: reads of hot and cold files", make: bpfs::make },
     Kind { name: "bpfs.filebench", about: "AC-BPFS: whole files, a third read", make: bpfs::make },
+    Kind { name: "tree.grep", about: "a tree of sources searched for what it has not", make: tree::make },
+    Kind { name: "tree.make", about: "the file-system side of a build", make: tree::make },
     Kind { name: "trace.facebook", about: "MobiBench's Facebook trace, from=FILE", make: trace::make },
     Kind { name: "trace.file", about: "any trace, from=FILE", make: trace::make },
 ];
