@@ -287,7 +287,7 @@ impl Bpfs {
         let mut data = buffer(self.io as usize);
         recorder.skip();
         while recorder.goes_on() {
-            let number = random.random_range(0..set.len());
+            let number = random.random_range(0..set.files());
             let (path, size) = (set.path(number), set.size(number));
             let reads = random.random_range(0..3) == 0;
             let file = target.open(&path, if reads { Open::READ } else { Open::WRITE })?;
@@ -331,9 +331,9 @@ impl Workload for Bpfs {
             }
             Kind::Filebench { set, mean } => format!(
                 "AC-BPFS: {} files of {} (mean), {} together; a third read, two thirds written, {io} at a time",
-                set.len(),
+                set.files(),
                 size::print(*mean),
-                size::print(set.len() * mean)
+                size::print(set.files() * mean)
             ),
         }
     }
@@ -344,13 +344,13 @@ impl Workload for Bpfs {
             Kind::Append => APPENDED + self.io,
             Kind::RandomWrite { file } => *file,
             Kind::Coldness { .. } => COLD_FILES * COLD_SIZE,
-            Kind::Filebench { set, mean } => set.len() * (mean + mean / 4 + 4096),
+            Kind::Filebench { set, mean } => set.files() * (mean + mean / 4 + 4096),
         }
     }
 
     fn files(&self) -> u64 {
         match &self.kind {
-            Kind::Filebench { set, .. } => 2 * set.len() + 4,
+            Kind::Filebench { set, .. } => 2 * set.files() + 4,
             _ => 128,
         }
     }
