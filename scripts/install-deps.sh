@@ -25,6 +25,7 @@ packages=(
     fio:fio
     sqlite3:sqlite3
     mkfs.ext4:e2fsprogs
+    chromium:chromium
 )
 if [ "$what" = nightly ]; then
     packages+=(

@@ -11,8 +11,10 @@ use nacre::Emulation;
 use crate::figures::FiguresArgs;
 use crate::machine::Machine;
 use crate::place::Workplace;
+use crate::report::command::{CompareArgs, ReportArgs};
+use crate::report::merge::{Document, Named};
 use crate::report::schema::{Absent, Axis, Options, Report, SCHEMA};
-use crate::report::text;
+use crate::report::{file, html, text};
 use crate::run::effort::Effort;
 use crate::run::experiment::{self, Place, Request};
 use crate::run::rounds::Setting;
@@ -35,6 +37,8 @@ enum Command {
     Run(RunArgs),
     /// Show workloads and targets
     List,
+    Report(ReportArgs),
+    Compare(CompareArgs),
     Figures(FiguresArgs),
     #[command(subcommand)]
     Trace(TraceCommand),
@@ -86,6 +90,9 @@ struct Common {
     /// Write the report to this file, after each experiment; - for standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write a page with charts to this file, after each experiment
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Keep directories and mounts for a look
     #[arg(long)]
     keep: bool,
@@ -103,6 +110,8 @@ pub fn run(args: BenchArgs) -> Result<(), Error> {
     match args.command {
         Command::Run(args) => args.run(),
         Command::List => list(),
+        Command::Report(args) => args.run(),
+        Command::Compare(args) => args.run(),
         Command::Figures(args) => figures::run(args),
         Command::Trace(command) => command.run(),
         Command::Worker => worker::work(),
@@ -217,6 +226,9 @@ fn run_all(common: &Common, requests: &[Request]) -> Result<(), Error> {
     if let Some(emulate) = &common.emulate {
         emulate.parse::<Emulation>()?;
     }
+    if common.html.as_deref() == Some(Path::new("-")) {
+        return Err("--html -: it is written again after each experiment and needs a file".into());
+    }
     let stop = Stop::on_signals()?;
     let place = Workplace::new(common.keep)?;
     let program = std::env::current_exe()?;
@@ -271,9 +283,7 @@ fn run_all(common: &Common, requests: &[Request]) -> Result<(), Error> {
         report.experiments.push(done);
         report.seconds = begin.elapsed().as_secs_f64();
         report.complete = !stop.is_set() && report.experiments.len() == requests.len();
-        if let Some(path) = common.json.as_deref().filter(|_| !to_stdout) {
-            write(&report, path)?;
-        }
+        write(&report, common)?;
         if stop.is_set() {
             break;
         }
@@ -289,13 +299,15 @@ fn run_all(common: &Common, requests: &[Request]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Replaces the file as a whole: a report that was valid stays so.
-fn write(report: &Report, path: &Path) -> Result<(), Error> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    std::fs::write(&name, serde_json::to_string_pretty(report)?).map_err(failed)?;
-    std::fs::rename(&name, path).map_err(failed)?;
+/// Writes what was asked for besides standard output.
+fn write(report: &Report, common: &Common) -> Result<(), Error> {
+    if let Some(path) = common.json.as_deref().filter(|path| *path != Path::new("-")) {
+        file::replace(path, &serde_json::to_string_pretty(report)?)?;
+    }
+    if let Some(path) = &common.html {
+        let named = Named { name: String::new(), report: report.clone() };
+        file::replace(path, &html::page(&Document::new(vec![named])))?;
+    }
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Medians, how sure they are, and whether two sides differ.
 
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Normal};
 
 /// The value below which this share of all values lies; not a number when there are none.
@@ -54,10 +56,13 @@ pub fn alike(ratios: &[f64]) -> f64 {
     2.0 * (1.0 - Normal::standard().cdf(distance))
 }
 
+/// Fewer samples than this on one side say nothing to [`same_source`].
+pub const FEWEST: usize = 4;
+
 /// The probability of two sets of samples as far apart as these when both come from the same source: Mann's and
 /// Whitney's test, with the normal approximation and without pairs. One when there are too few.
 pub fn same_source(a: &[f64], b: &[f64]) -> f64 {
-    if a.len() < 4 || b.len() < 4 {
+    if a.len() < FEWEST || b.len() < FEWEST {
         return 1.0;
     }
     let wins: f64 = a
@@ -80,9 +85,41 @@ pub fn same_source(a: &[f64], b: &[f64]) -> f64 {
     2.0 * (1.0 - Normal::standard().cdf(distance))
 }
 
+/// The confidence interval of 95 % of the ratio of two medians, `over` by `under`, without pairs: a bootstrap, which draws
+/// both sides again many times. The same samples give the same interval.
+pub fn ratio_interval(over: &[f64], under: &[f64]) -> (f64, f64) {
+    /// Enough for two digits of the ends.
+    const DRAWS: usize = 2000;
+    if over.is_empty() || under.is_empty() {
+        return (f64::NAN, f64::NAN);
+    }
+    let mut random = SmallRng::seed_from_u64(1);
+    let mut again = |values: &[f64]| {
+        let drawn: Vec<f64> = values.iter().map(|_| values[random.random_range(0..values.len())]).collect();
+        median(&drawn)
+    };
+    let ratios: Vec<f64> = (0..DRAWS).map(|_| again(over) / again(under)).collect();
+    (quantile(&ratios, 0.025), quantile(&ratios, 0.975))
+}
+
+/// Probabilities as they are when that many questions were asked at once, in the order given (Benjamini and Hochberg): of
+/// those below a level, at most that share is expected to be found by chance.
+pub fn adjusted(probabilities: &[f64]) -> Vec<f64> {
+    let count = probabilities.len() as f64;
+    let mut order: Vec<usize> = (0..probabilities.len()).collect();
+    order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
+    let mut adjusted = vec![1.0; probabilities.len()];
+    let mut least: f64 = 1.0;
+    for (above, at) in order.into_iter().enumerate() {
+        least = least.min(probabilities[at] * count / (count - above as f64));
+        adjusted[at] = least;
+    }
+    adjusted
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{alike, median, median_interval, quantile, same_source};
+    use super::{adjusted, alike, median, median_interval, quantile, ratio_interval, same_source};
 
     #[test]
     fn quantiles_lie_between_values() {
@@ -110,5 +147,28 @@ mod tests {
         assert_eq!(alike(&[2.0; 3]), 1.0);
         assert!(same_source(&same, &same) > 0.9);
         assert!(same_source(&same, &other) < 1e-9);
+    }
+
+    #[test]
+    fn the_interval_of_a_ratio_holds_it_and_tightens() {
+        let around = |middle: f64, count: u32| -> Vec<f64> {
+            (0..count).map(|at| middle * (0.95 + 0.1 * f64::from(at) / f64::from(count - 1))).collect()
+        };
+        let (low, high) = ratio_interval(&around(2.0, 10), &around(1.0, 10));
+        assert!(low < 2.0 && 2.0 < high && high - low < 0.4, "{low} {high}");
+        let (closer_low, closer_high) = ratio_interval(&around(2.0, 100), &around(1.0, 100));
+        assert!(closer_high - closer_low < high - low);
+        assert_eq!(ratio_interval(&[4.0], &[2.0]), (2.0, 2.0));
+        assert!(ratio_interval(&[], &[1.0]).0.is_nan());
+    }
+
+    /// Worked by hand: times count over rank, and never above that of a larger one.
+    #[test]
+    fn probabilities_are_adjusted_for_their_number() {
+        let found = adjusted(&[0.01, 0.9, 0.02, 0.021]);
+        let expected = [0.028, 0.9, 0.028, 0.028];
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
+        assert_eq!(adjusted(&[0.3]), [0.3]);
+        assert!(adjusted(&[]).is_empty());
     }
 }

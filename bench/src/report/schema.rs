@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::machine::Machine;
 
@@ -153,12 +153,15 @@ pub struct Point {
     /// The workload with all its parameters, as the command takes it.
     pub workload: String,
     /// The value of each round that counts, in the order of rounds.
+    #[serde(deserialize_with = "numbers")]
     pub samples: Vec<f64>,
     /// Rounds that do not count, since the scheduler ran somebody else.
     pub disturbed: usize,
     /// Of the samples: the median and its confidence interval of 95 %.
+    #[serde(deserialize_with = "number")]
     pub median: f64,
     /// As [`Point::median`].
+    #[serde(deserialize_with = "pair")]
     pub interval: (f64, f64),
     /// Against the baseline.
     pub ratio: Option<Ratio>,
@@ -172,10 +175,13 @@ pub struct Point {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// The median of the rounds' ratios.
+    #[serde(deserialize_with = "number")]
     pub median: f64,
     /// Its confidence interval of 95 %.
+    #[serde(deserialize_with = "pair")]
     pub interval: (f64, f64),
     /// The probability that the sides are alike and the rounds fell as they did (Wilcoxon's signed ranks).
+    #[serde(deserialize_with = "number")]
     pub p: f64,
 }
 
@@ -187,6 +193,7 @@ pub struct Latency {
     /// How many.
     pub count: u64,
     /// Mean.
+    #[serde(deserialize_with = "number")]
     pub mean: f64,
     /// Pairs of a share and the time that this share of all operations stayed within: 0.5, 0.9, 0.99, 0.999, 1.
     pub quantiles: Vec<(f64, f64)>,
@@ -250,4 +257,19 @@ impl Claim {
         };
         if holds { Verdict::Holds } else { Verdict::Missed }
     }
+}
+
+/// JSON writes what is no number as null; it is read back as such.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+fn pair<'de, D: Deserializer<'de>>(from: D) -> Result<(f64, f64), D::Error> {
+    let (low, high): (Option<f64>, Option<f64>) = Deserialize::deserialize(from)?;
+    Ok((low.unwrap_or(f64::NAN), high.unwrap_or(f64::NAN)))
+}
+
+fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
+    let all: Vec<Option<f64>> = Deserialize::deserialize(from)?;
+    Ok(all.into_iter().map(|one| one.unwrap_or(f64::NAN)).collect())
 }

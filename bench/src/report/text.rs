@@ -2,7 +2,29 @@
 
 use std::fmt::Write;
 
-use super::schema::{Better, Claim, Experiment, Point, Report, Verdict};
+use super::merge::Document;
+use super::schema::{Absent, Better, Claim, Experiment, Point, Report, Verdict};
+
+/// Everything.
+pub fn document(document: &Document) -> String {
+    let mut text = String::new();
+    for run in &document.runs {
+        let report = &run.report;
+        let name = if document.runs.len() > 1 { format!("{}: ", run.name) } else { String::new() };
+        let _ = writeln!(text, "{name}{}, commit {}, {}", report.began, report.commit, report.machine.line());
+        if !report.complete {
+            let _ = writeln!(text, "{name}{INTERRUPTED}");
+        }
+    }
+    for made in &document.experiments {
+        let _ = write!(text, "\n{}", experiment(made));
+        made.command.lines().for_each(|command| {
+            let _ = writeln!(text, "  repeat it: {command}");
+        });
+    }
+    text.push_str(&missing(&document.absent));
+    text
+}
 
 /// A few lines for each experiment.
 pub fn experiment(experiment: &Experiment) -> String {
@@ -71,12 +93,19 @@ fn claim(text: &mut String, claim: &Claim) {
 
 /// What could not be had, and where it ran.
 pub fn tail(report: &Report) -> String {
-    let mut text = String::new();
-    for absent in &report.absent {
-        let _ = writeln!(text, "absent: {}: {}", absent.what, absent.why);
-    }
+    let mut text = missing(&report.absent);
     if !report.complete {
-        text.push_str("interrupted: what is here was finished\n");
+        let _ = writeln!(text, "{INTERRUPTED}");
+    }
+    text
+}
+
+const INTERRUPTED: &str = "interrupted: what is here was finished";
+
+fn missing(absent: &[Absent]) -> String {
+    let mut text = String::new();
+    for absent in absent {
+        let _ = writeln!(text, "absent: {}: {}", absent.what, absent.why);
     }
     text
 }

@@ -16,4 +16,5 @@ mod handles;
 mod kill;
 mod mounting;
 mod readonly;
+mod reports;
 mod suites;

@@ -1,0 +1,339 @@
+//! Two reports of the same work: what got worse, and how sure that is.
+//!
+//! Points are matched by experiment, target and workload with all its parameters. The runs did not take turns, so samples
+//! are compared without pairs, and what was different about the machine between the runs counts as a difference of the
+//! targets: the threshold is for that. The probabilities are adjusted for the number of points.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::merge::Named;
+use super::schema::{Better, Experiment, Point, Report};
+use super::text::short;
+use crate::stats;
+
+/// Below this a difference is no accident.
+const LEVEL: f64 = 0.05;
+
+/// The version of a comparison as JSON.
+const SCHEMA: u32 = 1;
+
+/// What came of two reports.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    schema: u32,
+    /// What they are called.
+    a: String,
+    b: String,
+    /// The share by which values may get worse.
+    threshold: f64,
+    /// What else was not the same.
+    differences: Vec<Difference>,
+    /// The worst first.
+    changes: Vec<Change>,
+    /// Experiment, target and workload of what only one of them has.
+    only_a: Vec<String>,
+    only_b: Vec<String>,
+}
+
+/// Something about the runs that differs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difference {
+    what: String,
+    a: String,
+    b: String,
+}
+
+/// One point in both reports.
+#[derive(Debug, Clone, Serialize)]
+pub struct Change {
+    experiment: String,
+    target: String,
+    workload: String,
+    unit: String,
+    /// Medians.
+    a: f64,
+    b: f64,
+    /// Median of b over median of a, and its interval of 95 %.
+    ratio: f64,
+    interval: (f64, f64),
+    /// As [`Change::ratio`], turned so that above one is better.
+    gain: f64,
+    /// The probability that both have the same source, alone and adjusted for the number of points.
+    p: f64,
+    q: f64,
+    verdict: Verdict,
+}
+
+/// What became of a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Worse by more than the threshold.
+    Worse,
+    /// Better by more than the threshold.
+    Better,
+    /// Not the same, and within the threshold.
+    Close,
+    /// Nothing tells them apart.
+    Alike,
+    /// Too few rounds to tell anything.
+    Unsure,
+}
+
+impl Comparison {
+    /// Compares `b` with `a`, which came before.
+    pub fn new(a: &Named, b: &Named, threshold: f64) -> Comparison {
+        let mut differences = differences(&a.report, &b.report);
+        let (of_a, of_b) = (points(&a.report), points(&b.report));
+        let mut changes = Vec::new();
+        let mut only_a = Vec::new();
+        for (key, experiment, point) in &of_a {
+            match of_b.iter().find(|(other, ..)| other == key) {
+                None => only_a.push(key.join(" ")),
+                Some((_, other, _)) if other.metric != experiment.metric => {
+                    differences.push(Difference {
+                        what: format!("metric of {}", key.join(" ")),
+                        a: experiment.metric.unit.clone(),
+                        b: other.metric.unit.clone(),
+                    });
+                }
+                Some((_, _, other)) => changes.push(change(key, experiment, point, other)),
+            }
+        }
+        let only_b = of_b
+            .iter()
+            .filter(|(key, ..)| of_a.iter().all(|(other, ..)| other != key))
+            .map(|(key, ..)| key.join(" "))
+            .collect();
+        // What has too few rounds is no question that was asked.
+        let mut asked: Vec<&mut Change> =
+            changes.iter_mut().filter(|change| change.verdict != Verdict::Unsure).collect();
+        let probabilities: Vec<f64> = asked.iter().map(|change| change.p).collect();
+        for (change, q) in asked.iter_mut().zip(stats::adjusted(&probabilities)) {
+            change.q = q;
+            change.verdict = verdict(change, threshold);
+        }
+        changes.sort_by(|a, b| a.verdict.cmp(&b.verdict).then(a.gain.total_cmp(&b.gain)));
+        let (a, b) = (a.name.clone(), b.name.clone());
+        Comparison { schema: SCHEMA, a, b, threshold, differences, changes, only_a, only_b }
+    }
+
+    /// How many points got worse by more than the threshold.
+    pub fn worse(&self) -> usize {
+        self.changes.iter().filter(|change| change.verdict == Verdict::Worse).count()
+    }
+
+    /// For terminals.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for Difference { what, a, b } in &self.differences {
+            let _ = writeln!(text, "{what}: {} has {a}, {} has {b}", self.a, self.b);
+        }
+        for (name, only) in [(&self.a, &self.only_a), (&self.b, &self.only_b)] {
+            only.iter().for_each(|what| {
+                let _ = writeln!(text, "only in {name}: {what}");
+            });
+        }
+        let _ = writeln!(
+            text,
+            "{:<7} {:>10} {:>10} {:>7} {:>15} {:>8}  what (ratio: {} over {}; q: adjusted for {} comparisons)",
+            "",
+            "before",
+            "after",
+            "ratio",
+            "95 %",
+            "q",
+            self.b,
+            self.a,
+            self.changes.iter().filter(|change| change.verdict != Verdict::Unsure).count()
+        );
+        for change in &self.changes {
+            let verdict = match change.verdict {
+                Verdict::Worse => "WORSE",
+                Verdict::Better => "better",
+                Verdict::Close => "close",
+                Verdict::Alike => "alike",
+                Verdict::Unsure => "unsure",
+            };
+            let interval = format!("{:.3} - {:.3}", change.interval.0, change.interval.1);
+            let _ = writeln!(
+                text,
+                "{verdict:<7} {:>10} {:>10} {:>7.3} {interval:>15} {:>8.2e}  {} {} {}",
+                short(change.a),
+                short(change.b),
+                change.ratio,
+                change.q,
+                change.unit,
+                change.target,
+                if change.workload.starts_with(&change.experiment) {
+                    change.workload.clone()
+                } else {
+                    format!("{} {}", change.experiment, change.workload)
+                }
+            );
+        }
+        let _ = writeln!(
+            text,
+            "{} of {} got worse by more than {} %",
+            self.worse(),
+            self.changes.len(),
+            short(self.threshold * 100.0)
+        );
+        text
+    }
+}
+
+/// What tells a point from others, its experiment, and itself.
+type Keyed<'a> = ([String; 3], &'a Experiment, &'a Point);
+
+fn points(report: &Report) -> Vec<Keyed<'_>> {
+    let mut all = Vec::new();
+    for experiment in &report.experiments {
+        for series in &experiment.series {
+            for point in &series.points {
+                let key = [experiment.name.clone(), series.target.clone(), point.workload.clone()];
+                all.push((key, experiment, point));
+            }
+        }
+    }
+    all
+}
+
+fn change(key: &[String; 3], experiment: &Experiment, a: &Point, b: &Point) -> Change {
+    let [name, target, workload] = key.clone();
+    let (before, after) = (stats::median(&a.samples), stats::median(&b.samples));
+    let ratio = after / before;
+    Change {
+        experiment: name,
+        target,
+        workload,
+        unit: experiment.metric.unit.clone(),
+        a: before,
+        b: after,
+        ratio,
+        interval: stats::ratio_interval(&b.samples, &a.samples),
+        gain: match experiment.metric.better {
+            Better::More => ratio,
+            Better::Less => 1.0 / ratio,
+        },
+        p: stats::same_source(&a.samples, &b.samples),
+        q: 1.0,
+        // Until all probabilities are known; who has too few rounds keeps it.
+        verdict: if a.samples.len().min(b.samples.len()) < stats::FEWEST || !ratio.is_finite() {
+            Verdict::Unsure
+        } else {
+            Verdict::Alike
+        },
+    }
+}
+
+fn verdict(change: &Change, threshold: f64) -> Verdict {
+    if change.q > LEVEL {
+        return Verdict::Alike;
+    }
+    match change.gain {
+        gain if gain < 1.0 / (1.0 + threshold) => Verdict::Worse,
+        gain if gain > 1.0 + threshold => Verdict::Better,
+        _ => Verdict::Close,
+    }
+}
+
+/// What of the runs, besides their figures, is not the same.
+fn differences(a: &Report, b: &Report) -> Vec<Difference> {
+    let emulate = |report: &Report| report.options.emulate.clone().unwrap_or_else(|| "none".to_owned());
+    let memory = |report: &Report| format!("{:.1} GiB", report.machine.memory_gib);
+    let whole = |report: &Report| if report.complete { "yes" } else { "no" }.to_owned();
+    let both = [
+        ("version", a.version.clone(), b.version.clone()),
+        ("commit", a.commit.clone(), b.commit.clone()),
+        ("processor", a.machine.cpu.clone(), b.machine.cpu.clone()),
+        ("cores", a.machine.cores.to_string(), b.machine.cores.to_string()),
+        ("memory", memory(a), memory(b)),
+        ("kernel", a.machine.kernel.clone(), b.machine.kernel.clone()),
+        ("effort", a.options.effort.clone(), b.options.effort.clone()),
+        ("seed", a.options.seed.to_string(), b.options.seed.to_string()),
+        ("scale", a.options.scale.to_string(), b.options.scale.to_string()),
+        ("emulated memory", emulate(a), emulate(b)),
+        ("complete", whole(a), whole(b)),
+    ];
+    let differ = both.into_iter().filter(|(_, a, b)| a != b);
+    differ.map(|(what, a, b)| Difference { what: what.to_owned(), a, b }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Comparison, Verdict};
+    use crate::report::merge::Named;
+    use crate::report::sample;
+    use crate::report::schema::Report;
+
+    fn compare(threshold: f64, change: impl FnOnce(&mut Report)) -> Comparison {
+        let report = sample::report();
+        let mut other = report.clone();
+        change(&mut other);
+        let named = |name: &str, report| Named { name: name.to_owned(), report };
+        Comparison::new(&named("a", report), &named("b", other), threshold)
+    }
+
+    fn slower(report: &mut Report, experiment: usize, factor: f64) {
+        for point in &mut report.experiments[experiment].series[0].points {
+            point.samples.iter_mut().for_each(|value| *value *= factor);
+        }
+    }
+
+    #[test]
+    fn a_report_is_like_itself() {
+        let found = compare(0.03, |_| {});
+        assert!(found.changes.len() > 10 && found.worse() == 0, "{}", found.text());
+        assert!(
+            found.changes.iter().all(|change| matches!(change.verdict, Verdict::Alike | Verdict::Unsure))
+        );
+        assert!(found.differences.is_empty() && found.only_a.is_empty() && found.only_b.is_empty());
+    }
+
+    #[test]
+    fn what_got_slower_is_worse_and_what_got_faster_is_better() {
+        // The first experiment counts throughput, the third one time.
+        for (experiment, factor, threshold, expected) in [
+            (0, 0.8, 0.03, Verdict::Worse),
+            (0, 1.2, 0.03, Verdict::Better),
+            (0, 0.9, 0.15, Verdict::Close),
+            (0, 1.1, 0.15, Verdict::Close),
+            (2, 1.2, 0.03, Verdict::Worse),
+            (2, 0.8, 0.03, Verdict::Better),
+        ] {
+            let found = compare(threshold, |report| slower(report, experiment, factor));
+            let first = &found.changes.iter().find(|change| change.ratio != 1.0).expect("a change");
+            assert_eq!(first.verdict, expected, "{experiment} {factor}: {}", found.text());
+            assert!(first.interval.0 <= first.ratio && first.ratio <= first.interval.1, "{}", found.text());
+            assert_eq!(found.worse() > 0, expected == Verdict::Worse);
+        }
+    }
+
+    #[test]
+    fn few_rounds_are_no_regression() {
+        let found = compare(0.03, |report| {
+            slower(report, 0, 0.5);
+            report.experiments[0].series[0].points.iter_mut().for_each(|point| point.samples.truncate(3));
+        });
+        assert_eq!(found.worse(), 0, "{}", found.text());
+        assert!(found.text().contains("unsure"));
+    }
+
+    #[test]
+    fn what_only_one_has_and_what_else_differs_is_said() {
+        let found = compare(0.03, |report| {
+            let gone = report.experiments[0].series.remove(1);
+            report.experiments[1].series[0].points[0].workload.push_str(",theta=0.5");
+            report.machine.kernel = "Linux 9".to_owned();
+            report.options.scale = 0.5;
+            assert_eq!(gone.target, "mount:nova");
+        });
+        let text = found.text();
+        assert!(text.contains("kernel: a has") && text.contains("scale: a has 1, b has 0.5"), "{text}");
+        assert!(text.contains("only in a: filebench mount:nova"), "{text}");
+        assert!(text.contains("only in b: micro.write preset:nova micro.write,io=64,theta=0.5"), "{text}");
+    }
+}
