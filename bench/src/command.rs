@@ -34,7 +34,7 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run workloads on targets, in turns
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Show workloads and targets
     List,
     Report(ReportArgs),
