@@ -193,13 +193,13 @@ impl Emulation {
     }
 }
 
-fn nanoseconds(text: &str) -> Option<u64> {
+pub(crate) fn nanoseconds(text: &str) -> Option<u64> {
     let number: u64 = text.strip_suffix("ns").unwrap_or(text).trim().parse().ok()?;
     (number <= GB).then_some(number)
 }
 
 /// Bytes per second, with a decimal unit: `800M`, `1G`, `1.5G`.
-fn bandwidth(text: &str) -> Option<u64> {
+pub(crate) fn bandwidth(text: &str) -> Option<u64> {
     let text = text.strip_suffix("/s").unwrap_or(text).trim();
     let text = text.strip_suffix(['B', 'b']).unwrap_or(text);
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -1,13 +1,15 @@
-//! Persistent memory: real, emulated and simulated.
+//! Persistent memory: real, emulated and simulated; emulated disks.
 //!
 //! [`Pm`] is the interface. The tokens [`Stored`], [`Flushed`] and [`Durable`] prove order by types.
 //! [`RealPm`] is a mapped device, slowed down where an [`Emulation`] says so; [`SimPm`] is simulated memory, whose
 //! recorded [`Trace`] the module [`crash`] turns into crash images. An [`Overlay`] keeps stores from what is below it.
+//! [`disk`] is the emulation of the disks below.
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the stores, flushes and fences of this crate are written for x86-64 only");
 
 pub mod crash;
+pub mod disk;
 mod emulation;
 mod image;
 mod overlay;
