@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use nacre::Emulation;
+use nacre_media::disk::Disk;
 
 use crate::figures::FiguresArgs;
 use crate::machine::Machine;
@@ -17,12 +18,14 @@ use crate::report::schema::{Absent, Axis, Options, Report, SCHEMA};
 use crate::report::{file, html, text};
 use crate::run::effort::Effort;
 use crate::run::experiment::{self, Place, Request};
+use crate::run::memory::{Groups, LEAST};
 use crate::run::rounds::Setting;
 use crate::run::stop::Stop;
 use crate::run::worker;
+use crate::target::disk;
 use crate::target::plan::{self, Plan};
 use crate::trace::command::TraceCommand;
-use crate::{Error, figures, workload};
+use crate::{Error, figures, leftovers, workload};
 
 /// Measures nacre beside other file systems, on the same work, in one run
 #[derive(Debug, Args)]
@@ -45,6 +48,20 @@ enum Command {
     /// What works on one target.
     #[command(hide = true)]
     Worker,
+    /// What serves an emulated disk.
+    #[command(hide = true)]
+    Disk(DiskArgs),
+}
+
+#[derive(Debug, Args)]
+struct DiskArgs {
+    /// What it is, as nvme or nvme,flush=0.
+    #[arg(long = "as", value_name = "DISK")]
+    disk: Disk,
+    /// The file with its bytes.
+    data: PathBuf,
+    /// Where it is mounted.
+    dir: PathBuf,
 }
 
 /// Runs workloads on targets, in turns, until the ratios are sure enough
@@ -81,6 +98,10 @@ struct Common {
     /// Slow nacre's memory down to this: pcm, optane, or latency=200,bandwidth=1G; dram only counts
     #[arg(long, value_name = "MEMORY")]
     emulate: Option<String>,
+    /// Hold the page cache of targets to this (and the process that works on each), with memory cgroups; not that of
+    /// tmpfs and ramfs, whose memory is the medium
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Option<u64>,
     /// Where files go that stand for disks
     #[arg(long, value_name = "DIR")]
     disk: Option<PathBuf>,
@@ -105,6 +126,13 @@ fn factor(text: &str) -> Result<f64, String> {
     }
 }
 
+fn memory(text: &str) -> Result<u64, String> {
+    match nacre_engine::size::parse(text)? {
+        bytes if bytes >= LEAST => Ok(bytes),
+        _ => Err(format!("less than {}", nacre_engine::size::print(LEAST))),
+    }
+}
+
 /// Runs the command.
 pub fn run(args: BenchArgs) -> Result<(), Error> {
     match args.command {
@@ -115,6 +143,7 @@ pub fn run(args: BenchArgs) -> Result<(), Error> {
         Command::Figures(args) => figures::run(args),
         Command::Trace(command) => command.run(),
         Command::Worker => worker::work(),
+        Command::Disk(args) => disk::serve(args.disk, &args.data, &args.dir),
     }
 }
 
@@ -130,7 +159,7 @@ fn list() -> Result<(), Error> {
         writeln!(out, "  {:<22} {}", "", parameters.join(" "))?;
     }
     writeln!(out, "targets:")?;
-    for (name, about) in plan::KINDS {
+    for (name, about) in plan::kinds() {
         writeln!(out, "  {name:<22} {about}")?;
     }
     Ok(())
@@ -217,6 +246,9 @@ impl Common {
         if let Some(emulate) = &self.emulate {
             text.push_str(&format!(" --emulate {emulate}"));
         }
+        if let Some(memory) = self.memory {
+            text.push_str(&format!(" --memory {memory}"));
+        }
         text
     }
 }
@@ -230,9 +262,10 @@ fn run_all(common: &Common, requests: &[Request]) -> Result<(), Error> {
         return Err("--html -: it is written again after each experiment and needs a file".into());
     }
     let stop = Stop::on_signals()?;
-    let place = Workplace::new(common.keep)?;
     let program = std::env::current_exe()?;
     let disk = common.disk.clone().unwrap_or_else(std::env::temp_dir);
+    leftovers::sweep(&std::env::temp_dir(), &disk);
+    let place = Workplace::new(common.keep)?;
     let to_stdout = common.json.as_deref() == Some(Path::new("-"));
     let progress = Progress::new();
     let setting = Setting {
@@ -240,6 +273,7 @@ fn run_all(common: &Common, requests: &[Request]) -> Result<(), Error> {
         program: &program,
         disk: &disk,
         emulate: common.emulate.as_deref(),
+        memory: common.memory.map(|bytes| Ok::<_, Error>((bytes, Groups::find()?))).transpose()?,
         seed: common.seed,
         scale: common.scale,
         effort: common.effort,
@@ -260,6 +294,7 @@ fn run_all(common: &Common, requests: &[Request]) -> Result<(), Error> {
             seed: common.seed,
             scale: common.scale,
             emulate: common.emulate.clone(),
+            memory: common.memory,
         },
         complete: false,
         experiments: Vec::new(),

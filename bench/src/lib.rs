@@ -6,6 +6,7 @@
 //! - [`run`]: one process for each target, in turns, until the figures are sure enough. [`stats`]: how sure they are.
 //! - [`report`]: the document of a run, and what is drawn from it. [`counters`]: what is counted beside time.
 //! - [`paper`]: what the papers measured, as experiments that can be run here.
+//! - [`place`]: where it happens; what a run that was killed left there is taken away by the next one.
 //! - [`figures`]: the figures that nacre itself is to reach, with hand-written loops.
 //! - [`command`]: the command line.
 
@@ -13,6 +14,7 @@ pub mod clock;
 pub mod command;
 pub mod counters;
 pub mod figures;
+mod leftovers;
 pub mod machine;
 pub mod paper;
 pub mod place;

@@ -6,18 +6,23 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use crate::leftovers;
+
 /// A directory of our own that is removed at the end.
 #[derive(Debug)]
 pub struct Workplace {
     path: PathBuf,
     keep: bool,
+    /// Says to other runs that it is in use.
+    _lock: fs::File,
 }
 
 impl Workplace {
     pub(crate) fn new(keep: bool) -> io::Result<Workplace> {
-        let path = std::env::temp_dir().join(format!("nacre-bench-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("{}{}", leftovers::PREFIX, std::process::id()));
         fs::create_dir(&path)?;
-        Ok(Workplace { path, keep })
+        let lock = leftovers::lock(&path)?;
+        Ok(Workplace { path, keep, _lock: lock })
     }
 
     /// An empty directory, to mount on; with a number behind the name when it is taken.
@@ -57,7 +62,7 @@ impl Workplace {
 
 impl Drop for Workplace {
     fn drop(&mut self) {
-        if self.keep {
+        if self.keep && leftovers::keep(&self.path).is_ok() {
             eprintln!("kept: {}", self.path.display());
         } else {
             // Only what is empty is removed: a mount that could not be undone keeps its directory.

@@ -50,6 +50,9 @@ pub struct Options {
     pub scale: f64,
     /// The emulation of persistent memory, in the words of `--emulate`.
     pub emulate: Option<String>,
+    /// What the page cache of targets was held to, in bytes.
+    #[serde(default)]
+    pub memory: Option<u64>,
 }
 
 /// What could not be had, and why.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::effort::Effort;
+use super::memory::{Group, Groups};
 use super::stop::Stop;
 use super::worker::{Answer, Order, Ran, Worker};
 use crate::Error;
@@ -28,6 +29,8 @@ pub struct Setting<'a> {
     pub disk: &'a Path,
     /// What memory of nacre is slowed down to, where a target does not say.
     pub emulate: Option<&'a str>,
+    /// What the page cache of each target is held to, in bytes, and where groups for that are made.
+    pub memory: Option<(u64, Groups)>,
     /// Of random numbers.
     pub seed: u64,
     /// Sizes are multiplied by this.
@@ -59,8 +62,10 @@ struct Side {
     disturbed: usize,
     times: Times,
     counters: Counters,
-    // Dropped in this order: who works, then what is worked on.
+    // Dropped in this order: what holds an emulated disk to its pace, who works, then what is worked on.
+    _hurry: Option<std::process::ChildStdin>,
     worker: Worker,
+    _group: Option<Group>,
     prepared: Prepared,
 }
 
@@ -163,15 +168,18 @@ impl Side {
         setting: &Setting<'_>,
         workload: &str,
     ) -> Result<Option<Side>, Error> {
-        let prepared = plan.set_up(ground)?;
+        let mut prepared = plan.set_up(ground)?;
         let worker = Worker::start(setting.program)?;
+        let group = hold(&worker, &mut prepared, setting)?;
         let mut side = Side {
             plan: plan.clone(),
             samples: Vec::new(),
             disturbed: 0,
             times: Times::default(),
             counters: Counters::default(),
+            _hurry: prepared.hurry.take(),
             worker,
+            _group: group,
             prepared,
         };
         let order = Order::Prepare {
@@ -234,6 +242,20 @@ impl Side {
         };
         Outcome { target, about: self.prepared.about.clone(), pays: self.prepared.pays, point }
     }
+}
+
+/// Holds a worker, and the page cache that it fills, to the memory of the run.
+fn hold(worker: &Worker, prepared: &mut Prepared, setting: &Setting<'_>) -> Result<Option<Group>, Error> {
+    let Some((bytes, groups)) = &setting.memory else { return Ok(None) };
+    if !prepared.cached {
+        return Ok(None);
+    }
+    let group = groups.make(&worker.process().to_string(), *bytes)?;
+    group.enter(worker.process())?;
+    prepared
+        .about
+        .push_str(&format!(", page cache and worker held to {}", nacre_engine::size::print(*bytes)));
+    Ok(Some(group))
 }
 
 /// Times of one kind of operation, in nanoseconds.

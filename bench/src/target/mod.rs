@@ -5,9 +5,13 @@
 //!
 //! - [`plan`]: which targets there are, what they are made of, and how they are set up and torn down by the process that
 //!   runs the benchmark; the processes that do the work get a [`plan::Opening`].
+//! - `peer`: the file systems of the kernel. [`disk`]: an emulated disk for them. `pieces`: what targets are made of.
 
 pub mod directory;
+pub mod disk;
 pub mod library;
+mod peer;
+mod pieces;
 pub mod plan;
 
 use std::ffi::OsStr;

@@ -7,6 +7,7 @@ mod harness;
 mod load;
 
 mod behaviour;
+mod bench;
 mod calls;
 mod command;
 mod corrupt;

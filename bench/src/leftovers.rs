@@ -1,0 +1,161 @@
+//! What a run that was killed has left: mounts, loop devices, mapped devices, files, cgroups and directories.
+//!
+//! A run locks its workplace, `nacre-bench-PROCESS` in the directory for temporary files, as long as it lives, and all
+//! that it makes has that name in its own. The next run takes away what belongs to a workplace that nobody locks and
+//! whose process is gone; what was kept on purpose (`--keep`) is marked, and stays.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::mount::UnmountFlags;
+
+use crate::run::memory::Groups;
+
+/// What the names of everything that a run makes begin with.
+pub(crate) const PREFIX: &str = "nacre-bench-";
+/// The file in a workplace that says that it stays.
+const KEPT: &str = ".kept";
+
+/// Locks a workplace: a value to hold as long as it is in use.
+pub(crate) fn lock(path: &Path) -> io::Result<File> {
+    let dir = File::open(path)?;
+    flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(dir)
+}
+
+/// Marks a workplace that is to stay.
+pub(crate) fn keep(path: &Path) -> io::Result<()> {
+    fs::write(path.join(KEPT), "")
+}
+
+/// Takes away what runs have left that are gone: workplaces in `temporary`, and images in `disk`.
+pub(crate) fn sweep(temporary: &Path, disk: &Path) {
+    for (process, path) in workplaces(temporary) {
+        if path.join(KEPT).exists() || is_alive(process) {
+            continue;
+        }
+        // Of another namespace of processes, perhaps: then it is locked.
+        let Ok(_lock) = lock(&path) else { continue };
+        take_away(process, &path, disk);
+        match fs::remove_dir_all(&path) {
+            Ok(()) => eprintln!("{}: a run that was killed had left it; it is removed", path.display()),
+            Err(error) => eprintln!("{}: left by a run that was killed: {error}", path.display()),
+        }
+    }
+}
+
+/// Workplaces of our own user, and the processes that made them.
+fn workplaces(temporary: &Path) -> Vec<(u32, PathBuf)> {
+    let ours = rustix::process::geteuid().as_raw();
+    let entries = fs::read_dir(temporary).into_iter().flatten().flatten();
+    let found = entries.filter_map(|entry| {
+        let process = entry.file_name().to_str()?.strip_prefix(PREFIX)?.parse().ok()?;
+        // Not through a link: that of another user may lead anywhere.
+        let about = entry.metadata().ok()?;
+        (about.is_dir() && about.uid() == ours).then(|| (process, entry.path()))
+    });
+    found.collect()
+}
+
+fn is_alive(process: u32) -> bool {
+    Path::new("/proc").join(process.to_string()).exists()
+}
+
+fn take_away(process: u32, path: &Path, disk: &Path) {
+    // The last one first, as they lie on one another; who still holds one lets go below.
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for dir in mounts_below(&mounts, path).iter().rev() {
+        let _ = rustix::mount::unmount(dir, UnmountFlags::empty())
+            .or_else(|_| rustix::mount::unmount(dir, UnmountFlags::DETACH));
+    }
+    let name = format!("{PREFIX}{process}-");
+    for entry in fs::read_dir("/dev/mapper").into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&name) {
+            quietly(Command::new("dmsetup").args(["remove", "--retry"]).arg(entry.file_name()));
+        }
+    }
+    let mut images = Vec::new();
+    for (device, file) in loop_devices() {
+        let image = file.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&name));
+        if image || file.starts_with(path) {
+            quietly(Command::new("losetup").arg("--detach").arg(device));
+        }
+        if image {
+            images.push(file);
+        }
+    }
+    for dir in [disk, Path::new("/dev/shm")] {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        images.extend(entries.filter_map(|entry| {
+            entry.file_name().to_string_lossy().starts_with(&name).then(|| entry.path())
+        }));
+    }
+    for image in images {
+        // In /dev/shm they are directories.
+        let _ = fs::remove_file(&image).or_else(|_| fs::remove_dir_all(&image));
+    }
+    Groups::sweep(process);
+}
+
+fn quietly(command: &mut Command) {
+    let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}
+
+/// Mount points below a directory, in the order in which they were mounted.
+fn mounts_below(mounts: &str, path: &Path) -> Vec<PathBuf> {
+    let dirs = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+    dirs.filter(|dir| dir.starts_with(path) && dir != path).collect()
+}
+
+/// Loop devices, and the files that they are over, as far as the kernel still knows their paths.
+fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let found = entries.filter_map(|entry| {
+        let file = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        Some((Path::new("/dev").join(entry.file_name()), file.trim_end().into()))
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{PREFIX, keep, lock, mounts_below, sweep};
+
+    /// A process number that nobody has: beyond the largest that Linux gives.
+    const NOBODY: u32 = (1 << 22) + 1;
+
+    #[test]
+    fn what_the_dead_left_goes_and_what_is_held_or_kept_stays() {
+        let root = std::env::temp_dir().join(format!("nacre-sweep-{}", std::process::id()));
+        let place = |process: u32| root.join(format!("{PREFIX}{process}"));
+        let (dead, locked, kept) = (place(NOBODY), place(NOBODY + 1), place(NOBODY + 2));
+        let alive = place(std::process::id());
+        for dir in [&dead, &locked, &kept, &alive] {
+            std::fs::create_dir_all(dir.join("inside")).unwrap();
+        }
+        let image = root.join(format!("{PREFIX}{NOBODY}-peer-xfs-disk.img"));
+        std::fs::write(&image, "x").unwrap();
+        std::fs::create_dir(root.join("nacre-bench-figures")).unwrap();
+        let _held = lock(&locked).unwrap();
+        keep(&kept).unwrap();
+        sweep(&root, &root);
+        let left = [&dead, &image, &locked, &kept, &alive, &root.join("nacre-bench-figures")]
+            .map(|path| path.exists());
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(left, [false, false, true, true, true, true]);
+    }
+
+    #[test]
+    fn only_mounts_below_are_ours() {
+        let mounts = "a /tmp/nacre-bench-7 tmpfs rw 0 0\nb /tmp/nacre-bench-7/x ext4 rw 0 0\n\
+                      c /tmp/nacre-bench-77/x xfs rw 0 0\nd /tmp/nacre-bench-7/x/y tmpfs rw 0 0\n";
+        let found = mounts_below(mounts, Path::new("/tmp/nacre-bench-7"));
+        assert_eq!(found, [Path::new("/tmp/nacre-bench-7/x"), Path::new("/tmp/nacre-bench-7/x/y")]);
+    }
+}

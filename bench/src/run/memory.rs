@@ -1,0 +1,206 @@
+//! Holding a worker, and the page cache that it fills, to some memory: a memory cgroup of its own.
+//!
+//! A peer keeps files in the page cache, as much as there is memory; nacre has the DRAM that it was given. Held to the
+//! same, they can be compared. Pages belong to the group whose process first touched them, so a worker goes into its
+//! group before it opens anything. What a loop device and an emulated disk hold in memory for their media was allocated
+//! before, by others.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::Error;
+
+/// A worker needs this for itself.
+pub const LEAST: u64 = 16 << 20;
+/// How long a group may be busy after its process has ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where groups are made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Groups {
+    parent: PathBuf,
+    version: Version,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Version {
+    /// The file with the limit.
+    fn limit(self) -> &'static str {
+        match self {
+            Version::One => "memory.limit_in_bytes",
+            Version::Two => "memory.max",
+        }
+    }
+}
+
+impl Groups {
+    /// Finds where this process can make groups that limit memory; an error says what is missing.
+    pub fn find() -> Result<Groups, Error> {
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        let mut tried = Vec::new();
+        for groups in candidates(&own, &mounts) {
+            match groups.make("probe", LEAST) {
+                Ok(_group) => return Ok(groups),
+                Err(error) => tried.push(format!("{}: {error}", groups.parent.display())),
+            }
+        }
+        let tried =
+            if tried.is_empty() { "no cgroup has a memory controller".to_owned() } else { tried.join("; ") };
+        Err(format!("--memory needs a memory cgroup, and none can be made here ({tried})").into())
+    }
+
+    /// Makes a group that holds its processes and their page cache to so many bytes.
+    pub fn make(&self, name: &str, bytes: u64) -> io::Result<Group> {
+        let path = self.parent.join(format!("nacre-bench-{}-{name}", std::process::id()));
+        fs::create_dir(&path)?;
+        let group = Group { path };
+        fs::write(group.path.join(self.version.limit()), bytes.to_string())?;
+        Ok(group)
+    }
+
+    /// Removes the groups of a process that is gone.
+    pub(crate) fn sweep(process: u32) {
+        let (Ok(own), Ok(mounts)) =
+            (fs::read_to_string("/proc/self/cgroup"), fs::read_to_string("/proc/self/mounts"))
+        else {
+            return;
+        };
+        let prefix = format!("nacre-bench-{process}-");
+        for groups in candidates(&own, &mounts) {
+            for entry in fs::read_dir(&groups.parent).into_iter().flatten().flatten() {
+                if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                    // One that still has a process stays.
+                    let _ = fs::remove_dir(entry.path());
+                }
+            }
+        }
+    }
+}
+
+/// Where groups might be made, from /proc/self/cgroup and /proc/self/mounts: with version 2 the group of this process or
+/// one above it that hands the memory controller down (one with processes cannot, but for the root), then version 1.
+fn candidates(own: &str, mounts: &str) -> Vec<Groups> {
+    let mounted = |kind: &str, option: &str| {
+        mounts.lines().find_map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [_, dir, filesystem, options, ..] = words[..] else { return None };
+            let has = option.is_empty() || options.split(',').any(|word| word == option);
+            (filesystem == kind && has).then(|| PathBuf::from(dir))
+        })
+    };
+    let group = |matches: fn(&str) -> bool| {
+        own.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            matches(controllers).then(|| path.trim_start_matches('/').to_owned())
+        })
+    };
+    let mut found = Vec::new();
+    if let (Some(root), Some(path)) = (mounted("cgroup2", ""), group(str::is_empty)) {
+        for above in Path::new(&path).ancestors() {
+            let parent = if above.as_os_str().is_empty() { root.clone() } else { root.join(above) };
+            let handed = fs::read_to_string(parent.join("cgroup.subtree_control")).unwrap_or_default();
+            if handed.split_whitespace().any(|controller| controller == "memory") {
+                found.push(Groups { parent, version: Version::Two });
+            }
+        }
+    }
+    let controls = |controllers: &str| controllers.split(',').any(|controller| controller == "memory");
+    if let (Some(root), Some(path)) = (mounted("cgroup", "memory"), group(controls)) {
+        let parent = if path.is_empty() { root } else { root.join(path) };
+        found.push(Groups { parent, version: Version::One });
+    }
+    found
+}
+
+/// A memory cgroup. It is removed when this value goes away; its processes have ended then.
+#[derive(Debug)]
+pub struct Group {
+    path: PathBuf,
+}
+
+impl Group {
+    /// Moves a process into it.
+    pub fn enter(&self, process: u32) -> io::Result<()> {
+        fs::write(self.path.join("cgroup.procs"), process.to_string())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let begin = Instant::now();
+        loop {
+            match fs::remove_dir(&self.path) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && begin.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) => {
+                    eprintln!("{}: cannot be removed: {error}", self.path.display());
+                    return;
+                }
+                Ok(()) => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::{Groups, Version, candidates};
+
+    #[test]
+    fn version_1_is_found_where_version_2_has_no_memory() {
+        let own = "9:name=systemd:/\n4:memory:/api/7\n0::/\n";
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
+                      cgroup /nowhere/memory cgroup rw,relatime,memory 0 0\n\
+                      cgroup2 /nowhere/unified cgroup2 rw,relatime 0 0\n";
+        let expected = Groups { parent: PathBuf::from("/nowhere/memory/api/7"), version: Version::One };
+        assert_eq!(candidates(own, mounts), [expected]);
+        assert_eq!(candidates("0::/\n", "cgroup2 /nowhere cgroup2 rw 0 0\n"), []);
+    }
+
+    #[test]
+    fn version_2_is_found_where_memory_is_handed_down() {
+        let root = std::env::temp_dir().join(format!("nacre-bench-groups-{}", std::process::id()));
+        let slice = root.join("user.slice/session.scope");
+        std::fs::create_dir_all(&slice).unwrap();
+        std::fs::write(root.join("user.slice/cgroup.subtree_control"), "cpu memory pids\n").unwrap();
+        std::fs::write(slice.join("cgroup.subtree_control"), "\n").unwrap();
+        let found = candidates(
+            "0::/user.slice/session.scope\n",
+            &format!("cgroup2 {} cgroup2 rw 0 0", root.display()),
+        );
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, [Groups { parent: root.join("user.slice"), version: Version::Two }]);
+    }
+
+    #[test]
+    fn a_group_holds_a_process_and_goes_away() {
+        let Ok(groups) = Groups::find() else {
+            eprintln!("left out: no memory cgroup can be made here");
+            return;
+        };
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let group = groups.make("test", 32 << 20).unwrap();
+        let path = group.path.clone();
+        let entered = group.enter(child.id());
+        let limit = std::fs::read_to_string(path.join(groups.version.limit()));
+        let inside = std::fs::read_to_string(path.join("cgroup.procs"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(group);
+        entered.unwrap();
+        assert_eq!(limit.unwrap().trim(), (32 << 20).to_string());
+        assert_eq!(inside.unwrap().trim(), child.id().to_string());
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,228 @@
+//! What targets are made of: mounts, loop devices, files, servers. Each goes away with its value.
+
+use std::fmt::Debug;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::Error;
+
+/// How long a mount may take to appear, and a server to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a target is made of, in the order in which it was made. It is taken down in the other order.
+#[derive(Debug, Default)]
+pub(super) struct Pieces(Vec<Box<dyn Debug>>);
+
+impl Pieces {
+    /// Keeps one until the end.
+    pub(super) fn keep(&mut self, piece: impl Debug + 'static) {
+        self.0.push(Box::new(piece));
+    }
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        while let Some(piece) = self.0.pop() {
+            drop(piece);
+        }
+    }
+}
+
+/// Runs a program that is to succeed.
+pub(super) fn run(command: &mut Command) -> Result<String, Error> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    // Ctrl-C on the terminal is for us alone: what is half made could not be taken down.
+    let output =
+        command.stdin(Stdio::null()).process_group(0).output().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => format!("{name} is not installed"),
+            _ => format!("{name}: {error}"),
+        })?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{name}: {}: {}", output.status, said.trim()).into());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// A mount that a process serves.
+#[derive(Debug)]
+pub(super) struct Server {
+    child: Child,
+    hurry: Option<ChildStdin>,
+    dir: PathBuf,
+}
+
+impl Server {
+    /// Starts it, and waits until something is mounted on the directory.
+    pub(super) fn start(command: &mut Command, dir: PathBuf) -> Result<Server, Error> {
+        let before = rustix::fs::stat(&dir)?.st_dev;
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
+        let hurry = child.stdin.take();
+        let mut server = Server { child, hurry, dir };
+        let begin = Instant::now();
+        while rustix::fs::stat(&server.dir).map_or(before, |stat| stat.st_dev) == before {
+            if let Some(status) = server.child.try_wait()? {
+                let mut said = String::new();
+                if let Some(mut output) = server.child.stderr.take() {
+                    std::io::Read::read_to_string(&mut output, &mut said)?;
+                }
+                return Err(format!("the mount ended with {status}: {}", said.trim()).into());
+            }
+            if begin.elapsed() > PATIENCE {
+                return Err(format!("{}: nothing was mounted in a minute", server.dir.display()).into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+
+    /// Its process.
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where it is mounted.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its standard input. When that ends, an emulated disk delays nothing any more.
+    pub(super) fn take_hurry(&mut self) -> Option<ChildStdin> {
+        self.hurry.take()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if rustix::mount::unmount(&self.dir, UnmountFlags::empty()).is_err() {
+            // Somebody still has a file open, or it died: it goes away when the last one lets go.
+            let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
+        }
+        let begin = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && begin.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// A mount by the kernel.
+#[derive(Debug)]
+pub(super) struct Mounted {
+    pub(super) path: PathBuf,
+}
+
+impl Mounted {
+    pub(super) fn new(
+        filesystem: &str,
+        device: &Path,
+        path: PathBuf,
+        options: &str,
+    ) -> Result<Mounted, Error> {
+        let options = std::ffi::CString::new(options)?;
+        let flags = MountFlags::empty();
+        match rustix::mount::mount(device, &path, filesystem, flags, options.as_c_str()) {
+            Ok(()) => Ok(Mounted { path }),
+            Err(error) => {
+                let _ = fs::remove_dir(&path);
+                Err(format!("mounting {filesystem}: {error}").into())
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let unmounted = rustix::mount::unmount(&self.path, UnmountFlags::empty())
+            .or_else(|_| rustix::mount::unmount(&self.path, UnmountFlags::DETACH));
+        match unmounted.map_err(Error::from).and_then(|()| Ok(fs::remove_dir(&self.path)?)) {
+            Ok(()) => {}
+            Err(error) => eprintln!("{}: cannot be removed: {error}", self.path.display()),
+        }
+    }
+}
+
+/// A file under a loop device.
+#[derive(Debug)]
+pub(super) struct Backing {
+    pub(super) path: PathBuf,
+}
+
+impl Backing {
+    pub(super) fn new(path: PathBuf, size: u64) -> Result<Backing, Error> {
+        let file = fs::File::create_new(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let backing = Backing { path };
+        // All its blocks are there before anything is measured.
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size)
+            .map_err(|error| format!("{}: {error}", backing.path.display()))?;
+        Ok(backing)
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            eprintln!("{}: cannot be removed: {error}", self.path.display());
+        }
+    }
+}
+
+/// A loop device.
+#[derive(Debug)]
+pub(super) struct LoopDevice {
+    pub(super) path: PathBuf,
+}
+
+impl LoopDevice {
+    /// Over a file; `direct` goes past the page cache of that file.
+    pub(super) fn new(backing: &Path, direct: bool) -> Result<LoopDevice, Error> {
+        let mut command = Command::new("losetup");
+        command.args(["--find", "--show"]);
+        if direct {
+            command.arg("--direct-io=on");
+        }
+        let path = run(command.arg(backing))?;
+        Ok(LoopDevice { path: path.into() })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Err(error) = run(Command::new("losetup").arg("--detach").arg(&self.path)) {
+            eprintln!("{}: cannot be detached: {error}", self.path.display());
+        }
+    }
+}
+
+/// A device of the device mapper.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    name: String,
+}
+
+impl Mapped {
+    /// One with this name and table.
+    pub(super) fn new(name: String, table: &str) -> Result<Mapped, Error> {
+        run(Command::new("dmsetup").args(["create", &name, "--table", table]))?;
+        Ok(Mapped { name })
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        Path::new("/dev/mapper").join(&self.name)
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if let Err(error) = run(Command::new("dmsetup").args(["remove", "--retry", &self.name])) {
+            eprintln!("{}: cannot be removed: {error}", self.name);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! `nacre bench run` on every peer: what can be had here is measured, what cannot is reported with the reason, and
+//! nothing is left, also after Ctrl-C and after SIGKILL.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::{can_mount, has_program, nacre, scratch, text, wait};
+
+const LIMIT: Duration = Duration::from_secs(300);
+/// Every process of a run inherits it.
+const MARK: &str = "NACRE_BENCH_TEST";
+
+/// Peers that every Linux with the programs can have.
+const PEERS: [&str; 10] = [
+    "peer:tmpfs",
+    "peer:ramfs",
+    "peer:ext4",
+    "peer:xfs",
+    "peer:ext4-disk",
+    "peer:xfs-disk,disk=optane-ssd",
+    "peer:ext4-disk,disk=nvme",
+    "peer:xfs-disk,disk=sata-ssd",
+    "peer:ext4-dj,size=64M,disk=optane-ssd",
+    "peer:xfs-ml,size=64M",
+];
+/// Peers that need a kernel with them.
+const RARE: [&str; 4] = ["peer:dm-writecache,size=64M", "peer:ext4-dax", "peer:nilfs2", "peer:f2fs"];
+
+/// A run in a directory of its own, where all its traces are.
+struct Run {
+    dir: TempDir,
+    mark: String,
+}
+
+impl Run {
+    fn new(test: &str) -> Run {
+        Run { dir: scratch(), mark: format!("{test}-{}", std::process::id()) }
+    }
+
+    fn report(&self) -> PathBuf {
+        self.dir.path().join("report.json")
+    }
+
+    /// Everything temporary, and disks, are below this one.
+    fn temporary(&self) -> PathBuf {
+        self.dir.path().join("tmp")
+    }
+
+    fn start(&self, workload: &str, targets: &[&str], more: &[&str]) -> Child {
+        fs::create_dir_all(self.temporary()).expect("a directory");
+        let mut command: Command = nacre();
+        command.args(["bench", "run", workload]);
+        targets.iter().for_each(|target| {
+            command.args(["-t", target]);
+        });
+        command.args(more).arg("--json").arg(self.report());
+        command.env("TMPDIR", self.temporary()).env(MARK, &self.mark);
+        let output = fs::File::create(self.dir.path().join("output")).expect("a file");
+        command.stdin(Stdio::null()).stdout(output.try_clone().expect("a second handle")).stderr(output);
+        command.spawn().expect("nacre bench runs")
+    }
+
+    fn finish(&self, child: Child) -> Value {
+        let status = wait(child, LIMIT).unwrap_or_else(|error| panic!("{error}\n{}", self.said()));
+        assert!(status.success(), "{status}\n{}", self.said());
+        let report = fs::read(self.report()).unwrap_or_else(|error| panic!("{error}\n{}", self.said()));
+        serde_json::from_slice(&report).expect("a report is JSON")
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.dir.path().join("output")).unwrap_or_default()
+    }
+
+    /// What is there of it: mounts, loop devices, mapped devices, cgroups, files.
+    fn traces(&self, process: u32) -> Vec<String> {
+        let place = self.temporary();
+        let place = place.to_str().expect("a plain name");
+        let name = format!("nacre-bench-{process}-");
+        let mut found: Vec<String> = fs::read_to_string("/proc/self/mounts")
+            .expect("mounts")
+            .lines()
+            .filter(|line| line.contains(place))
+            .map(str::to_owned)
+            .collect();
+        for entry in list(Path::new("/sys/block")) {
+            let file = fs::read_to_string(entry.join("loop/backing_file")).unwrap_or_default();
+            if file.contains(place) {
+                found.push(format!("{}: {file}", entry.display()));
+            }
+        }
+        let named =
+            |path: &PathBuf| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&name));
+        found.extend(
+            list(Path::new("/dev/mapper"))
+                .iter()
+                .filter(|path| named(path))
+                .map(|path| path.display().to_string()),
+        );
+        let mut groups = vec![PathBuf::from("/sys/fs/cgroup")];
+        while let Some(group) = groups.pop() {
+            if named(&group) {
+                found.push(group.display().to_string());
+            }
+            groups.extend(list(&group).into_iter().filter(|path| path.is_dir() && !path.is_symlink()));
+        }
+        found.extend(list(&self.temporary()).iter().map(|path| path.display().to_string()));
+        found
+    }
+
+    /// Its processes that are there.
+    fn processes(&self) -> Vec<String> {
+        let mark = format!("{MARK}={}", self.mark);
+        let marked = |path: &PathBuf| {
+            let environment = fs::read(path.join("environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+        };
+        let found = list(Path::new("/proc")).into_iter().filter(marked);
+        found
+            .map(|path| fs::read_to_string(path.join("cmdline")).unwrap_or_default().replace('\0', " "))
+            .collect()
+    }
+
+    /// Asserts that nothing is left of it. What ends by itself may take a moment.
+    fn assert_gone(&self, process: u32) {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let left = [self.traces(process), self.processes()].concat();
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < end, "left: {left:#?}\n{}", self.said());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn list(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn can_run(test: &str) -> bool {
+    can_mount(test) && ["losetup", "mkfs.ext4", "mkfs.xfs"].iter().all(|program| has_program(test, program))
+}
+
+#[test]
+fn every_peer_is_measured_or_reported_and_nothing_is_left() {
+    if !can_run("every_peer_is_measured_or_reported_and_nothing_is_left") {
+        return;
+    }
+    let run = Run::new("peers");
+    let targets = [&PEERS[..], &RARE[..]].concat();
+    let child = run.start(
+        "micro.write,file=4m,sync=16",
+        &targets,
+        &["--baseline", "peer:tmpfs", "--effort", "quick"],
+    );
+    let process = child.id();
+    let report = run.finish(child);
+    run.assert_gone(process);
+    assert_eq!(report["complete"], true);
+    let series = report["experiments"][0]["series"].as_array().expect("series");
+    let about = |target: &str| {
+        let found = series.iter().find(|series| series["target"] == target)?;
+        found["about"].as_str()
+    };
+    for peer in PEERS {
+        assert!(about(peer).is_some(), "{peer} was not measured: {}", report["absent"]);
+    }
+    assert!(about(PEERS[8]).expect("measured").contains("emulated disk: optane-ssd"), "{series:?}");
+    for peer in RARE {
+        let absent = report["absent"].as_array().expect("absent");
+        let why =
+            absent.iter().find(|absent| absent["what"] == peer).and_then(|absent| absent["why"].as_str());
+        assert!(about(peer).is_some() || why.is_some_and(|why| !why.is_empty()), "{peer}: neither");
+    }
+}
+
+#[test]
+fn page_caches_are_held_and_the_report_says_so() {
+    let test = "page_caches_are_held_and_the_report_says_so";
+    if !can_run(test) {
+        return;
+    }
+    let run = Run::new("memory");
+    let child = run.start(
+        "micro.write,file=4m",
+        &["peer:xfs-disk", "peer:tmpfs"],
+        &["--memory", "64M", "--effort", "quick"],
+    );
+    let process = child.id();
+    let status = wait(child, LIMIT).expect("it ends");
+    if run.said().contains("--memory needs a memory cgroup") {
+        assert!(!status.success());
+        crate::harness::left_out(test, "no memory cgroup can be made");
+        return;
+    }
+    assert!(status.success(), "{}", run.said());
+    run.assert_gone(process);
+    let report: Value = serde_json::from_slice(&fs::read(run.report()).expect("a report")).expect("JSON");
+    assert_eq!(report["options"]["memory"], 64 << 20);
+    let series = report["experiments"][0]["series"].as_array().expect("series");
+    let held = |series: &Value| series["about"].as_str().expect("text").contains("held to 64 MiB");
+    assert_eq!(series.iter().map(held).collect::<Vec<_>>(), [true, false]);
+}
+
+#[test]
+fn an_interrupted_run_reports_what_it_has_and_leaves_nothing() {
+    if !can_run("an_interrupted_run_reports_what_it_has_and_leaves_nothing") {
+        return;
+    }
+    let run = Run::new("interrupted");
+    let targets = ["peer:ext4-dj,size=64M,disk=hdd", "peer:xfs-disk,disk=hdd", "peer:tmpfs"];
+    // Long enough: every write of the first two moves the head of a disk.
+    let child = run.start("micro.write,file=64m,pattern=random,sync=1", &targets, &["--effort", "high"]);
+    let process = child.id();
+    let end = Instant::now() + LIMIT;
+    while !run.traces(process).iter().any(|trace| trace.contains("xfs")) {
+        assert!(Instant::now() < end, "nothing was mounted\n{}", run.said());
+        thread::sleep(Duration::from_millis(20));
+    }
+    kill_process(Pid::from_raw(process as i32).expect("a process"), Signal::INT).expect("kill");
+    let report = run.finish(child);
+    run.assert_gone(process);
+    assert_eq!(report["complete"], false);
+    assert_eq!(report["schema"], 1);
+}
+
+#[test]
+fn the_next_run_takes_away_what_a_killed_one_left() {
+    if !can_run("the_next_run_takes_away_what_a_killed_one_left") {
+        return;
+    }
+    let run = Run::new("killed");
+    let targets = ["peer:ext4-dj,size=64M,disk=hdd", "peer:xfs-disk", "mount:nova"];
+    let mut child = run.start("micro.write,file=64m", &targets, &["--effort", "high"]);
+    let process = child.id();
+    let end = Instant::now() + LIMIT;
+    while !run.traces(process).iter().any(|trace| trace.contains("fuse") && trace.contains("nova")) {
+        assert!(Instant::now() < end, "nothing was mounted\n{}", run.said());
+        thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    assert!(!run.traces(process).is_empty());
+    let child = run.start("micro.write,file=4m", &["peer:tmpfs"], &["--effort", "quick"]);
+    let next = child.id();
+    assert_eq!(run.finish(child)["complete"], true);
+    assert!(run.said().contains("a run that was killed had left it"), "{}", run.said());
+    run.assert_gone(process);
+    run.assert_gone(next);
+}
+
+#[test]
+fn targets_that_do_not_exist_are_refused_with_what_does() {
+    let output = nacre()
+        .args(["bench", "run", "micro.write", "-t", "peer:ext4-disk,disk=tape"])
+        .output()
+        .expect("nacre runs");
+    assert!(!output.status.success());
+    assert!(text(&output).contains("optane-ssd"), "{}", text(&output));
+}
