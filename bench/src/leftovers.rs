@@ -66,6 +66,8 @@ fn is_alive(process: u32) -> bool {
 }
 
 fn take_away(process: u32, path: &Path, disk: &Path) {
+    // Asked for first: the kernel forgets where a file is when its file system is detached.
+    let loops = loop_devices();
     // The last one first, as they lie on one another; who still holds one lets go below.
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for dir in mounts_below(&mounts, path).iter().rev() {
@@ -79,7 +81,7 @@ fn take_away(process: u32, path: &Path, disk: &Path) {
         }
     }
     let mut images = Vec::new();
-    for (device, file) in loop_devices() {
+    for (device, file) in loops {
         let image = file.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&name));
         if image || file.starts_with(path) {
             quietly(Command::new("losetup").arg("--detach").arg(device));
