@@ -194,9 +194,9 @@ impl Plan {
         }
     }
 
-    /// A name for its directory.
+    /// A name for its directory, another one for other parameters.
     fn directory_name(&self) -> String {
-        self.spec.name().replace([':', '/'], "-")
+        self.name().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-")
     }
 
     fn emulation(&self, ground: &Ground<'_>) -> Option<String> {

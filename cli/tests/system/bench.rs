@@ -229,7 +229,7 @@ fn an_interrupted_run_reports_what_it_has_and_leaves_nothing() {
     let report = run.finish(child);
     run.assert_gone(process);
     assert_eq!(report["complete"], false);
-    assert_eq!(report["schema"], 1);
+    assert!(report["schema"].is_u64() && report["experiments"].is_array(), "{report}");
 }
 
 #[test]
