@@ -36,6 +36,7 @@ pub fn report() -> Report {
             effort: "default".to_owned(),
             seed: 1,
             scale: 1.0,
+            memory: None,
             emulate: Some("pcm".to_owned()),
         },
         complete: false,
