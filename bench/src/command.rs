@@ -175,7 +175,12 @@ impl RunArgs {
         }
         let baseline = match &self.baseline {
             None => plans.last().map(Plan::name),
-            Some(name) if plans.iter().any(|plan| plan.name() == *name) => self.baseline.clone(),
+            // Its parameters may be given in another order.
+            Some(name)
+                if plans.iter().any(|plan| Ok(plan.name()) == Plan::parse(name).map(|same| same.name())) =>
+            {
+                Some(Plan::parse(name)?.name())
+            }
             Some(name) => return Err(format!("--baseline {name}: it is none of the targets").into()),
         };
         let requests = self

@@ -27,7 +27,7 @@ const PEERS: [&str; 10] = [
     "peer:xfs-disk,disk=optane-ssd",
     "peer:ext4-disk,disk=nvme",
     "peer:xfs-disk,disk=sata-ssd",
-    "peer:ext4-dj,size=64M,disk=optane-ssd",
+    "peer:ext4-dj,disk=optane-ssd,size=64M",
     "peer:xfs-ml,size=64M",
 ];
 /// Peers that need a kernel with them.
