@@ -11,9 +11,10 @@ use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileKind, Kind, Names, NewInode, RenameMode,
     SetAttr, Timestamp, WriteAt, XattrMode,
 };
+use nacre_layout_log::anatomy::{self, reseal, structures};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
-use nacre_media::SimPm;
 use nacre_media::crash::{Replay, Sampling};
+use nacre_media::{Pm, SimPm};
 
 fn at(secs: i64) -> Timestamp {
     Timestamp::new(secs, 0)
@@ -362,4 +363,50 @@ fn holes_and_removed_attributes_do_not_pile_up() {
         }
         assert_eq!(fs.list_xattrs(&file).unwrap().len(), 100);
     }
+}
+
+/// A log whose numbers are used up takes no more: an entry with a greater number would be taken for a torn one.
+#[test]
+fn a_log_without_numbers_left_refuses_and_loses_nothing() {
+    let fs = empty(16 << 20);
+    let node = fs.create(&fs.root(), b"file", &new(FileKind::Regular)).expect("create");
+    append(&fs, &node, b"one").expect("append");
+    let number = fs.id(&node).number;
+    drop(node);
+    let pm = Arc::clone(fs.pm());
+    fs.unmount().expect("unmount");
+    let newest = structures(&*pm)
+        .expect("structures")
+        .into_iter()
+        .filter(|structure| structure.inode == number && structure.kind == anatomy::Kind::Entry);
+    let entry = newest.max_by_key(|structure| sequence_of(&pm, structure)).expect("an entry");
+    // Two numbers are left.
+    pm.poke(entry.offset + 8, &((1u64 << 62) - 3).to_le_bytes());
+    reseal(&*pm, &entry).expect("reseal");
+
+    let fs = mount(pm);
+    let node = fs.lookup(&fs.root(), b"file").expect("lookup");
+    assert_eq!(append(&fs, &node, b" two"), Ok(3));
+    assert_eq!(append(&fs, &node, b" three"), Ok(7));
+    assert_eq!(append(&fs, &node, b" four"), Err(Kind::NoSpace));
+    assert_eq!(
+        fs.setattr(&node, &SetAttr { mode: Some(0o600), ..SetAttr::default() }, at(3))
+            .map(drop)
+            .map_err(|e| e.kind()),
+        Err(Kind::NoSpace)
+    );
+    let fs = crash(&fs);
+    let node = fs.lookup(&fs.root(), b"file").expect("lookup");
+    let mut found = [0; 32];
+    let length = fs.read(&node, 0, &mut found, None).expect("read");
+    assert_eq!(&found[..length], b"one two three");
+    // Others are not concerned.
+    let other = fs.create(&fs.root(), b"other", &new(FileKind::Regular)).expect("create");
+    append(&fs, &other, b"here").expect("append");
+}
+
+fn sequence_of(pm: &SimPm, entry: &anatomy::Structure) -> u64 {
+    let mut word = [0; 8];
+    pm.read(entry.offset + 8, &mut word).expect("read");
+    u64::from_le_bytes(word)
 }

@@ -2,8 +2,9 @@
 //!
 //! The first byte chooses the image and whether there are two logs, as a transaction has; two more bytes for each choose
 //! a page of a log. What follows are entries of 52 bytes: kind (1), flags (1), which log and lines (1), distance of the
-//! sequence number from the one before (1), and the 48 bytes that come after the header. They take the place of what is
-//! in the page, with right checksums.
+//! sequence number from the one before (1; 254 and 255 stand for the last one that may be, and the last one that a word
+//! can hold), and the 48 bytes that come after the header. They take the place of what is in the page, with right
+//! checksums.
 
 use nacre_layout_log::anatomy::{Kind, Structure, reseal};
 use nacre_media::SimPm;
@@ -13,6 +14,8 @@ use super::ground::{grounds, memory};
 use super::image::{repair, use_damaged};
 
 const LINE: u64 = 64;
+/// No entry has a greater number.
+const LAST_SEQUENCE: u64 = (1 << 62) - 1;
 /// Lines of a page that hold entries.
 const LINES: u64 = 63;
 
@@ -58,7 +61,11 @@ fn put(pm: &SimPm, chosen: &[Structure], mut input: Input<'_>) {
             break;
         }
         let lines = (u64::from(lines) % 33).clamp(1, LINES + 1 - page.line);
-        page.sequence = if step == 0xff { u64::MAX } else { page.sequence.wrapping_add(u64::from(step)) };
+        page.sequence = match step {
+            0xff => u64::MAX,
+            0xfe => LAST_SEQUENCE,
+            _ => page.sequence.wrapping_add(u64::from(step)),
+        };
         let mut bytes = [0u8; LINE as usize];
         (bytes[4], bytes[5], bytes[6]) = (kind, flags, lines as u8);
         bytes[8..16].copy_from_slice(&page.sequence.to_le_bytes());

@@ -31,6 +31,7 @@ use crate::format::{
 };
 use crate::fs::Shared;
 use crate::inode::Inode;
+use crate::scan::MAX_SEQUENCE;
 use crate::seeded::Mistake;
 
 /// A page of the log by its index in [`Log::pages`], or, from [`INLINE`] on, a line of the inode.
@@ -254,6 +255,11 @@ impl Log {
         }
         if self.dead_inode {
             return Err(Error::new(Kind::NotFound));
+        }
+        if self.next_sequence + batch.entries.len() as u64 > MAX_SEQUENCE {
+            return Err(Error::new(Kind::NoSpace)
+                .object(format!("log of inode {}: all its numbers are used", inode.number))
+                .advice("copy it: the copy counts anew"));
         }
         if self.head == NO_PAGE {
             if batch.entries.len() == 1

@@ -19,6 +19,7 @@ use crate::inode::{Body, Inode, Node};
 use crate::namespace::{
     Locked, LockedDirectories, Named, check_name, check_removable, lock_directories, push_dentry, push_remove,
 };
+use crate::scan::MAX_SEQUENCE;
 use crate::seeded::Mistake;
 
 /// One side of a rename.
@@ -236,6 +237,12 @@ impl<P: Pm> Shared<P> {
         target.log.make_room(self, target.inode, &target_batch, &mut target_places)?;
         let (source_first, target_first) = (source.log.next_sequence, target.log.next_sequence);
         let gate = self.transactions.gate.read();
+        // With room for all that take a number at the same time.
+        if self.transactions.next.load(Ordering::Relaxed) > MAX_SEQUENCE - (1 << 32) {
+            return Err(Error::new(Kind::NoSpace)
+                .object("transactions: all numbers are used")
+                .advice("copy what is there to a new file system"));
+        }
         let flushed = self.write_both(
             source,
             &mut source_batch,

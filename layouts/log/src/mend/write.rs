@@ -15,7 +15,7 @@ use crate::format::{
     INODE_HEAD_OFFSET, LINE, PAGE_LINES, PAGE_MAGIC, ROOT_INODE, RawInode, RawPageHeader, WriteEntry,
     entry_checksum, kind, lines_for, seal_word,
 };
-use crate::scan::LogSource;
+use crate::scan::{LogSource, MAX_SEQUENCE};
 use crate::space::attr_entry;
 use crate::superblock::Superblock;
 use crate::table::chunk_seed;
@@ -76,6 +76,13 @@ impl<'w, P: Pm> Writer<'w, P> {
         let attributes = inode.attr.get();
         let (size, now) = (inode.size(), attributes.mtime.pack());
         let mut sequence = taken.next_sequence;
+        let appended = append.iter().map(|append| match append {
+            Append::Copy { blocks, .. } => *blocks,
+            Append::Hole { .. } | Append::Name { .. } => 1,
+        });
+        if sequence.saturating_add(appended.sum::<u64>() + 1) > MAX_SEQUENCE {
+            return Err(Error::corrupt(format!("inode {}: its log has no numbers left", source.number)));
+        }
         let mut add = |mut bytes: Vec<u8>| {
             seal(&mut bytes, &mut sequence, source.seed);
             entries.push(bytes);
