@@ -62,19 +62,7 @@ const COMMIT_POINTS: [&str; 20] = [
 ];
 
 /// Flushes and fences that no crash misses. What the argument calls needless could go.
-const HARMLESS: [Harmless; 7] = [
-    Harmless {
-        site: "mkfs.rs mkfs 5",
-        is_fence: true,
-        argument: "needless: without a superblock the order of what it will point to does not matter, and the fence \
-                   before the superblock covers all",
-    },
-    Harmless {
-        site: "mkfs.rs mkfs 7",
-        is_fence: true,
-        argument: "needless: without a superblock the order of what it will point to does not matter, and the fence \
-                   before the superblock covers all",
-    },
+const HARMLESS: [Harmless; 4] = [
     Harmless {
         site: "mount.rs shut_down 4",
         is_fence: true,
@@ -92,11 +80,6 @@ const HARMLESS: [Harmless; 7] = [
         is_fence: false,
         argument: "needless for crashes: an inode is read only when a name refers to it, and whoever makes it writes \
                    all of it; zeros keep old data from being taken for inodes by anything else",
-    },
-    Harmless {
-        site: "table.rs publish_chunk 4",
-        is_fence: true,
-        argument: "needless: the next fence covers these zeros, too, before a word names the list",
     },
     Harmless {
         site: "table.rs publish_chunk 9",

@@ -1,7 +1,7 @@
 //! Makes an empty file system.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, Timestamp};
-use nacre_media::Pm;
+use nacre_media::{Durable, Pm};
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -50,16 +50,15 @@ pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
         pm.zero(Block(FIRST_REGION_BLOCK).offset(), (regions_end - FIRST_REGION_BLOCK) * BLOCK_SIZE)?;
     let chunk = regions_end;
     let inodes = pm.zero(Block(chunk).offset(), CHUNK_BLOCKS * BLOCK_SIZE)?;
-    let after = pm.fence(regions.and(inodes));
 
+    // Without a superblock the order of what it will point to does not matter.
     let root = root_inode(seed, options);
-    let root_written =
-        pm.publish_entry(Block(chunk).offset() + ROOT_INODE * INODE_SIZE, root.as_bytes(), after)?;
-    let after = pm.fence(root_written);
+    let root_offset = Block(chunk).offset() + ROOT_INODE * INODE_SIZE;
+    let root_written = pm.publish_entry(root_offset, root.as_bytes(), Durable::nothing_before())?;
     let word = seal_word(chunk, chunk_seed(seed, 0));
-    let stored = pm.publish_u64(Block(table.start).offset(), word, after)?;
-    let flushed = pm.flush(stored);
-    pm.fence(flushed);
+    let stored = pm.publish_u64(Block(table.start).offset(), word, Durable::nothing_before())?;
+    let word_written = pm.flush(stored);
+    pm.fence(regions.and(inodes).and(root_written).and(word_written));
     superblock.write(pm)?;
     Ok(superblock.summary([true, true]))
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, OnceLock, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
-use nacre_media::Pm;
+use nacre_media::{Durable, Pm};
 use zerocopy::IntoBytes;
 
 use crate::alloc::{Allocator, Purpose, Run, Runs, lane_of_thread};
@@ -298,8 +298,9 @@ impl InodeTable {
         let mut word = list[0].0;
         if let Some(list_block) = all.get(CHUNK_BLOCKS as usize) {
             let words = list.map(|block| seal_word(block.0, seed));
-            let after = pm.fence(flushed);
-            flushed = pm.publish_entry(list_block.offset(), words.as_bytes(), after)?;
+            let listed =
+                pm.publish_entry(list_block.offset(), words.as_bytes(), Durable::nothing_before())?;
+            flushed = flushed.and(listed);
             word = list_block.0 | CHUNK_SCATTERED;
         }
         let after = pm.fence(flushed);
