@@ -82,7 +82,7 @@ const HARMLESS: [Harmless; 4] = [
                    all of it; zeros keep old data from being taken for inodes by anything else",
     },
     Harmless {
-        site: "table.rs publish_chunk 9",
+        site: "table.rs publish_chunk 8",
         is_fence: true,
         argument: "whoever makes the chunk fences for its word with the first inode that it takes from it; this one is \
                    for a thread that has run out and takes the others",
