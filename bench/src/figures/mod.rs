@@ -5,6 +5,7 @@
 //! - [`library`]: the library beside tmpfs through the kernel. [`mount`]: a mount beside a FUSE server that does nothing.
 //!   [`recovery`]: opening after a crash and after an orderly end; DRAM of the index. [`scale`]: large directories and
 //!   shattered files beside small ones.
+//! - [`harness`]: what the generator of `nacre bench run` adds. [`emulator`]: whether emulated memory is as slow as asked for.
 //! - [`child`]: work in processes of its own.
 //!
 //! A slow figure never fails a run: the report says what was missed.
@@ -12,6 +13,7 @@
 mod child;
 mod context;
 mod cores;
+mod emulator;
 mod harness;
 mod library;
 mod measure;
@@ -88,6 +90,7 @@ pub(crate) fn run(args: FiguresArgs) -> Outcome {
     recovery::run(&context)?;
     scale::run(&context)?;
     harness::run(&context)?;
+    emulator::run(&context)?;
     let (figures, left_out) = context.into_results();
     if args.json {
         let report = Report { schema: 1, machine, quick: args.quick, figures, left_out };

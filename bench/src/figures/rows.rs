@@ -80,6 +80,19 @@ pub(crate) const ROWS: &[Row] = &[
         at_most(1.02),
     ),
     row("harness.lap", "one recorded operation that does nothing", at_most(25.0)),
+    row("emulator.line-200", "a line stored, flushed, fenced at 200 ns: percent off", at_most(5.0)),
+    row("emulator.line-400", "a line stored, flushed, fenced at 400 ns: percent off", at_most(5.0)),
+    row("emulator.line-800", "a line stored, flushed, fenced at 800 ns: percent off", at_most(5.0)),
+    row("emulator.line-1200", "a line stored, flushed, fenced at 1200 ns: percent off", at_most(5.0)),
+    row("emulator.line-50", "the same at 50 ns: least measured / asked for", at_least(1.0)),
+    row("emulator.line-100", "the same at 100 ns: least measured / asked for", at_least(1.0)),
+    row("emulator.line-150", "the same at 150 ns: least measured / asked for", at_least(1.0)),
+    row("emulator.1writer", "one writer at 200 ns a line, no cap: percent off 320 MB/s", at_most(5.0)),
+    row("emulator.2writers", "two of them: percent off 640 MB/s", at_most(5.0)),
+    row("emulator.2writers.slow", "two at 1200 ns a line: percent off 106.7 MB/s", at_most(5.0)),
+    row("emulator.1writer.cap", "one at 200 ns, cap of 200 MB/s: percent off it", at_most(5.0)),
+    row("emulator.2writers.cap", "two at 200 ns, cap of 450 MB/s: percent off it", at_most(5.0)),
+    row("emulator.2writers.low-cap", "two at 200 ns, cap of 100 MB/s: percent off it", at_most(5.0)),
 ];
 
 /// The row with this name.
