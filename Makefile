@@ -10,10 +10,12 @@ FUZZ_ARGS ?=
 FUZZ_TARGETS = image log fuse options
 TRIPLES ?= 40000
 SEED ?= $(shell date +%s)
+# What is measured beside each other; the last one is what ratios are of.
+BENCH_TARGETS = -t preset:nova -t mount:nova -t peer:ext4 -t peer:xfs -t peer:ramfs -t peer:tmpfs
 # What mkfs(8), fsck(8), mount(8) and umount(8) call the command by.
 NAMES = mkfs.nacre fsck.nacre mount.nacre mount.fuse.nacre umount.nacre umount.fuse.nacre
 
-.PHONY: all test nightly demo lint bench soak fuzz install uninstall help
+.PHONY: all test nightly demo lint bench figures report soak fuzz install uninstall help
 
 all:
 	cargo build --release -p nacre-cli
@@ -24,7 +26,9 @@ help:
 	@echo "make nightly   the long tests: the world's own test programs; at most 80 minutes"
 	@echo "make demo      watch it work and survive a kill"
 	@echo "make lint      formatting and clippy"
-	@echo "make bench     the figures, beside tmpfs"
+	@echo "make bench     a small round beside ext4, xfs, tmpfs and ramfs (root; five minutes): target/bench.html"
+	@echo "make figures   the figures that nacre holds itself to, beside tmpfs"
+	@echo "make report    their operations beside other file systems: docs/reports"
 	@echo "make soak      kill and remount (KILLS=$(KILLS)); millions of crash images (TRIPLES=$(TRIPLES), SEED)"
 	@echo "make fuzz      coverage-guided fuzzing (nightly compiler, cargo-fuzz), FUZZ_SECONDS=$(FUZZ_SECONDS) a target"
 	@echo "make install   into PREFIX=$(PREFIX), helpers for mount and fsck into SBINDIR=$(SBINDIR)"
@@ -43,8 +47,16 @@ lint:
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-bench:
-	cargo run --release -p nacre-cli -- bench figures $(BENCH_ARGS)
+bench: all
+	target/release/nacre bench run group:small $(BENCH_TARGETS) --json target/bench.json --html target/bench.html $(BENCH_ARGS)
+
+figures: all
+	target/release/nacre bench figures $(BENCH_ARGS)
+
+report: all
+	mkdir -p docs/reports
+	target/release/nacre bench run group:figures $(BENCH_TARGETS) --json docs/reports/figures.json \
+		--html docs/reports/figures.html $(BENCH_ARGS)
 
 soak:
 	@scripts/install-deps.sh test

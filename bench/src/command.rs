@@ -1,11 +1,12 @@
 //! The command line of `nacre bench`.
 
 use std::cell::Cell;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
 use nacre::Emulation;
 use nacre_media::disk::Disk;
 
@@ -25,6 +26,7 @@ use crate::run::worker;
 use crate::target::disk;
 use crate::target::plan::{self, Plan};
 use crate::trace::command::TraceCommand;
+use crate::workload::group;
 use crate::{Error, figures, leftovers, workload};
 
 /// Measures nacre beside other file systems, on the same work, in one run
@@ -70,7 +72,8 @@ struct DiskArgs {
 /// ends it; what was finished is reported, and everything that was mounted is gone.
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// A workload with its parameters, as micro.write,io=4k,threads=2; 'nacre bench list' shows them
+    /// A workload with its parameters, as micro.write,io=4k,threads=2, or group:NAME for several; 'nacre bench list'
+    /// shows them
     #[arg(value_name = "WORKLOAD", required = true)]
     workloads: Vec<String>,
     /// A target, as preset:nova, mount:nova, peer:ext4, dir:PATH (repeatable)
@@ -158,6 +161,11 @@ fn list() -> Result<(), Error> {
         writeln!(out, "  {:<22} {}", kind.name, kind.about)?;
         writeln!(out, "  {:<22} {}", "", parameters.join(" "))?;
     }
+    writeln!(out, "groups of workloads:")?;
+    for group in group::GROUPS {
+        writeln!(out, "  {:<22} {}", format!("group:{}", group.name), group.about)?;
+        writeln!(out, "  {:<22} {}", "", group.workloads.join(" "))?;
+    }
     writeln!(out, "targets:")?;
     for (name, about) in plan::kinds() {
         writeln!(out, "  {name:<22} {about}")?;
@@ -183,9 +191,11 @@ impl RunArgs {
             }
             Some(name) => return Err(format!("--baseline {name}: it is none of the targets").into()),
         };
-        let requests = self
-            .workloads
+        let workloads =
+            self.workloads.iter().map(|word| group::expand(word)).collect::<Result<Vec<_>, _>>()?;
+        let requests = workloads
             .iter()
+            .flatten()
             .map(|workload| self.request(workload, &plans, baseline.as_deref()))
             .collect::<Result<Vec<_>, Error>>()?;
         run_all(&self.common, &requests)
@@ -272,7 +282,7 @@ fn run_all(common: &Common, requests: &[Request]) -> Result<(), Error> {
     leftovers::sweep(&std::env::temp_dir(), &disk);
     let place = Workplace::new(common.keep)?;
     let to_stdout = common.json.as_deref() == Some(Path::new("-"));
-    let progress = Progress::new();
+    let progress = Progress::new(requests.iter().map(|request| request.places.len() as u64).sum());
     let setting = Setting {
         place: &place,
         program: &program,
@@ -283,7 +293,7 @@ fn run_all(common: &Common, requests: &[Request]) -> Result<(), Error> {
         scale: common.scale,
         effort: common.effort,
         stop: &stop,
-        progress: &|text| progress.show(text),
+        progress: &|text, share| progress.show(text, share),
     };
     let begin = Instant::now();
     let mut report = Report {
@@ -311,14 +321,13 @@ fn run_all(common: &Common, requests: &[Request]) -> Result<(), Error> {
     for request in requests {
         let mut absent: Vec<Absent> = Vec::new();
         let done = experiment::run(&setting, request, &mut absent)?;
-        progress.clear();
         for missing in absent {
             if !report.absent.contains(&missing) {
                 report.absent.push(missing);
             }
         }
         if !to_stdout {
-            println!("{}", text::experiment(&done));
+            progress.bar.suspend(|| println!("{}", text::experiment(&done)));
         }
         report.experiments.push(done);
         report.seconds = begin.elapsed().as_secs_f64();
@@ -328,6 +337,7 @@ fn run_all(common: &Common, requests: &[Request]) -> Result<(), Error> {
             break;
         }
     }
+    progress.bar.finish_and_clear();
     if to_stdout {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -351,27 +361,28 @@ fn write(report: &Report, common: &Common) -> Result<(), Error> {
     Ok(())
 }
 
-/// One line on the terminal that says what happens.
+/// One line on the terminal that says what happens, and how much of all is behind it.
 struct Progress {
-    terminal: bool,
-    shown: Cell<bool>,
+    bar: ProgressBar,
+    finished: Cell<u64>,
 }
 
 impl Progress {
-    fn new() -> Progress {
-        Progress { terminal: std::io::stderr().is_terminal(), shown: Cell::new(false) }
+    /// Of this many points.
+    fn new(points: u64) -> Progress {
+        let bar = ProgressBar::new(points * POINT);
+        // Where standard error is no terminal nothing is drawn.
+        let style = ProgressStyle::with_template("{elapsed} {bar:24} {percent:>3} % {wide_msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Progress { bar, finished: Cell::new(0) }
     }
 
-    fn show(&self, text: &str) {
-        if self.terminal {
-            eprint!("\r\x1b[K{text}");
-            self.shown.set(true);
-        }
-    }
-
-    fn clear(&self) {
-        if self.shown.replace(false) {
-            eprint!("\r\x1b[K");
-        }
+    fn show(&self, text: &str, share: f64) {
+        self.bar.set_position(self.finished.get() * POINT + (share * POINT as f64) as u64);
+        self.bar.set_message(text.to_owned());
+        self.finished.set(self.finished.get() + u64::from(share >= 1.0));
     }
 }
+
+/// Steps of the bar in a point.
+const POINT: u64 = 1000;

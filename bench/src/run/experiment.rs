@@ -59,6 +59,7 @@ pub fn run(setting: &Setting<'_>, request: &Request, absent: &mut Vec<Absent>) -
         }
         let outcomes =
             run_point(setting, &request.plans, request.baseline.as_deref(), &place.workload, absent)?;
+        (setting.progress)(&place.workload, 1.0);
         for outcome in outcomes {
             let mut point = outcome.point;
             point.label.clone_from(&place.label);

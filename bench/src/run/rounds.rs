@@ -39,8 +39,8 @@ pub struct Setting<'a> {
     pub effort: Effort,
     /// Set when the run is to end.
     pub stop: &'a Stop,
-    /// Told how it goes.
-    pub progress: &'a dyn Fn(&str),
+    /// Told what is done, and how much of a point is behind it, from 0 to 1; 1 once, when it is finished.
+    pub progress: &'a dyn Fn(&str, f64),
 }
 
 /// One target at one point.
@@ -92,7 +92,7 @@ pub fn run_point(
         if setting.stop.is_set() {
             return Ok(Vec::new());
         }
-        (setting.progress)(&format!("{workload}: preparing {}", plan.name()));
+        (setting.progress)(&format!("{workload}: preparing {}", plan.name()), 0.0);
         match Side::start(plan, &ground, setting, workload) {
             Ok(Some(side)) => sides.push(side),
             Ok(None) => return Ok(Vec::new()),
@@ -111,7 +111,11 @@ pub fn run_point(
         {
             break;
         }
-        (setting.progress)(&format!("{workload}: round {}", number + 1));
+        let done = f64::max(
+            begin.elapsed().as_secs_f64() / effort.limit.as_secs_f64(),
+            number as f64 / (effort.warm_up + effort.rounds.1) as f64,
+        );
+        (setting.progress)(&format!("{workload}: round {}", number + 1), done.min(0.99));
         // Another one begins each time, so that nobody always follows the same.
         let first = number as usize % sides.len();
         let mut failed = Vec::new();

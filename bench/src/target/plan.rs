@@ -46,7 +46,7 @@ const KINDS: &[(&str, &str)] = &[
         "a preset of nacre in the same process, without system calls; emulate=MEMORY slows it down",
     ),
     ("mount:NAME", "the same through FUSE (root); emulate=MEMORY slows it down"),
-    ("dir:PATH", "a directory of any file system"),
+    ("dir:PATH", "a directory of any file system; any target with copy=WORD is one more of the same"),
     ("peer:tmpfs", "a tmpfs of its own (root)"),
     ("peer:ramfs", "a ramfs of its own (root)"),
 ];
@@ -148,6 +148,8 @@ impl Plan {
             },
             _ => return Err(unknown(&name)),
         };
+        // It makes two of the same out of one, each with a device of its own.
+        spec.text("copy", "")?;
         spec.finish()?;
         Ok(Plan { spec, kind, emulate })
     }

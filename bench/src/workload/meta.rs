@@ -14,6 +14,9 @@ use crate::target::{Open, Target, create_dir_all};
 /// The directory with the names that stay.
 const DIR: &str = "names";
 
+/// The directory that names are moved to when they are renamed across directories.
+const OTHER: &str = "others";
+
 /// Names that are made, or removed, in turn.
 const BATCH: u64 = 512;
 
@@ -31,6 +34,8 @@ struct Meta {
     kind: Kind,
     files: u64,
     threads: u64,
+    /// Renames go to another directory.
+    across: bool,
 }
 
 pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String> {
@@ -42,7 +47,9 @@ pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String>
         _ => Kind::ReadDir,
     };
     let files = scaled(spec.number("files", 1000, 1)?, scale, 16);
-    Ok(Box::new(Meta { kind, files, threads: spec.number("threads", 1, 1)? }))
+    let threads = spec.number("threads", 1, 1)?;
+    let across = kind == Kind::Rename && spec.word("across", "no", &[("no", false), ("yes", true)])?;
+    Ok(Box::new(Meta { kind, files, threads, across }))
 }
 
 /// A name that stays.
@@ -98,9 +105,10 @@ impl Meta {
 
     /// Renames files to their other names; those of the last round are found by trying.
     fn rename(&self, target: &dyn Target, thread: u64, recorder: &mut Recorder) -> Result<(), Error> {
+        let dir = if self.across { OTHER } else { DIR };
         let pairs: Vec<_> = self
             .own(thread)
-            .map(|number| (name(number), Path::new(DIR).join(format!("r{number:07}"))))
+            .map(|number| (name(number), Path::new(dir).join(format!("r{number:07}"))))
             .collect();
         let mut there: Vec<bool> = pairs.iter().map(|(first, _)| target.stat(first).is_ok()).collect();
         recorder.skip();
@@ -136,6 +144,7 @@ impl Workload for Meta {
         let what = match self.kind {
             Kind::Create => "empty files made (open and close)",
             Kind::Unlink => "empty files removed",
+            Kind::Rename if self.across => "files moved to another directory and back",
             Kind::Rename => "files renamed",
             Kind::Stat => "random files found by path",
             Kind::ReadDir => "the directory listed",
@@ -150,7 +159,7 @@ impl Workload for Meta {
     }
 
     fn files(&self) -> u64 {
-        self.files + self.threads * BATCH + 1
+        self.files + self.threads * BATCH + 2
     }
 
     fn value(&self) -> Value {
@@ -159,6 +168,7 @@ impl Workload for Meta {
 
     fn prepare(&self, target: &dyn Target) -> Result<(), Error> {
         create_dir_all(target, Path::new(DIR))?;
+        create_dir_all(target, Path::new(OTHER))?;
         for number in 0..self.files {
             drop(target.open(&name(number), Open::CREATE)?);
         }

@@ -8,10 +8,11 @@
 //! - [`meta`]: names in small and large directories. [`filebench`]: file server, web server, web proxy, mail.
 //! - [`postmark`]: many small files with a short life.
 //! - [`bpfs`]: AC-BPFS's own. [`tree`]: a tree of sources searched and built. [`trace`]: system calls that were recorded, again.
-//! - [`recorder`]: times. [`set`]: files to work on.
+//! - [`recorder`]: times. [`set`]: files to work on. [`group`]: workloads that belong together.
 
 pub mod bpfs;
 pub mod filebench;
+pub mod group;
 pub mod iozone;
 pub mod meta;
 pub mod micro;
@@ -140,7 +141,11 @@ pub const KINDS: &[Kind] = &[
     },
     Kind { name: "meta.create", about: "makes empty files in one directory", make: meta::make },
     Kind { name: "meta.unlink", about: "removes empty files from one directory", make: meta::make },
-    Kind { name: "meta.rename", about: "renames files within one directory", make: meta::make },
+    Kind {
+        name: "meta.rename",
+        about: "renames files within one directory, or to and fro between two",
+        make: meta::make,
+    },
     Kind { name: "meta.stat", about: "finds files of one directory by path", make: meta::make },
     Kind { name: "meta.readdir", about: "lists one directory", make: meta::make },
     Kind {
