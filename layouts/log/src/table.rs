@@ -295,16 +295,19 @@ impl InodeTable {
         for run in runs {
             flushed = flushed.and(pm.zero(run.start.offset(), run.len * BLOCK_SIZE)?);
         }
-        let mut word = list[0].0;
-        if let Some(list_block) = all.get(CHUNK_BLOCKS as usize) {
+        let list_block = all.get(CHUNK_BLOCKS as usize);
+        if let Some(list_block) = list_block {
             let words = list.map(|block| seal_word(block.0, seed));
             let listed =
                 pm.publish_entry(list_block.offset(), words.as_bytes(), Durable::nothing_before())?;
             flushed = flushed.and(listed);
-            word = list_block.0 | CHUNK_SCATTERED;
         }
         let after = pm.fence(flushed);
-        let stored = pm.publish_u64(self.word_offset(index), seal_word(word, seed), after)?;
+        let word = self.word_offset(index);
+        let stored = match list_block {
+            Some(block) => pm.publish_u64(word, seal_word(block.0 | CHUNK_SCATTERED, seed), after)?,
+            None => pm.publish_u64(word, seal_word(list[0].0, seed), after)?,
+        };
         if Mistake::ChunkNotPublished.is_made(pm) {
             stored.may_be_lost();
             return Ok(list);
