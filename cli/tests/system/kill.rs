@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 use crate::harness::{self, Ground};
 use crate::load::{self, Load, Plan};
 
-fn plan(ground: &Ground, seed: u64, sync: bool) -> Plan {
-    let ledgers = ground.beside().join("ledgers");
+/// Kills that one tree lives through. Ledgers are read from their beginning after each.
+const TREE_KILLS: u64 = 20;
+
+fn plan(ground: &Ground, tree: u64, seed: u64, sync: bool) -> Plan {
+    let ledgers = ground.beside().join(format!("ledgers{tree}"));
     std::fs::create_dir_all(&ledgers).expect("a place for ledgers");
-    Plan { dir: ground.dir().join("load"), ledgers, workers: 3, seed, sync }
+    Plan { dir: ground.dir().join(format!("load{tree}")), ledgers, workers: 3, seed, sync }
 }
 
 /// Waits until the load has done `operations`, at most a minute.
@@ -29,7 +32,7 @@ fn the_load_is_right_on_the_control() {
     let ground = Ground::tmpfs("256M");
     let seed = harness::seed("kill, control");
     for sync in [true, false] {
-        let plan = plan(&ground, seed, sync);
+        let plan = plan(&ground, 0, seed, sync);
         let load = Load::start(&plan).expect("the load starts");
         wait_for(&load, 1000);
         let (_, errors) = load.stop();
@@ -74,7 +77,11 @@ fn what_was_acknowledged_survives_kill_9() {
     let seed = harness::seed("kill");
     let rounds = harness::number("NACRE_KILLS", 5);
     for round in 0..rounds {
-        let plan = plan(&ground, seed.wrapping_add(round), round % 2 == 0);
+        let tree = round / TREE_KILLS;
+        if tree > 0 && round % TREE_KILLS == 0 {
+            std::fs::remove_dir_all(ground.dir().join(format!("load{}", tree - 1))).expect("the tree before");
+        }
+        let plan = plan(&ground, tree, seed.wrapping_add(round), round % 2 == 0);
         let load = Load::start(&plan).expect("the load starts");
         // The kill comes at another point of the load each time.
         wait_for(&load, 100 + (seed.rotate_left(round as u32 * 7) % 900));
