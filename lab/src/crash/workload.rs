@@ -266,6 +266,8 @@ fn attributes() -> Vec<Workload> {
 const CRASHED: usize = 300;
 /// So many times, each with something else before it, the inodes run out: there are few ways to crash in that.
 const CHUNKS: u64 = 32;
+/// Workloads that make a chunk of single blocks: each has few images at the word that publishes its list.
+const SCATTERED_CHUNKS: u64 = 64;
 
 /// So many times, for the same reason, logs are collected.
 const COLLECTIONS: u64 = 160;
@@ -287,7 +289,7 @@ pub fn deep() -> Vec<Workload> {
     all.extend(crossing());
     all.push(mkfs_over_more());
     all.extend((0..CHUNKS).map(inodes_run_out));
-    all.extend((0..CHUNKS).map(inodes_run_out_on_a_fragmented_device));
+    all.extend((0..SCATTERED_CHUNKS).map(inodes_run_out_on_a_fragmented_device));
     all.extend((0..CHUNKS).map(removed_after_a_move));
     all.extend((0..COLLECTIONS).flat_map(collecting));
     all.extend((0..LARGE_ATTRIBUTES).map(large_attributes));
