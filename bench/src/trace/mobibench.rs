@@ -1,9 +1,10 @@
 //! From the traces that come with MobiBench: thread, microseconds, call, arguments.
 //!
 //! What these traces have lost is put in its place as MobiBench itself does it, or plainly:
-//! - Descriptors are those of one process. One that was never opened, or opened without a name that says which file it is
-//!   (`/data/data`, a directory that others are in), has a file of its own.
-//! - Sizes of reads are taken as what was read: files are as large as their reads need.
+//! - Its lines go thread by thread; they are put in the order of their times, since threads share descriptors.
+//! - Descriptors are those of one process. One that was never opened, or opened to write without a name that says which
+//!   file it is (`/data/data`, a directory that others are in), has a file of its own.
+//! - Sizes of reads are taken as what was read: files are as large as their reads need. A read that failed asks for a byte.
 //! - Files outside `/data` are files below the directory, too; what is in `/dev` and `/proc` is left out.
 
 use std::collections::{HashMap, HashSet};
@@ -12,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use super::Converted;
 use super::builder::{Builder, Opened};
 use super::format::{THREADS, What};
-use crate::target::Open;
+use crate::target;
 
 /// Converts it.
 pub fn convert(text: &str) -> Result<Converted, String> {
@@ -20,13 +21,18 @@ pub fn convert(text: &str) -> Result<Converted, String> {
     // Directories first: a name that others are below is one from the beginning.
     for line in text.lines() {
         if let Some(path) = line.split(' ').nth(3).and_then(inside) {
-            converter.dirs.extend(path.ancestors().skip(1).map(Path::to_owned));
+            let itself = usize::from(!line.contains("O_DIRECTORY"));
+            converter.dirs.extend(path.ancestors().skip(itself).map(Path::to_owned));
         }
     }
-    for (at, line) in text.lines().enumerate() {
-        if !line.trim().is_empty() {
-            converter.line(line).map_err(|why| format!("line {}: {why}: {line}", at + 1))?;
-        }
+    let mut lines = Vec::new();
+    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let time = line.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
+        lines.push((time.ok_or_else(|| format!("line {}: no time: {line}", at + 1))?, at, line));
+    }
+    lines.sort_by_key(|(time, ..)| *time);
+    for (_, at, line) in lines {
+        converter.line(line).map_err(|why| format!("line {}: {why}: {line}", at + 1))?;
     }
     Ok(converter.builder.finish())
 }
@@ -38,12 +44,30 @@ pub fn is_one(text: &str) -> bool {
     numbers == 2 && words.next().is_some_and(|word| word.chars().all(|letter| letter.is_ascii_alphanumeric()))
 }
 
-/// A path below the directory. None is no path.
+/// A path below the directory, which stands for the root. None is no path.
 fn inside(text: &str) -> Option<PathBuf> {
     let text = text.trim_end_matches("/nil").trim_matches('"');
-    let path: PathBuf =
-        Path::new(text).components().filter(|part| matches!(part, Component::Normal(_))).collect();
-    (text.contains('/') && path.file_name().is_some()).then_some(path)
+    let mut path = PathBuf::new();
+    for part in Path::new(text).components() {
+        match part {
+            Component::Normal(name) => path.push(name),
+            Component::ParentDir => drop(path.pop()),
+            _ => {}
+        }
+    }
+    if path.as_os_str().is_empty() {
+        path.push(".");
+    }
+    // Names of files in the root stand without a slash, too.
+    (text.contains('/') || text.ends_with(".db")).then_some(path)
+}
+
+/// What is behind a descriptor.
+#[derive(Debug, Clone)]
+enum Open {
+    /// A file, and where it stands.
+    File(Opened, u64),
+    Dir(PathBuf),
 }
 
 #[derive(Default)]
@@ -51,7 +75,7 @@ struct Converter {
     builder: Builder,
     dirs: HashSet<PathBuf>,
     threads: HashMap<u64, u32>,
-    open: HashMap<u64, (Opened, u64)>,
+    open: HashMap<u64, Open>,
 }
 
 impl Converter {
@@ -66,24 +90,28 @@ impl Converter {
         let failed = words.last().is_some_and(|word| *word == "-1");
         match word(2)? {
             "open" => self.open(path(3)?, word(4)?, word(5)?.parse().ok()),
-            "close" => {
-                let file = self.open.remove(&number(3)?);
-                match file {
-                    Some((file, _)) => self.builder.add(false, What::Close { handle: file.handle }),
-                    None => self.builder.leave_out("close of what was not open"),
+            "close" => match self.open.remove(&number(3)?) {
+                Some(Open::File(file, _)) => {
+                    self.builder.add(false, What::Close { handle: file.handle });
                 }
+                Some(Open::Dir(_)) => {}
+                None => self.builder.leave_out("close of what was not open"),
+            },
+            "read" if failed => {
+                let (file, offset) = self.file(number(3)?);
+                self.builder.add(true, What::Read { handle: file.handle, offset, len: 1 });
             }
             "read" => {
                 let (fd, len) = (number(3)?, number(4)?);
                 let (file, offset) = self.file(fd);
                 self.builder.read(file, offset, len);
-                self.open.insert(fd, (file, offset + len));
+                self.open.insert(fd, Open::File(file, offset + len));
             }
             "write" => {
                 let (fd, len) = (number(3)?, number(4)?);
                 let (file, offset) = self.file(fd);
                 self.builder.write(file, offset, len);
-                self.open.insert(fd, (file, offset + len));
+                self.open.insert(fd, Open::File(file, offset + len));
             }
             "pread" => {
                 let file = self.file(number(3)?).0;
@@ -94,12 +122,25 @@ impl Converter {
                 self.builder.write(file, number(4)?, number(5)?);
             }
             "fsync" | "fdatasync" => {
-                let handle = self.file(number(3)?).0.handle;
-                self.builder.add(false, What::Sync { handle, data_only: words[2] == "fdatasync" });
+                let fd = number(3)?;
+                let what = match self.open.get(&fd) {
+                    Some(Open::Dir(path)) => What::SyncDir { path: path.clone() },
+                    _ => {
+                        let handle = self.file(fd).0.handle;
+                        What::Sync { handle, data_only: words[2] == "fdatasync" }
+                    }
+                };
+                self.builder.add(false, what);
             }
             "fstat" | "fstat64" => {
-                let file = self.file(number(3)?).0;
-                self.builder.size(file, None);
+                let fd = number(3)?;
+                match self.open.get(&fd).cloned() {
+                    Some(Open::Dir(path)) => self.builder.add(false, What::Stat { path }),
+                    _ => {
+                        let file = self.file(fd).0;
+                        self.builder.size(file, None);
+                    }
+                }
             }
             call @ ("stat" | "stat64" | "lstat64" | "access" | "unlink") => match path(3)? {
                 Some(path) if is_storage(&path) => self.by_path(call, path, failed),
@@ -129,7 +170,7 @@ impl Converter {
 
     fn open(&mut self, path: Option<PathBuf>, flags: &str, fd: Option<u64>) {
         let has = |flag: &str| flags.split('|').any(|other| other == flag);
-        let how = Open {
+        let how = target::Open {
             read: !has("O_WRONLY"),
             write: has("O_WRONLY") || has("O_RDWR"),
             append: has("O_APPEND"),
@@ -144,31 +185,34 @@ impl Converter {
             }
             return;
         };
-        if let Some((before, _)) = self.open.remove(&fd) {
+        if let Some(Open::File(before, _)) = self.open.remove(&fd) {
             self.builder.add(false, What::Close { handle: before.handle });
         }
         let path = match path {
-            Some(path) if has("O_DIRECTORY") && self.dirs.contains(&path) => {
+            Some(path) if !is_storage(&path) => return self.builder.leave_out("calls outside of storage"),
+            Some(path) if self.dirs.contains(&path) && !how.write => {
                 self.builder.is_dir(&path);
-                self.builder.add(false, What::ReadDir { path });
+                if has("O_DIRECTORY") {
+                    self.builder.add(false, What::ReadDir { path: path.clone() });
+                }
+                self.open.insert(fd, Open::Dir(path));
                 return;
             }
-            Some(path) if is_storage(&path) && !self.dirs.contains(&path) => path,
-            Some(path) if !is_storage(&path) => return self.builder.leave_out("calls outside of storage"),
+            Some(path) if !self.dirs.contains(&path) => path,
             _ => unnamed(fd),
         };
         let file = self.builder.open(&path, how, false);
-        self.open.insert(fd, (file, 0));
+        self.open.insert(fd, Open::File(file, 0));
     }
 
     /// The file behind a descriptor, and where it stands.
     fn file(&mut self, fd: u64) -> (Opened, u64) {
-        if let Some(&known) = self.open.get(&fd) {
-            return known;
+        if let Some(&Open::File(file, offset)) = self.open.get(&fd) {
+            return (file, offset);
         }
-        let how = Open { write: true, create: true, ..Open::READ };
+        let how = target::Open { write: true, create: true, ..target::Open::READ };
         let file = self.builder.open(&unnamed(fd), how, false);
-        self.open.insert(fd, (file, 0));
+        self.open.insert(fd, Open::File(file, 0));
         (file, 0)
     }
 }
@@ -185,6 +229,28 @@ fn is_storage(path: &Path) -> bool {
 mod tests {
     use super::super::format::Trace;
     use super::{convert, is_one};
+
+    #[test]
+    fn lines_are_sorted_by_time_and_directories_are_no_files() {
+        let text = "1 0 open /data/data O_RDWR|O_CREAT 5\n1 9 close 5\n1 20 stat64 \"/data/data/app/..\" 0\n\
+            1 21 stat64 \"/\" 0\n2 3 write 5 8\n2 4 read 5 -1\n\
+            2 10 open \"/data/data/app\" O_RDONLY 5\n2 11 fsync 5\n2 12 close 5\n\
+            2 13 open \"/data/data/app/x\" O_RDONLY -1\n2 14 open \"/cache\" O_RDONLY|O_DIRECTORY 6\n";
+        assert_eq!(
+            convert(text).unwrap().trace.print(),
+            "nacre-trace 1\n\
+             dir cache\ndir data\ndir data/data\ndir data/data/app\ndir unnamed\n\
+             0 0 open 0 rwc unnamed/5\n\
+             3 1 write 0 0 8\n\
+             4 1 read! 0 8 1\n\
+             9 0 close 0\n\
+             11 1 syncdir data/data/app\n\
+             13 1 open! 1 r data/data/app/x\n\
+             14 1 readdir cache\n\
+             20 0 stat data/data\n\
+             21 0 stat .\n"
+        );
+    }
 
     #[test]
     fn paths_are_mapped_and_descriptors_become_handles() {

@@ -23,7 +23,7 @@ pub(super) enum Line {
     /// A call ended: when it began in microseconds, and its text.
     Call { pid: u32, micros: u64, text: String },
     /// A call began that has not ended.
-    Begun { pid: u32, text: String },
+    Begun { pid: u32, micros: u64, text: String },
     /// A process ended.
     Exit { pid: u32 },
     /// Nothing of interest.
@@ -60,7 +60,7 @@ impl Lines {
         }
         if let Some(text) = text.strip_suffix("<unfinished ...>") {
             self.begun.insert(pid, (micros, text.trim_end().to_owned()));
-            return Some(Line::Begun { pid, text: text.to_owned() });
+            return Some(Line::Begun { pid, micros, text: text.to_owned() });
         }
         if text.starts_with("<... ") {
             let (_, end) = text.split_once(" resumed>")?;

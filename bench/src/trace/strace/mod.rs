@@ -1,14 +1,15 @@
 //! From the output of `strace -f -ttt -y`.
 //!
 //! What a descriptor means follows from the calls: opens, duplicates, forks and exits are followed, so that a read gets
-//! its offset. A process is a thread of the trace; the number of one that ended goes to the next that begins. Calls
-//! outside the directory are left out, and calls that the format does not have are counted.
+//! its offset. A process is a thread of the trace; the number of one that ended goes to the next that begins. A seek from
+//! the end asks for the size. Calls outside the directory are left out, and calls that the format does not have are
+//! counted.
 
 mod line;
 mod names;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -53,12 +54,18 @@ pub fn convert(text: &str, under: &Path) -> Result<Converted, String> {
         processes: HashMap::new(),
         threads: Vec::new(),
         forking: Vec::new(),
+        closing: HashSet::new(),
     };
     let mut lines = Lines::default();
     for (at, line) in text.lines().enumerate() {
         match lines.read(line) {
             Some(Line::Call { pid, micros, text }) => converter.ended(pid, micros, &text),
-            Some(Line::Begun { pid, text }) if is_fork(&text) => converter.forking.push(pid),
+            Some(Line::Begun { pid, text, .. }) if is_fork(&text) => {
+                converter.forking.push((pid, text.contains("CLONE_FILES")));
+            }
+            Some(Line::Begun { pid, micros, text }) if text.starts_with("close(") => {
+                converter.closing(pid, micros, &text);
+            }
             Some(Line::Exit { pid }) => converter.exit(pid),
             Some(_) => {}
             None => {
@@ -66,7 +73,8 @@ pub fn convert(text: &str, under: &Path) -> Result<Converted, String> {
             }
         }
     }
-    let left: Vec<_> = converter.processes.keys().copied().collect();
+    let mut left: Vec<_> = converter.processes.keys().copied().collect();
+    left.sort_unstable();
     left.into_iter().for_each(|pid| converter.exit(pid));
     Ok(converter.builder.finish())
 }
@@ -81,16 +89,18 @@ struct Converter {
     processes: HashMap<u32, Process>,
     /// Which process has a thread of the trace.
     threads: Vec<Option<u32>>,
-    /// Processes in the midst of a fork.
-    forking: Vec<u32>,
+    /// Processes in the midst of a fork, and whether the child shares their descriptors.
+    forking: Vec<(u32, bool)>,
+    /// Processes in the midst of a close.
+    closing: HashSet<u32>,
 }
 
 impl Converter {
     /// The process, made when it was not seen yet: as the child of one that forks.
     fn process(&mut self, pid: u32) -> &mut Process {
         if !self.processes.contains_key(&pid) {
-            let parent = self.forking.last().copied().filter(|parent| *parent != pid);
-            self.begin(pid, parent, false);
+            let parent = self.forking.last().copied().filter(|(parent, _)| *parent != pid);
+            self.begin(pid, parent.map(|(parent, _)| parent), parent.is_some_and(|(_, shares)| shares));
         }
         self.processes.get_mut(&pid).expect("it was just made")
     }
@@ -112,7 +122,7 @@ impl Converter {
 
     fn exit(&mut self, pid: u32) {
         let Some(process) = self.processes.remove(&pid) else { return };
-        self.forking.retain(|other| *other != pid);
+        self.forking.retain(|(other, _)| *other != pid);
         if let Some(slot) = self.threads.iter_mut().find(|slot| **slot == Some(pid)) {
             *slot = None;
         }
@@ -139,7 +149,7 @@ impl Converter {
             return;
         };
         if is_fork(text) {
-            self.forking.retain(|other| *other != pid);
+            self.forking.retain(|(other, _)| *other != pid);
             self.process(pid);
             if let Some(child @ 1..) = call.result
                 && !self.processes.contains_key(&(child as u32))
@@ -153,6 +163,22 @@ impl Converter {
         // What did not return, as exit, is told by the end of the process.
         if let Some(result) = call.result {
             self.call(pid, &call, result);
+        }
+    }
+
+    /// A close that others interrupt: the number is free from its beginning on, and may be another's before its end.
+    fn closing(&mut self, pid: u32, micros: u64, text: &str) {
+        let thread = self.process(pid).thread;
+        self.builder.at(micros, thread);
+        self.close(pid, text.trim_start_matches("close("));
+        self.closing.insert(pid);
+    }
+
+    fn close(&mut self, pid: u32, text: &str) {
+        let Some((number, _)) = descriptor(text) else { return };
+        let gone = self.process(pid).table.borrow_mut().remove(&number);
+        if let Some((description, _)) = gone {
+            self.release(description);
         }
     }
 
@@ -201,13 +227,8 @@ impl Converter {
             "open" => self.open(pid, call, None, arg(0), arg(1), result),
             "creat" => self.open(pid, call, None, arg(0), "O_WRONLY|O_CREAT|O_TRUNC", result),
             "openat" | "openat2" => self.open(pid, call, Some(arg(0)), arg(1), arg(2), result),
-            "close" if !failed => {
-                let Some((number, _)) = descriptor(arg(0)) else { return };
-                let gone = self.process(pid).table.borrow_mut().remove(&number);
-                if let Some((description, _)) = gone {
-                    self.release(description);
-                }
-            }
+            "close" if self.closing.remove(&pid) || failed => {}
+            "close" => self.close(pid, arg(0)),
             "dup" | "dup2" | "dup3" if !failed => self.dup(pid, call, result),
             "fcntl" if !failed && arg(1).starts_with("F_DUPFD") => self.dup(pid, call, result),
             "fcntl" if !failed && arg(1) == "F_SETFD" => {
@@ -216,6 +237,8 @@ impl Converter {
                     entry.1 = arg(2).contains("FD_CLOEXEC");
                 }
             }
+            "fcntl" if arg(1).contains("LK") && self.is_here(pid, arg(0)) => self.builder.leave_out("locks"),
+            "fcntl" => {}
             "execve" | "execveat" if !failed => self.exec(pid),
             "chdir" if !failed => {
                 let Some(path) = quoted(arg(0)) else { return };
@@ -243,6 +266,9 @@ impl Converter {
             }
             "lseek" if !failed => {
                 if let Some(description) = self.description(pid, arg(0)) {
+                    if let (Object::File(file), "SEEK_END") = (&description.borrow().what, arg(2)) {
+                        self.builder.size(*file, (arg(1) == "0").then_some(result as u64));
+                    }
                     description.borrow_mut().offset = result as u64;
                     if let Object::Dir(_, listed) = &mut description.borrow_mut().what {
                         *listed = false;
@@ -264,12 +290,6 @@ impl Converter {
                     }
                     _ => self.builder.leave_out("fallocate with a mode"),
                 }
-            }
-            "sync_file_range" | "fchmod" | "flock" | "ioctl" | "fsetxattr" | "fgetxattr" | "fchown"
-            | "utimensat"
-                if !failed && self.is_here(pid, arg(0)) =>
-            {
-                self.builder.leave_out(call.name);
             }
             "fstat" => self.size(pid, arg(0), arg(1)),
             "stat" | "lstat" => self.stat(pid, None, arg(0), arg(1), failed),
@@ -306,7 +326,10 @@ impl Converter {
         if result < 0 {
             match asked {
                 None => {}
-                Some(_) if has("O_DIRECTORY") || has("O_TMPFILE") || call.error != "ENOENT" => {
+                Some(path) if has("O_DIRECTORY") && call.error == "ENOENT" => {
+                    self.builder.add(true, What::ReadDir { path });
+                }
+                Some(_) if has("O_TMPFILE") || call.error != "ENOENT" => {
                     self.builder.leave_out(format!("open that failed ({})", call.error));
                 }
                 Some(path) => self.builder.open_failed(&path, how),
