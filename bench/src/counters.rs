@@ -9,6 +9,7 @@
 //! | `write.amplification` | bytes stored on persistent memory for each byte that the workload wrote |
 //! | `dram` | bytes of DRAM that indexes and caches of nacre take |
 //! | `preempted` | how often the scheduler took a core away in a round |
+//! | `trace.failed`, `trace.succeeded` | calls of a trace that failed here only in a round, and that succeeded here only |
 //!
 //! Those of persistent memory are known where it is emulated; `emulate=dram` counts and slows nothing.
 
@@ -27,6 +28,7 @@ pub struct Counters {
     cpu: u64,
     preempted: u64,
     traffic: Option<Traffic>,
+    told: BTreeMap<String, f64>,
 }
 
 impl Counters {
@@ -38,6 +40,9 @@ impl Counters {
         self.written += measured.written;
         self.cpu += cpu;
         self.preempted += preempted;
+        for (name, value) in &measured.told {
+            *self.told.entry(name.clone()).or_default() += value;
+        }
         if let Some(more) = traffic {
             let sum = self.traffic.get_or_insert_default();
             sum.bytes += more.bytes;
@@ -66,6 +71,7 @@ impl Counters {
                 all.insert("write.amplification".to_owned(), traffic.bytes as f64 / self.written as f64);
             }
         }
+        all.extend(self.told.iter().map(|(name, sum)| (name.clone(), sum / rounds)));
         all
     }
 }
@@ -94,19 +100,23 @@ pub fn processor_time(process: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::{Counters, Traffic, processor_time};
     use crate::workload::Measured;
 
     #[test]
     fn counters_are_for_an_operation() {
         let mut counters = Counters::default();
-        let measured = Measured { operations: 10, written: 40960, ..Measured::default() };
+        let told = BTreeMap::from([("trace.failed".to_owned(), 3.0)]);
+        let measured = Measured { operations: 10, written: 40960, told, ..Measured::default() };
         let traffic = Traffic { bytes: 45056, lines: 704, fences: 20, dram: 7 };
         counters.add(&measured, 5000, Some(traffic), 0);
         counters.add(&measured, 5000, Some(traffic), 1);
         let all = counters.finish();
         assert_eq!((all["cpu"], all["pm.fences"], all["write.amplification"]), (500.0, 2.0, 1.1));
         assert_eq!((all["operations"], all["dram"], all["preempted"]), (10.0, 7.0, 0.5));
+        assert_eq!(all["trace.failed"], 3.0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! It reads one [`Order`] a line from standard input and answers each with one [`Answer`] a line on standard output; it
 //! ends when its input ends. What the target says on standard error goes to the terminal.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -60,6 +61,7 @@ pub struct Ran {
     written: u64,
     nanos: f64,
     times: Encoded,
+    told: BTreeMap<String, f64>,
     /// Processor time of the worker, in nanoseconds, its threads together.
     pub cpu: u64,
     /// What reached media, where the worker can tell.
@@ -77,6 +79,7 @@ impl Ran {
             written: self.written,
             nanos: self.nanos,
             times: Times::decode(&self.times),
+            told: self.told.clone(),
         }
     }
 }
@@ -139,6 +142,7 @@ fn run(
         written: measured.written,
         nanos: measured.nanos,
         times: measured.times.encode(),
+        told: measured.told,
         cpu: after.0.saturating_sub(before.0),
         traffic,
         disturbed: after.1.saturating_sub(before.1),

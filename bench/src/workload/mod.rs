@@ -174,6 +174,18 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "tree.make", about: "the file-system side of a build", make: tree::make },
     Kind { name: "trace.facebook", about: "MobiBench's Facebook trace, from=FILE", make: trace::make },
     Kind { name: "trace.file", about: "any trace, from=FILE", make: trace::make },
+    Kind { name: "trace.git", about: "git, recorded: two commits and a clone of them", make: trace::make },
+    Kind { name: "trace.mail", about: "mails, recorded: brought to a maildir, and read", make: trace::make },
+    Kind {
+        name: "trace.postgresql",
+        about: "PostgreSQL, recorded: pgbench's transactions",
+        make: trace::make,
+    },
+    Kind {
+        name: "trace.sqlite",
+        about: "SQLite, recorded: transactions with both journals",
+        make: trace::make,
+    },
 ];
 
 /// Makes a workload from its name and parameters; its sizes are multiplied by `scale`.

@@ -1,5 +1,6 @@
 //! The times of operations: one chained reading of the time-stamp counter for each.
 
+use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -235,6 +236,7 @@ impl Recorder {
             written: self.written,
             nanos: worked as f64 * nanos_per_tick(),
             times: self.times,
+            told: BTreeMap::new(),
         }
     }
 }
@@ -252,6 +254,8 @@ pub struct Measured {
     pub nanos: f64,
     /// How long each operation took.
     pub times: Times,
+    /// What the workload counted besides, by the name of its counter ([`crate::counters`]).
+    pub told: BTreeMap<String, f64>,
 }
 
 impl Measured {

@@ -1,12 +1,13 @@
-//! Replays a trace of system calls ([`crate::trace`]) from a file.
+//! Replays a trace of system calls ([`crate::trace`]): from a file, or one of those that we recorded.
 //!
 //! A round makes what was there before, replays the whole trace, and removes what is left; the replay alone is the value.
 //! Threads of the trace are threads here: a call waits for those before it on other threads that have a handle or a path
 //! in common, and all wait for renamed and removed directories. Calls follow each other without the pauses that were
-//! recorded, unless `pace=recorded`. A call that failed when it was recorded and succeeds here, or the other way round,
-//! is counted; the first round says so on standard error.
+//! recorded, unless `pace=recorded`. Calls that failed when they were recorded and succeed here, and the other way round,
+//! are counted; the first round says so on standard error.
 
-use std::collections::{HashMap, HashSet};
+mod order;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_engine::size;
+
+use order::{Done, dependencies};
 
 use super::recorder::on_threads;
 use super::set::{Buffer, buffer, fill};
@@ -31,6 +34,14 @@ const ROOT: &str = "trace";
 /// Longer than any trace takes.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 
+/// Traces of `scripts/record-traces.sh`.
+const RECORDED: [(&str, &str); 4] = [
+    ("trace.git", include_str!("../../../traces/git.trace")),
+    ("trace.mail", include_str!("../../../traces/mail.trace")),
+    ("trace.postgresql", include_str!("../../../traces/postgresql.trace")),
+    ("trace.sqlite", include_str!("../../../traces/sqlite.trace")),
+];
+
 struct Replay {
     name: String,
     /// What is replayed, or why it cannot be.
@@ -44,10 +55,13 @@ struct Replay {
 }
 
 pub(super) fn make(spec: &Spec, _scale: f64) -> Result<Box<dyn Workload>, String> {
-    let from = spec.text("from", "")?;
+    let recorded = RECORDED.iter().find(|(name, _)| *name == spec.name());
+    let from = if recorded.is_some() { String::new() } else { spec.text("from", "")? };
     let one = spec.word("threads", "trace", &[("trace", false), ("1", true)])?;
     let recorded_pace = spec.word("pace", "fast", &[("fast", false), ("recorded", true)])?;
-    let trace = if from.is_empty() {
+    let trace = if let Some((_, text)) = recorded {
+        Ok(parse(text)?)
+    } else if from.is_empty() {
         Err(format!("{}: give the trace with from=FILE", spec.name()))
     } else {
         let text = fs::read_to_string(&from).map_err(|error| format!("{from}: {error}"))?;
@@ -76,56 +90,6 @@ fn parse(text: &str) -> Result<Trace, String> {
     if mobibench::is_one(text) { Ok(mobibench::convert(text)?.trace) } else { Trace::parse(text) }
 }
 
-/// For each call, those on other threads that must be over before it: the last with the same handle or path, the last
-/// that made or opened its parent, and everything before and after a renamed or removed directory.
-fn dependencies(trace: &Trace, threads: u32) -> Vec<Vec<u32>> {
-    #[derive(PartialEq, Eq, Hash)]
-    enum Key<'a> {
-        Handle(u32),
-        Path(&'a Path),
-    }
-    let mut last: HashMap<Key<'_>, (u32, u32)> = HashMap::new();
-    let mut last_of: Vec<Option<u32>> = vec![None; threads as usize];
-    let mut barrier: Option<(u32, u32)> = None;
-    let mut dirs: HashSet<&Path> = trace.dirs.iter().map(PathBuf::as_path).collect();
-    let mut all = Vec::with_capacity(trace.calls.len());
-    for (at, call) in trace.calls.iter().enumerate() {
-        let (at, thread) = (at as u32, call.thread);
-        let mut after: Vec<u32> = Vec::new();
-        let mut wait = |found: Option<(u32, u32)>| {
-            after.extend(found.filter(|(_, other)| *other != thread).map(|(index, _)| index));
-        };
-        wait(barrier);
-        if let What::Mkdir { path } = &call.what {
-            dirs.insert(path.as_path());
-        }
-        let moves = match &call.what {
-            What::Rmdir { .. } => true,
-            What::Rename { path, .. } => dirs.contains(path.as_path()),
-            _ => false,
-        };
-        if moves {
-            last_of
-                .iter()
-                .enumerate()
-                .for_each(|(other, index)| wait(index.map(|index| (index, other as u32))));
-            barrier = Some((at, thread));
-        }
-        if let Some(handle) = call.what.handle() {
-            wait(last.insert(Key::Handle(handle), (at, thread)));
-        }
-        for path in call.what.paths().into_iter().flatten() {
-            wait(path.parent().and_then(|parent| last.get(&Key::Path(parent)).copied()));
-            wait(last.insert(Key::Path(path), (at, thread)));
-        }
-        last_of[thread as usize] = Some(at);
-        after.sort_unstable();
-        after.dedup();
-        all.push(after);
-    }
-    all
-}
-
 /// One replay.
 struct Run<'a> {
     work: &'a Replay,
@@ -133,8 +97,8 @@ struct Run<'a> {
     target: &'a dyn Target,
     /// The files behind the handles.
     files: Vec<Mutex<Option<Box<dyn File>>>>,
-    /// Of each thread, one more than the number of the last call that is over.
-    done: Vec<AtomicU64>,
+    /// How far each thread is.
+    done: Vec<Done>,
     failed: AtomicBool,
     begin: Instant,
     /// Calls that failed here only, and there only.
@@ -153,14 +117,12 @@ impl Run<'_> {
         for (at, call) in mine() {
             let mut waited = false;
             for &before in &self.work.after[at] {
-                let other = self.trace.calls[before as usize].thread as usize;
-                while self.done[other].load(Ordering::Acquire) <= u64::from(before) {
-                    if self.failed.load(Ordering::Relaxed) {
-                        return Ok(());
-                    }
-                    waited = true;
-                    std::thread::yield_now();
-                }
+                waited |= self.done[self.trace.calls[before as usize].thread as usize].wait(before);
+            }
+            // A thread that gave up has waked all up.
+            if self.failed.load(Ordering::Relaxed) {
+                self.done[thread as usize].reach(u64::MAX);
+                return Ok(());
             }
             if self.work.recorded_pace {
                 let due = Duration::from_micros(call.micros);
@@ -178,14 +140,13 @@ impl Run<'_> {
                 // A full device measures nothing.
                 if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::ReadOnlyFilesystem) {
                     self.failed.store(true, Ordering::Relaxed);
+                    self.done[thread as usize].reach(u64::MAX);
                     return Err(format!("call {}: {error}", at + 1).into());
                 }
                 recorder.lap(Op::Other);
             }
-            self.done[thread as usize].store(at as u64 + 1, Ordering::Release);
+            self.done[thread as usize].reach(at as u64 + 1);
         }
-        // Nobody waits for this thread any more.
-        self.done[thread as usize].store(u64::MAX, Ordering::Release);
         Ok(())
     }
 
@@ -366,14 +327,18 @@ impl Workload for Replay {
             trace,
             target,
             files: (0..trace.handles()).map(|_| Mutex::new(None)).collect(),
-            done: (0..self.threads).map(|_| AtomicU64::new(0)).collect(),
+            done: (0..self.threads).map(|_| Done::default()).collect(),
             failed: AtomicBool::new(false),
             begin: Instant::now(),
             differ: Default::default(),
         };
         let threads = u64::from(self.threads);
-        let measured = on_threads(threads, FOREVER, |thread, recorder| run.thread(thread as u32, recorder))?;
+        let mut measured =
+            on_threads(threads, FOREVER, |thread, recorder| run.thread(thread as u32, recorder))?;
         let [here, there] = run.differ.map(AtomicU64::into_inner);
+        measured.told = [("trace.failed", here), ("trace.succeeded", there)]
+            .map(|(name, count)| (name.to_owned(), count as f64))
+            .into();
         if here + there > 0 && !self.told.swap(true, Ordering::Relaxed) {
             eprintln!(
                 "{}: {here} calls fail here that succeeded when they were recorded; {there} succeed that failed",
@@ -391,7 +356,7 @@ impl Workload for Replay {
 mod tests {
     use std::time::Duration;
 
-    use super::dependencies;
+    use super::RECORDED;
     use crate::trace::format::Trace;
     use crate::workload::tests::targets;
     use crate::workload::{Op, Round, make};
@@ -417,6 +382,10 @@ mod tests {
                 let measured = work.round(&*target, ROUND).unwrap();
                 assert_eq!((measured.read, measured.written), (1000, 100));
                 assert_eq!(measured.operations, 19);
+                assert_eq!(
+                    measured.told,
+                    [("trace.failed".to_owned(), 0.0), ("trace.succeeded".to_owned(), 0.0)].into()
+                );
                 let writes = measured.times.iter().find(|(op, _)| *op == Op::Write).unwrap().1.len();
                 assert_eq!(writes, 1);
                 assert!(target.stat("trace".as_ref()).is_err());
@@ -425,11 +394,35 @@ mod tests {
     }
 
     #[test]
-    fn calls_wait_for_those_on_other_threads_that_they_need() {
-        let text = "nacre-trace 1\n0 0 mkdir d\n0 1 mkdir e\n0 1 open 0 wc d/f\n0 0 write 0 0 1\n0 0 unlink g\n0 1 rmdir e\n0 0 stat x\n";
-        let trace = Trace::parse(text).unwrap();
-        let after = dependencies(&trace, 2);
-        assert_eq!(after, [vec![], vec![], vec![0], vec![2], vec![], vec![4], vec![5]]);
+    fn what_was_recorded_is_replayed_as_it_was() {
+        for (name, text) in RECORDED {
+            let trace = Trace::parse(text).unwrap_or_else(|why| panic!("{name}: {why}"));
+            assert_eq!(trace.print(), text, "{name}");
+            for threads in ["trace", "1"] {
+                let work = make(&format!("{name},threads={threads}").parse().unwrap(), 1.0).unwrap();
+                let dir = tempfile::tempdir().unwrap();
+                for target in targets(&dir) {
+                    work.prepare(&*target).unwrap();
+                    let measured = work.round(&*target, ROUND).unwrap();
+                    assert_eq!(measured.operations, trace.calls.len() as u64, "{name}");
+                    assert!(measured.told.values().all(|count| *count == 0.0), "{name}: {:?}", measured.told);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_that_fails_elsewhere_only_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.trace");
+        let text = "nacre-trace 1\n0 0 mkdir! d\n0 1 unlink a\n0 1 rmdir d\n0 1 stat! b\n0 0 open! 0 rwc b\n0 1 stat b\n0 0 unlink c\n";
+        std::fs::write(&path, text).unwrap();
+        let work = make(&format!("trace.file,from={}", path.display()).parse().unwrap(), 1.0).unwrap();
+        for target in targets(&dir) {
+            work.prepare(&*target).unwrap();
+            let told = work.round(&*target, ROUND).unwrap().told;
+            assert_eq!((told["trace.failed"], told["trace.succeeded"]), (2.0, 2.0));
+        }
     }
 
     #[test]
