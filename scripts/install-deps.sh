@@ -35,6 +35,7 @@ if [ "$what" = nightly ]; then
         postmark:postmark
         db_bench:rocksdb-tools
         /usr/lib/postgresql:postgresql
+        /usr/include/leveldb/c.h:libleveldb-dev
     )
 fi
 

@@ -10,6 +10,7 @@
 //! | `dram` | bytes of DRAM that indexes and caches of nacre take |
 //! | `preempted` | how often the scheduler took a core away in a round |
 //! | `trace.failed`, `trace.succeeded` | calls of a trace that failed here only in a round, and that succeeded here only |
+//! | `program.seconds` | how long a program ran in a round, from its start to its end |
 //!
 //! Those of persistent memory are known where it is emulated; `emulate=dram` counts and slows nothing.
 

@@ -71,6 +71,40 @@ impl Drop for Workplace {
     }
 }
 
+/// A directory for what a worker keeps beside its target. It goes away with this value; of a worker that was killed, who
+/// started it removes it ([`Scratch::remove`]).
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> io::Result<Scratch> {
+        let path = Self::of(std::process::id());
+        fs::create_dir(&path)?;
+        Ok(Scratch { path })
+    }
+
+    fn of(process: u32) -> PathBuf {
+        std::env::temp_dir().join(format!("{}{process}", leftovers::PREFIX))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes that of a worker that has ended.
+    pub(crate) fn remove(process: u32) {
+        let _ = fs::remove_dir_all(Self::of(process));
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
 /// A tmpfs that goes away with this value.
 #[derive(Debug)]
 pub(crate) struct Tmpfs {

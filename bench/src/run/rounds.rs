@@ -79,6 +79,10 @@ pub fn run_point(
     absent: &mut Vec<Absent>,
 ) -> Result<Vec<Outcome>, Error> {
     let work = workload::make(&workload.parse()?, setting.scale)?;
+    if let Some(why) = work.missing() {
+        absent.push(Absent { what: workload.to_owned(), why });
+        return Ok(Vec::new());
+    }
     let ground = Ground {
         place: setting.place,
         bytes: work.bytes(),

@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::stop::{Stop, ignore_signals};
 use crate::Error;
+use crate::place::Scratch;
 use crate::target::Traffic;
 use crate::target::plan::Opening;
+use crate::workload::program::child::{descendants, tie, wait_for_end};
 use crate::workload::recorder::{Encoded, Times};
 use crate::workload::{self, Measured, Round};
 
@@ -149,16 +151,20 @@ fn run(
     })
 }
 
-/// Processor time in nanoseconds, and how often the scheduler took the core away.
+/// Processor time in nanoseconds, that of programs that ended among it, and how often the scheduler took the core away.
 fn usage() -> (u64, u64) {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the call fills a struct of that type, and all zeros are one, too.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
-        usage.assume_init()
+    let of = |who: i32| {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the call fills a struct of that type, and all zeros are one, too.
+        unsafe {
+            libc::getrusage(who, usage.as_mut_ptr());
+            usage.assume_init()
+        }
     };
+    let (own, programs) = (of(libc::RUSAGE_SELF), of(libc::RUSAGE_CHILDREN));
     let nanos = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
-    (nanos(usage.ru_utime) + nanos(usage.ru_stime), usage.ru_nivcsw as u64)
+    let all = [own.ru_utime, own.ru_stime, programs.ru_utime, programs.ru_stime];
+    (all.map(nanos).iter().sum(), own.ru_nivcsw as u64)
 }
 
 /// A running worker, seen from outside. It is killed when this value goes away.
@@ -172,11 +178,11 @@ pub struct Worker {
 impl Worker {
     /// Starts one: `program bench worker`.
     pub fn start(program: &Path) -> Result<Worker, Error> {
-        let mut child = Command::new(program)
-            .args(["bench", "worker"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut command = Command::new(program);
+        // When this process dies, it and the programs that it runs do, too.
+        tie(&mut command, libc::SIGKILL);
+        let mut child =
+            command.args(["bench", "worker"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let orders = child.stdin.take().ok_or("no input")?;
         let output = BufReader::new(child.stdout.take().ok_or("no output")?);
         let (send, answers) = channel();
@@ -222,8 +228,12 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // What it works on is thrown away, so that nothing is lost by ending it at once.
+        // What it works on is thrown away, so that nothing is lost by ending it at once. Programs that it runs are told
+        // by the kernel; while one of them has a file open, the target could not be taken down.
+        let programs = descendants(self.process());
         let _ = self.child.kill();
         let _ = self.child.wait();
+        wait_for_end(&programs);
+        Scratch::remove(self.process());
     }
 }

@@ -5,6 +5,7 @@
 //! is given the [`Opening`]: where the file system is.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 
@@ -171,6 +172,7 @@ impl Plan {
             }
             Kind::Tmpfs => {
                 let tmpfs = ground.place.tmpfs(&name, false)?;
+                let_through(tmpfs.path())?;
                 let opening = Opening::Directory(tmpfs.path().to_owned());
                 let prepared = Prepared::plain(opening, "tmpfs".into(), Pays::Kernel);
                 Ok(Prepared { cached: false, ..prepared }.with(tmpfs))
@@ -178,6 +180,7 @@ impl Plan {
             Kind::Ramfs => {
                 let dir = ground.place.directory(&name)?;
                 let mount = Mounted::new("ramfs", Path::new("nacre-bench"), dir, "mode=700")?;
+                let_through(&mount.path)?;
                 let opening = Opening::Directory(mount.path.clone());
                 let prepared = Prepared::plain(opening, "ramfs".into(), Pays::Kernel);
                 Ok(Prepared { cached: false, ..prepared }.with(mount))
@@ -223,6 +226,11 @@ impl Plan {
         let prepared = Prepared::plain(Opening::Directory(dir), about, Pays::Fuse);
         Ok(Prepared { server: Some(server), ..prepared }.with(tmpfs))
     }
+}
+
+/// A server that runs as another user reaches its files below.
+fn let_through(path: &Path) -> std::io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o711))
 }
 
 fn unknown(name: &str) -> String {

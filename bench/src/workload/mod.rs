@@ -8,6 +8,7 @@
 //! - [`meta`]: names in small and large directories. [`filebench`]: file server, web server, web proxy, mail.
 //! - [`postmark`]: many small files with a short life.
 //! - [`bpfs`]: AC-BPFS's own. [`tree`]: a tree of sources searched and built. [`trace`]: system calls that were recorded, again.
+//! - [`program`]: real programs, where they are installed.
 //! - [`recorder`]: times. [`set`]: files to work on. [`group`]: workloads that belong together.
 
 pub mod bpfs;
@@ -17,6 +18,7 @@ pub mod iozone;
 pub mod meta;
 pub mod micro;
 pub mod postmark;
+pub mod program;
 pub mod recorder;
 pub mod set;
 pub mod trace;
@@ -43,6 +45,10 @@ pub trait Workload: Send + Sync {
     /// Whether a round is a slice of time or the whole of a job.
     fn length(&self) -> Length {
         Length::Slice
+    }
+    /// What is not installed here, and which package brings it.
+    fn missing(&self) -> Option<String> {
+        None
     }
     /// Makes what it works on, durably.
     fn prepare(&self, target: &dyn Target) -> Result<(), Error>;
@@ -172,6 +178,26 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "bpfs.filebench", about: "AC-BPFS: whole files, a third read", make: bpfs::make },
     Kind { name: "tree.grep", about: "a tree of sources searched for what it has not", make: tree::make },
     Kind { name: "tree.make", about: "the file-system side of a build", make: tree::make },
+    Kind {
+        name: "program.leveldb",
+        about: "LevelDB's fillseq, readrandom, readhot, through its library",
+        make: program::make,
+    },
+    Kind {
+        name: "program.pgbench",
+        about: "PostgreSQL under pgbench, its data on the target",
+        make: program::make,
+    },
+    Kind {
+        name: "program.rocksdb",
+        about: "RocksDB's db_bench: fillseq, filluniquerandom, readseq, readrandom",
+        make: program::make,
+    },
+    Kind {
+        name: "program.sqlite",
+        about: "SQLite's transactions, through its library: insert, update, read",
+        make: program::make,
+    },
     Kind { name: "trace.facebook", about: "MobiBench's Facebook trace, from=FILE", make: trace::make },
     Kind { name: "trace.file", about: "any trace, from=FILE", make: trace::make },
     Kind { name: "trace.git", about: "git, recorded: two commits and a clone of them", make: trace::make },

@@ -94,6 +94,12 @@ impl Times {
         histogram.saturating_record(ticks.max(1));
     }
 
+    /// Takes in what a program says: so many operations took this long, in nanoseconds.
+    pub(crate) fn add_many(&mut self, op: Op, nanos: f64, count: u64) {
+        let ticks = ((nanos / nanos_per_tick()) as u64).max(1);
+        self.0[op as usize].get_or_insert_with(new_histogram).saturating_record_n(ticks, count);
+    }
+
     /// Takes in what others saw.
     pub fn merge(&mut self, other: &Times) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {

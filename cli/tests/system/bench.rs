@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::harness::{can_mount, has_program, nacre, scratch, text, wait};
 
-const LIMIT: Duration = Duration::from_secs(300);
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 /// Every process of a run inherits it.
 const MARK: &str = "NACRE_BENCH_TEST";
 
@@ -34,13 +34,13 @@ const PEERS: [&str; 10] = [
 const RARE: [&str; 4] = ["peer:dm-writecache,size=64M", "peer:ext4-dax", "peer:nilfs2", "peer:f2fs"];
 
 /// A run in a directory of its own, where all its traces are.
-struct Run {
+pub(crate) struct Run {
     dir: TempDir,
     mark: String,
 }
 
 impl Run {
-    fn new(test: &str) -> Run {
+    pub(crate) fn new(test: &str) -> Run {
         Run { dir: scratch(), mark: format!("{test}-{}", std::process::id()) }
     }
 
@@ -53,7 +53,7 @@ impl Run {
         self.dir.path().join("tmp")
     }
 
-    fn start(&self, workload: &str, targets: &[&str], more: &[&str]) -> Child {
+    pub(crate) fn start(&self, workload: &str, targets: &[&str], more: &[&str]) -> Child {
         fs::create_dir_all(self.temporary()).expect("a directory");
         let mut command: Command = nacre();
         command.args(["bench", "run", workload]);
@@ -67,14 +67,21 @@ impl Run {
         command.spawn().expect("nacre bench runs")
     }
 
-    fn finish(&self, child: Child) -> Value {
+    pub(crate) fn finish(&self, child: Child) -> Value {
         let status = wait(child, LIMIT).unwrap_or_else(|error| panic!("{error}\n{}", self.said()));
         assert!(status.success(), "{status}\n{}", self.said());
         let report = fs::read(self.report()).unwrap_or_else(|error| panic!("{error}\n{}", self.said()));
         serde_json::from_slice(&report).expect("a report is JSON")
     }
 
-    fn said(&self) -> String {
+    /// As [`Run::finish`], of a run that may fail.
+    pub(crate) fn finish_any(&self, child: Child) -> Value {
+        wait(child, LIMIT).unwrap_or_else(|error| panic!("{error}\n{}", self.said()));
+        let report = fs::read(self.report()).unwrap_or_default();
+        serde_json::from_slice(&report).unwrap_or_default()
+    }
+
+    pub(crate) fn said(&self) -> String {
         fs::read_to_string(self.dir.path().join("output")).unwrap_or_default()
     }
 
@@ -115,7 +122,7 @@ impl Run {
     }
 
     /// Its processes that are there.
-    fn processes(&self) -> Vec<String> {
+    pub(crate) fn processes(&self) -> Vec<String> {
         let mark = format!("{MARK}={}", self.mark);
         let marked = |path: &PathBuf| {
             let environment = fs::read(path.join("environ")).unwrap_or_default();
@@ -128,7 +135,7 @@ impl Run {
     }
 
     /// Asserts that nothing is left of it. What ends by itself may take a moment.
-    fn assert_gone(&self, process: u32) {
+    pub(crate) fn assert_gone(&self, process: u32) {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             let left = [self.traces(process), self.processes()].concat();
