@@ -4,7 +4,7 @@
 //! synced. Values are half as large when compressed. Reads find their database from before and go on where they were, so
 //! that they run in slices; `readhot` reads the first hundredth of the keys.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
+use std::ffi::{CStr, CString, c_char, c_uchar, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock};
@@ -50,7 +50,6 @@ functions! {
         sync: "leveldb_writeoptions_set_sync" unsafe extern "C" fn(*mut c_void, c_uchar),
         reads: "leveldb_readoptions_create" Create,
         reads_end: "leveldb_readoptions_destroy" Take,
-        major: "leveldb_major_version" unsafe extern "C" fn() -> c_int,
     }
 }
 
@@ -318,14 +317,12 @@ mod tests {
 
     #[test]
     fn what_was_put_is_there_after_it_was_opened_again() {
-        let Ok(api) = api() else {
+        if api().is_err() {
             eprintln!(
                 "left out: what_was_put_is_there_after_it_was_opened_again: LevelDB's library is not installed"
             );
             return;
-        };
-        // SAFETY: a function without arguments that gives a number.
-        assert_eq!(unsafe { (api.major)() }, 1);
+        }
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(&dir.path().join("db"), true).unwrap();
         db.put(b"a", &[7; 5000]).unwrap();
