@@ -3,7 +3,7 @@
 //! What these traces have lost is put in its place as MobiBench itself does it, or plainly:
 //! - Its lines go thread by thread; they are put in the order of their times, since threads share descriptors.
 //! - Descriptors are those of one process. One that was never opened, or opened to write without a name that says which
-//!   file it is (`/data/data`, a directory that others are in), has a file of its own.
+//!   file it is (`/data/data`, a directory that others are in), has a file of its own, open to read and to write.
 //! - Sizes of reads are taken as what was read: files are as large as their reads need. A read that failed asks for a byte.
 //! - Files outside `/data` are files below the directory, too; what is in `/dev` and `/proc` is left out.
 
@@ -188,7 +188,7 @@ impl Converter {
         if let Some(Open::File(before, _)) = self.open.remove(&fd) {
             self.builder.add(false, What::Close { handle: before.handle });
         }
-        let path = match path {
+        let (path, how) = match path {
             Some(path) if !is_storage(&path) => return self.builder.leave_out("calls outside of storage"),
             Some(path) if self.dirs.contains(&path) && !how.write => {
                 self.builder.is_dir(&path);
@@ -198,8 +198,9 @@ impl Converter {
                 self.open.insert(fd, Open::Dir(path));
                 return;
             }
-            Some(path) if !self.dirs.contains(&path) => path,
-            _ => unnamed(fd),
+            Some(path) if !self.dirs.contains(&path) => (path, how),
+            // Opened to write, it is read from, too: these are pipes and sockets for the most part.
+            _ => (unnamed(fd), target::Open { read: true, write: true, ..how }),
         };
         let file = self.builder.open(&path, how, false);
         self.open.insert(fd, Open::File(file, 0));
@@ -270,7 +271,7 @@ mod tests {
             "nacre-trace 1\n\
              dir data\ndir data/data\ndir data/data/app\ndir unnamed\n\
              file 0 data/data/app/a.db\nfile 130 unnamed/27\n\
-             0 0 open 0 wct unnamed/36\n\
+             0 0 open 0 rwct unnamed/36\n\
              0 0 write 0 0 4\n\
              5 1 open 1 rwc unnamed/27\n\
              5 1 read 1 100 30\n\

@@ -12,11 +12,10 @@ use crate::Error;
 /// How long a process may take to end when it was told to.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where a program is: in PATH, or in one of these directories.
-pub(super) fn find(name: &str, more: &[PathBuf]) -> Option<PathBuf> {
+/// Where a program is in PATH.
+pub(super) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs = std::env::split_paths(&path).chain(more.iter().cloned());
-    dirs.map(|dir| dir.join(name)).find(|path| path.is_file())
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
 /// Has a process get a signal when the thread that starts it ends. Ctrl-C on the terminal is not for it: who started it

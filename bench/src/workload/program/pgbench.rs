@@ -48,7 +48,7 @@ pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String>
     }))
 }
 
-/// Where PostgreSQL's programs are, beside what is in PATH; the newest first.
+/// Where Debian puts PostgreSQL's programs; the newest first.
 fn directories() -> Vec<PathBuf> {
     let entries = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<(u32, PathBuf)> = entries
@@ -59,7 +59,9 @@ fn directories() -> Vec<PathBuf> {
 }
 
 fn program(name: &str) -> Result<PathBuf, String> {
-    find(name, &directories()).ok_or_else(|| format!("{name} is not installed (package postgresql)"))
+    // What Debian has in PATH is a script that looks for them there.
+    let found = directories().iter().map(|dir| dir.join(name)).find(|path| path.is_file());
+    found.or_else(|| find(name)).ok_or_else(|| format!("{name} is not installed (package postgresql)"))
 }
 
 /// User and group of the server; none for the one that runs this. It refuses to be root.

@@ -50,7 +50,7 @@ pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String>
     let benches = [Bench::FillSeq, Bench::FillUniqueRandom, Bench::ReadSeq, Bench::ReadRandom];
     let bench = spec.word("bench", "fillseq", &benches.map(|bench| (bench.name(), bench)))?;
     let threads = spec.number("threads", 8, 1)?;
-    let keys = scaled(spec.number("keys", 200_000, 1)?, scale, threads);
+    let keys = scaled(spec.number("keys", 50_000, 1)?, scale, threads);
     let value = spec.size("value", "100")?;
     let sync = !bench.reads() && spec.word("sync", "1", &[("0", false), ("1", true)])?;
     // More threads than one are refused by db_bench here.
@@ -92,7 +92,7 @@ impl Said {
 
 impl RocksDb {
     fn program() -> Option<PathBuf> {
-        find("db_bench", &[])
+        find("db_bench")
     }
 
     /// Runs a benchmark, or several with commas between.
