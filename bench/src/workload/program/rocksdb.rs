@@ -167,17 +167,20 @@ impl Workload for RocksDb {
         for (low, high, count) in said.steps {
             times.add_many(op, (low + high) / 2.0 * 1e3, count);
         }
-        let bytes = said.operations * (KEY as u64 + self.value);
-        let (read, written) = if self.bench.reads() { (bytes, 0) } else { (0, bytes) };
-        Ok(Measured {
+        let mut measured = Measured {
             operations: said.operations,
-            read,
-            written,
             nanos: said.operations as f64 / said.per_second.max(f64::MIN_POSITIVE) * 1e9,
             times,
             told: [("program.seconds".to_owned(), took.as_secs_f64())].into(),
             ..Measured::default()
-        })
+        };
+        let bytes = said.operations * (KEY as u64 + self.value);
+        if self.bench.reads() {
+            measured.read = bytes;
+        } else {
+            measured.written = bytes;
+        }
+        Ok(measured)
     }
 }
 
