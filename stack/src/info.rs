@@ -104,6 +104,8 @@ pub struct CounterInfo {
     pub lines_flushed: u64,
     /// Fences.
     pub fences: u64,
+    /// Time in nanoseconds that threads spent on making stores durable, with the delays of the emulation.
+    pub write_ns: u64,
 }
 
 impl DeviceInfo {
@@ -121,6 +123,7 @@ impl DeviceInfo {
                 bytes_stored: counters.bytes_stored,
                 lines_flushed: counters.lines_flushed,
                 fences: counters.fences,
+                write_ns: counters.write_ns,
             }),
         }
     }

@@ -25,6 +25,9 @@ pub struct Counters {
     pub lines_flushed: u64,
     /// Fences.
     pub fences: u64,
+    /// Time in nanoseconds that threads spent on what fences have made durable: flushes, stores past the cache and
+    /// fences, with the delays. Of several threads, the sum.
+    pub write_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +36,7 @@ struct Shard {
     bytes_stored: AtomicU64,
     lines_flushed: AtomicU64,
     fences: AtomicU64,
+    busy_ticks: AtomicU64,
 }
 
 const SHARDS: usize = 16;
@@ -87,13 +91,14 @@ impl Emulator {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        let sum = |field: fn(&Shard) -> &AtomicU64| {
+        let sum = |field: fn(&Shard) -> &AtomicU64| -> u64 {
             self.shards.iter().map(|shard| field(shard).load(Ordering::Relaxed)).sum()
         };
         Counters {
             bytes_stored: sum(|shard| &shard.bytes_stored),
             lines_flushed: sum(|shard| &shard.lines_flushed),
             fences: sum(|shard| &shard.fences),
+            write_ns: (sum(|shard| &shard.busy_ticks) as f64 / ticks_per_ns()) as u64,
         }
     }
 
@@ -127,13 +132,15 @@ impl Emulator {
 
     /// Pays the debt of this thread after a fence that began at `start`.
     pub(super) fn fenced(&self, start: u64) {
-        self.shard().fences.fetch_add(1, Ordering::Relaxed);
+        let shard = self.shard();
+        shard.fences.fetch_add(1, Ordering::Relaxed);
         let debt = DEBT.replace(NO_DEBT);
-        if debt.owed != 0 || debt.not_before != 0 {
-            let now = now();
-            let spent = debt.spent + now.saturating_sub(start);
-            spin_until((now + debt.owed.saturating_sub(spent)).max(debt.not_before));
-        }
+        let now = now();
+        let spent = debt.spent + now.saturating_sub(start);
+        let end = (now + debt.owed.saturating_sub(spent)).max(debt.not_before);
+        // Before the delay, so that it costs nothing beside it.
+        shard.busy_ticks.fetch_add(spent + (end - now), Ordering::Relaxed);
+        spin_until(end);
     }
 
     /// Pays for a read that began at `start`.
@@ -243,10 +250,8 @@ mod tests {
         pm.fence(pm.copy(64, &[2; 4096]).unwrap());
         pm.fence(pm.zero(0, 100).unwrap());
         let counters = pm.counters().unwrap();
-        assert_eq!(
-            counters,
-            Counters { bytes_stored: 100 + 4096 + 100, lines_flushed: 2 + 64 + 2, fences: 3 }
-        );
+        let (bytes_stored, lines_flushed) = (100 + 4096 + 100, 2 + 64 + 2);
+        assert_eq!(counters, Counters { bytes_stored, lines_flushed, fences: 3, ..counters });
         assert_eq!(RealPm::in_memory(4096).unwrap().counters(), None);
     }
 
@@ -265,6 +270,19 @@ mod tests {
             start.elapsed()
         });
         assert!(fastest.min().unwrap().as_micros() < 200);
+    }
+
+    #[test]
+    fn the_time_of_writers_is_counted_with_its_delays() {
+        let pm = emulated("latency=20000");
+        let start = Instant::now();
+        pm.fence(pm.copy(0, &[1; 640]).unwrap());
+        let stored = pm.store(0, &[1; 64]).unwrap();
+        pm.fence(pm.flush(stored));
+        let elapsed = start.elapsed().as_nanos() as u64;
+        let counted = pm.counters().unwrap().write_ns;
+        // A hundredth for two clocks.
+        assert!(counted >= 11 * 19_800 && counted <= elapsed + elapsed / 100, "{counted} of {elapsed}");
     }
 
     #[test]
