@@ -1,33 +1,26 @@
 //! The command line of `nacre bench`.
 
-use std::cell::Cell;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
 use nacre::Emulation;
 use nacre_media::disk::Disk;
 
 use crate::figures::FiguresArgs;
-use crate::machine::Machine;
-use crate::place::Workplace;
 use crate::report::command::{CompareArgs, ReportArgs};
-use crate::report::merge::{Document, Named};
-use crate::report::schema::{Absent, Axis, Options, Report, SCHEMA};
-use crate::report::{file, html, text};
-use crate::run::effort::Effort;
-use crate::run::experiment::{self, Place, Request};
-use crate::run::memory::{Groups, LEAST};
-use crate::run::rounds::Setting;
-use crate::run::stop::Stop;
+use crate::report::schema::{Axis, Options};
+use crate::run::cold::Cold;
+use crate::run::experiment::{self, Entrant, Place, Request};
+use crate::run::measure::Measure;
+use crate::run::memory::LEAST;
 use crate::run::worker;
+use crate::session::{Common, Session, factor};
 use crate::target::disk;
 use crate::target::plan::{self, Plan};
 use crate::trace::command::TraceCommand;
 use crate::workload::group;
-use crate::{Error, figures, leftovers, workload};
+use crate::{Error, figures, workload};
 
 /// Measures nacre beside other file systems, on the same work, in one run
 #[derive(Debug, Args)]
@@ -85,16 +78,16 @@ struct RunArgs {
     /// Run each workload with each of these values of a parameter, as io=64,256,4k
     #[arg(long, value_name = "PARAMETER=VALUES")]
     sweep: Option<String>,
-    #[command(flatten)]
-    common: Common,
-}
-
-/// What every run takes.
-#[derive(Debug, Args)]
-struct Common {
-    /// How sure figures are to be: quick shows that it runs, default is about 3 %, high 1 %
-    #[arg(long, value_name = "EFFORT", default_value = "default")]
-    effort: Effort,
+    /// What the value is: op/s, MB/s, s, latency:KIND or counter:NAME; by default the workload's own, and MB/s in a sweep
+    /// across sizes
+    #[arg(long, value_name = "METRIC")]
+    metric: Option<Measure>,
+    /// Empty the page cache of the machine (root): never, at the begin of each workload, or before all rounds
+    #[arg(long, value_name = "WHEN", default_value = "never")]
+    cold: Cold,
+    /// Run at least so many rounds before those that count
+    #[arg(long, value_name = "ROUNDS", default_value_t = 0)]
+    warm_up: u64,
     /// Multiply the sizes of workloads
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     scale: f64,
@@ -105,28 +98,8 @@ struct Common {
     /// tmpfs and ramfs, whose memory is the medium
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     memory: Option<u64>,
-    /// Where files go that stand for disks
-    #[arg(long, value_name = "DIR")]
-    disk: Option<PathBuf>,
-    /// Of random numbers
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Write the report to this file, after each experiment; - for standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a page with charts to this file, after each experiment
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Keep directories and mounts for a look
-    #[arg(long)]
-    keep: bool,
-}
-
-fn factor(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(factor) if (1e-6..=1e3).contains(&factor) => Ok(factor),
-        _ => Err("not a number from 0.000001 to 1000".to_owned()),
-    }
+    #[command(flatten)]
+    common: Common,
 }
 
 fn memory(text: &str) -> Result<u64, String> {
@@ -191,198 +164,128 @@ impl RunArgs {
             }
             Some(name) => return Err(format!("--baseline {name}: it is none of the targets").into()),
         };
+        let entrants: Vec<Entrant> =
+            plans.into_iter().map(|plan| Entrant { name: plan.name(), plan }).collect();
         let workloads =
             self.workloads.iter().map(|word| group::expand(word)).collect::<Result<Vec<_>, _>>()?;
         let requests = workloads
             .iter()
             .flatten()
-            .map(|workload| self.request(workload, &plans, baseline.as_deref()))
+            .map(|workload| self.request(workload, &entrants, baseline.as_deref()))
             .collect::<Result<Vec<_>, Error>>()?;
-        run_all(&self.common, &requests)
+        if let Some(emulate) = &self.emulate {
+            emulate.parse::<Emulation>()?;
+        }
+        let options = |plain| Options {
+            scale: self.scale,
+            emulate: self.emulate.clone(),
+            memory: self.memory,
+            ..plain
+        };
+        let points = requests.iter().map(|request| request.places.len()).sum();
+        let mut session = Session::begin(&self.common, requests.len(), points, options)?;
+        if self.memory.is_some() {
+            session.groups()?;
+        }
+        for request in &requests {
+            let mut absent = Vec::new();
+            let done =
+                session.with_setting(self.scale, |setting| experiment::run(setting, request, &mut absent))?;
+            session.note(absent);
+            session.add(done)?;
+            if session.is_stopped() {
+                break;
+            }
+        }
+        let stopped = session.is_stopped();
+        let report = session.finish()?;
+        if report.experiments.iter().all(|experiment| experiment.series.is_empty()) && !stopped {
+            return Err("no target could be measured".into());
+        }
+        Ok(())
     }
 
-    fn request(&self, text: &str, plans: &[Plan], baseline: Option<&str>) -> Result<Request, Error> {
-        let work = workload::make(&text.parse()?, self.common.scale)?;
+    fn request(&self, text: &str, entrants: &[Entrant], baseline: Option<&str>) -> Result<Request, Error> {
+        let work = workload::make(&text.parse()?, self.scale)?;
         let (axis, places) = match &self.sweep {
             None => {
                 let axis = Axis { name: "workload".into(), unit: None, log2: false };
                 let label = text.split(',').next().unwrap_or(text).to_owned();
-                (axis, vec![Place { label, x: None, workload: text.to_owned() }])
+                (axis, vec![(label, None, text.to_owned())])
             }
             Some(sweep) => swept(text, sweep)?,
         };
-        for place in &places {
-            workload::make(&place.workload.parse()?, self.common.scale)?;
-        }
-        let mut command = format!("nacre bench run {text}");
-        plans.iter().for_each(|plan| command.push_str(&format!(" -t {}", plan.name())));
-        if let Some(baseline) = baseline {
-            command.push_str(&format!(" -b {baseline}"));
-        }
-        if let Some(sweep) = &self.sweep {
-            command.push_str(&format!(" --sweep {sweep}"));
-        }
-        command.push_str(&self.common.as_options());
+        let values = places
+            .iter()
+            .map(|(_, _, workload)| Ok(workload::make(&workload.parse()?, self.scale)?.value()))
+            .collect::<Result<Vec<_>, Error>>()?;
+        let measure = match &self.metric {
+            Some(measure) => measure.clone(),
+            None => Measure::of_all(&values)?,
+        };
+        let place = |(label, x, workload): (String, Option<f64>, String)| Place {
+            label,
+            x,
+            workload,
+            entrants: entrants.to_vec(),
+            cold: self.cold,
+            warm_up: self.warm_up,
+        };
         Ok(Request {
             name: text.to_owned(),
             title: work.describe(),
             about: String::new(),
             paper: None,
-            command,
+            command: self.command(text, entrants, baseline),
             axis,
-            places,
-            plans: plans.to_vec(),
+            places: places.into_iter().map(place).collect(),
             baseline: baseline.map(str::to_owned),
+            metric: measure.metric(),
+            measure,
         })
+    }
+
+    /// What repeats one workload.
+    fn command(&self, text: &str, entrants: &[Entrant], baseline: Option<&str>) -> String {
+        let mut command = format!("nacre bench run {text}");
+        entrants.iter().for_each(|entrant| command.push_str(&format!(" -t {}", entrant.name)));
+        let mut option = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                command.push_str(&format!(" {name} {value}"));
+            }
+        };
+        option("-b", baseline.map(str::to_owned));
+        option("--sweep", self.sweep.clone());
+        option("--metric", self.metric.as_ref().map(ToString::to_string));
+        option("--cold", (self.cold != Cold::Never).then(|| self.cold.as_str().to_owned()));
+        option("--warm-up", (self.warm_up > 0).then(|| self.warm_up.to_string()));
+        command.push_str(&self.common.as_options(Some(self.scale)));
+        if let Some(emulate) = &self.emulate {
+            command.push_str(&format!(" --emulate {emulate}"));
+        }
+        if let Some(memory) = self.memory {
+            command.push_str(&format!(" --memory {memory}"));
+        }
+        command
     }
 }
 
+/// Label, place and workload.
+type Swept = (String, Option<f64>, String);
+
 /// The places of a sweep.
-fn swept(text: &str, sweep: &str) -> Result<(Axis, Vec<Place>), Error> {
+fn swept(text: &str, sweep: &str) -> Result<(Axis, Vec<Swept>), Error> {
     let (key, values) =
         sweep.split_once('=').ok_or_else(|| format!("--sweep {sweep}: write PARAMETER=VALUE,VALUE..."))?;
     let mut places = Vec::new();
     for value in values.split(',') {
         let x = nacre_engine::size::parse(value).map(|bytes| bytes as f64).ok();
-        places.push(Place { label: value.to_owned(), x, workload: format!("{text},{key}={value}") });
+        places.push((value.to_owned(), x, format!("{text},{key}={value}")));
     }
-    let numbers = places.iter().all(|place| place.x.is_some());
+    let numbers = places.iter().all(|(_, x, _)| x.is_some());
     if !numbers {
-        places.iter_mut().for_each(|place| place.x = None);
+        places.iter_mut().for_each(|(_, x, _)| *x = None);
     }
     let unit = numbers.then_some(if matches!(key, "io" | "file" | "size" | "record") { "B" } else { "" });
     Ok((Axis { name: key.to_owned(), unit: unit.map(str::to_owned), log2: numbers }, places))
 }
-
-impl Common {
-    /// What repeats a run with these options.
-    fn as_options(&self) -> String {
-        let mut text = format!(" --effort {} --scale {} --seed {}", self.effort.name, self.scale, self.seed);
-        if let Some(emulate) = &self.emulate {
-            text.push_str(&format!(" --emulate {emulate}"));
-        }
-        if let Some(memory) = self.memory {
-            text.push_str(&format!(" --memory {memory}"));
-        }
-        text
-    }
-}
-
-/// Runs experiments, prints each when it is finished, and writes the report.
-fn run_all(common: &Common, requests: &[Request]) -> Result<(), Error> {
-    if let Some(emulate) = &common.emulate {
-        emulate.parse::<Emulation>()?;
-    }
-    if common.html.as_deref() == Some(Path::new("-")) {
-        return Err("--html -: it is written again after each experiment and needs a file".into());
-    }
-    let stop = Stop::on_signals()?;
-    let program = std::env::current_exe()?;
-    let disk = common.disk.clone().unwrap_or_else(std::env::temp_dir);
-    leftovers::sweep(&std::env::temp_dir(), &disk);
-    let place = Workplace::new(common.keep)?;
-    let to_stdout = common.json.as_deref() == Some(Path::new("-"));
-    let progress = Progress::new(requests.iter().map(|request| request.places.len() as u64).sum());
-    let setting = Setting {
-        place: &place,
-        program: &program,
-        disk: &disk,
-        emulate: common.emulate.as_deref(),
-        memory: common.memory.map(|bytes| Ok::<_, Error>((bytes, Groups::find()?))).transpose()?,
-        seed: common.seed,
-        scale: common.scale,
-        effort: common.effort,
-        stop: &stop,
-        progress: &|text, share| progress.show(text, share),
-    };
-    let begin = Instant::now();
-    let mut report = Report {
-        schema: SCHEMA,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: env!("NACRE_COMMIT").to_owned(),
-        machine: Machine::detect(),
-        began: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        seconds: 0.0,
-        command: std::env::args().collect(),
-        options: Options {
-            effort: common.effort.name.to_owned(),
-            seed: common.seed,
-            scale: common.scale,
-            emulate: common.emulate.clone(),
-            memory: common.memory,
-        },
-        complete: false,
-        experiments: Vec::new(),
-        absent: Vec::new(),
-    };
-    if !to_stdout {
-        println!("{}", report.machine.line());
-    }
-    for request in requests {
-        let mut absent: Vec<Absent> = Vec::new();
-        let done = experiment::run(&setting, request, &mut absent)?;
-        for missing in absent {
-            if !report.absent.contains(&missing) {
-                report.absent.push(missing);
-            }
-        }
-        if !to_stdout {
-            progress.bar.suspend(|| println!("{}", text::experiment(&done)));
-        }
-        report.experiments.push(done);
-        report.seconds = begin.elapsed().as_secs_f64();
-        report.complete = !stop.is_set() && report.experiments.len() == requests.len();
-        write(&report, common)?;
-        if stop.is_set() {
-            break;
-        }
-    }
-    progress.bar.finish_and_clear();
-    if to_stdout {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}", text::tail(&report));
-    }
-    if report.experiments.iter().all(|experiment| experiment.series.is_empty()) && !stop.is_set() {
-        return Err("no target could be measured".into());
-    }
-    Ok(())
-}
-
-/// Writes what was asked for besides standard output.
-fn write(report: &Report, common: &Common) -> Result<(), Error> {
-    if let Some(path) = common.json.as_deref().filter(|path| *path != Path::new("-")) {
-        file::replace(path, &serde_json::to_string_pretty(report)?)?;
-    }
-    if let Some(path) = &common.html {
-        let named = Named { name: String::new(), report: report.clone() };
-        file::replace(path, &html::page(&Document::new(vec![named])))?;
-    }
-    Ok(())
-}
-
-/// One line on the terminal that says what happens, and how much of all is behind it.
-struct Progress {
-    bar: ProgressBar,
-    finished: Cell<u64>,
-}
-
-impl Progress {
-    /// Of this many points.
-    fn new(points: u64) -> Progress {
-        let bar = ProgressBar::new(points * POINT);
-        // Where standard error is no terminal nothing is drawn.
-        let style = ProgressStyle::with_template("{elapsed} {bar:24} {percent:>3} % {wide_msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Progress { bar, finished: Cell::new(0) }
-    }
-
-    fn show(&self, text: &str, share: f64) {
-        self.bar.set_position(self.finished.get() * POINT + (share * POINT as f64) as u64);
-        self.bar.set_message(text.to_owned());
-        self.finished.set(self.finished.get() + u64::from(share >= 1.0));
-    }
-}
-
-/// Steps of the bar in a point.
-const POINT: u64 = 1000;

@@ -7,6 +7,8 @@
 //! | `cpu` | processor time of an operation, client and server, in nanoseconds |
 //! | `pm.bytes`, `pm.lines`, `pm.fences` | what an operation stored: bytes, lines of 64 bytes flushed or past the cache, fences |
 //! | `write.amplification` | bytes stored on persistent memory for each byte that the workload wrote |
+//! | `share.write` | the part of the threads' time that stores into persistent memory took, with the delays of the emulation, in percent |
+//! | `share.synced` | the part of the bytes written that a sync made durable, in percent; counted where it is asked for |
 //! | `dram` | bytes of DRAM that indexes and caches of nacre take |
 //! | `preempted` | how often the scheduler took a core away in a round |
 //! | `trace.failed`, `trace.succeeded` | calls of a trace that failed here only in a round, and that succeeded here only |
@@ -17,7 +19,53 @@
 use std::collections::BTreeMap;
 
 use crate::target::Traffic;
+use crate::target::watch::Synced;
 use crate::workload::Measured;
+
+/// Every counter and its unit.
+const UNITS: &[(&str, &str)] = &[
+    ("operations", "op"),
+    ("user.read", "B"),
+    ("user.written", "B"),
+    ("cpu", "ns"),
+    ("pm.bytes", "B/op"),
+    ("pm.lines", "lines/op"),
+    ("pm.fences", "fences/op"),
+    ("write.amplification", "B/B"),
+    ("share.write", "%"),
+    (SYNCED, "%"),
+    ("dram", "B"),
+    ("preempted", "times"),
+    ("trace.failed", "calls"),
+    ("trace.succeeded", "calls"),
+    ("program.seconds", "s"),
+];
+
+/// The counter that has to be asked for.
+pub const SYNCED: &str = "share.synced";
+
+/// The unit of a counter; none where there is no such counter.
+pub fn unit(name: &str) -> Option<&'static str> {
+    UNITS.iter().find(|(known, _)| *known == name).map(|(_, unit)| *unit)
+}
+
+/// Every counter.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    UNITS.iter().map(|(name, _)| *name)
+}
+
+/// What is counted outside of a workload, in one round.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counted {
+    /// Processor time in nanoseconds.
+    pub cpu: u64,
+    /// What reached persistent memory.
+    pub traffic: Option<Traffic>,
+    /// How often the scheduler took a core away.
+    pub preempted: u64,
+    /// Bytes written and synced.
+    pub synced: Option<Synced>,
+}
 
 /// Sums over the rounds of one target.
 #[derive(Debug, Clone, Default)]
@@ -26,30 +74,39 @@ pub struct Counters {
     operations: u64,
     read: u64,
     written: u64,
+    busy: f64,
     cpu: u64,
     preempted: u64,
     traffic: Option<Traffic>,
     told: BTreeMap<String, f64>,
+    synced: Option<Synced>,
 }
 
 impl Counters {
     /// Takes in a round.
-    pub fn add(&mut self, measured: &Measured, cpu: u64, traffic: Option<Traffic>, preempted: u64) {
+    pub fn add(&mut self, measured: &Measured, counted: &Counted) {
         self.rounds += 1;
         self.operations += measured.operations;
         self.read += measured.read;
         self.written += measured.written;
-        self.cpu += cpu;
-        self.preempted += preempted;
         for (name, value) in &measured.told {
             *self.told.entry(name.clone()).or_default() += value;
         }
-        if let Some(more) = traffic {
+        self.busy += measured.busy;
+        self.cpu += counted.cpu;
+        self.preempted += counted.preempted;
+        if let Some(more) = counted.traffic {
             let sum = self.traffic.get_or_insert_default();
             sum.bytes += more.bytes;
             sum.lines += more.lines;
             sum.fences += more.fences;
+            sum.nanos += more.nanos;
             sum.dram = more.dram;
+        }
+        if let Some(more) = counted.synced {
+            let sum = self.synced.get_or_insert_default();
+            sum.written += more.written;
+            sum.synced += more.synced;
         }
     }
 
@@ -68,11 +125,17 @@ impl Counters {
             all.insert("pm.lines".to_owned(), traffic.lines as f64 / operations);
             all.insert("pm.fences".to_owned(), traffic.fences as f64 / operations);
             all.insert("dram".to_owned(), traffic.dram as f64);
+            if self.busy > 0.0 {
+                all.insert("share.write".to_owned(), 100.0 * traffic.nanos as f64 / self.busy);
+            }
             if self.written > 0 {
                 all.insert("write.amplification".to_owned(), traffic.bytes as f64 / self.written as f64);
             }
         }
         all.extend(self.told.iter().map(|(name, sum)| (name.clone(), sum / rounds)));
+        if let Some(Synced { written, synced }) = self.synced.filter(|synced| synced.written > 0) {
+            all.insert(SYNCED.to_owned(), 100.0 * synced as f64 / written as f64);
+        }
         all
     }
 }
@@ -83,6 +146,7 @@ pub fn difference(before: Traffic, after: Traffic) -> Traffic {
         bytes: after.bytes.saturating_sub(before.bytes),
         lines: after.lines.saturating_sub(before.lines),
         fences: after.fences.saturating_sub(before.fences),
+        nanos: after.nanos.saturating_sub(before.nanos),
         dram: after.dram,
     }
 }
@@ -103,18 +167,24 @@ pub fn processor_time(process: u32) -> u64 {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{Counters, Traffic, processor_time};
+    use super::{Counted, Counters, Synced, Traffic, names, processor_time, unit};
     use crate::workload::Measured;
 
     #[test]
     fn counters_are_for_an_operation() {
         let mut counters = Counters::default();
-        let told = BTreeMap::from([("trace.failed".to_owned(), 3.0)]);
-        let measured = Measured { operations: 10, written: 40960, told, ..Measured::default() };
-        let traffic = Traffic { bytes: 45056, lines: 704, fences: 20, dram: 7 };
-        counters.add(&measured, 5000, Some(traffic), 0);
-        counters.add(&measured, 5000, Some(traffic), 1);
+        let told = ["trace.failed", "trace.succeeded", "program.seconds"];
+        let told = BTreeMap::from(told.map(|name| (name.to_owned(), 3.0)));
+        let measured = Measured { operations: 10, written: 40960, busy: 8e6, told, ..Measured::default() };
+        let traffic = Traffic { bytes: 45056, lines: 704, fences: 20, nanos: 2_000_000, dram: 7 };
+        let synced = Synced { written: 1000, synced: 250 };
+        let counted = Counted { cpu: 5000, traffic: Some(traffic), preempted: 0, synced: Some(synced) };
+        counters.add(&measured, &counted);
+        counters.add(&measured, &Counted { preempted: 1, ..counted });
         let all = counters.finish();
+        assert!(all.keys().all(|name| unit(name).is_some()));
+        assert_eq!(names().count(), all.len(), "all of them are there");
+        assert_eq!((all["share.write"], all["share.synced"]), (25.0, 25.0));
         assert_eq!((all["cpu"], all["pm.fences"], all["write.amplification"]), (500.0, 2.0, 1.1));
         assert_eq!((all["operations"], all["dram"], all["preempted"]), (10.0, 7.0, 0.5));
         assert_eq!(all["trace.failed"], 3.0);

@@ -6,6 +6,7 @@
 //! - [`run`]: one process for each target, in turns, until the figures are sure enough. [`stats`]: how sure they are.
 //! - [`report`]: the document of a run, and what is drawn from it. [`counters`]: what is counted beside time.
 //! - [`paper`]: what the papers measured, as experiments that can be run here.
+//! - `session`: options that every run has, and a report that is valid whenever it ends.
 //! - [`place`]: where it happens; what a run that was killed left there is taken away by the next one.
 //! - [`figures`]: the figures that nacre itself is to reach, with hand-written loops.
 //! - [`command`]: the command line.
@@ -20,6 +21,7 @@ pub mod paper;
 pub mod place;
 pub mod report;
 pub mod run;
+mod session;
 pub mod spec;
 pub mod stats;
 pub mod target;

@@ -1,5 +1,5 @@
-//! Reports that people have kept can be read: `data/report-1.json` was written when the document had version 1, and is
-//! never changed. A new version gets a file of its own.
+//! Reports that people have kept can be read: `data/report-1.json` was written when the document had version 1,
+//! `data/report-2.json` with version 2, and neither is ever changed. A new version gets a file of its own.
 
 use std::path::{Path, PathBuf};
 
@@ -45,9 +45,9 @@ fn a_newer_version_is_refused_in_words() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("newer.json");
     let newer = std::fs::read_to_string(kept("report-1.json")).expect("the file");
-    std::fs::write(&path, newer.replacen("\"schema\": 1", "\"schema\": 2", 1)).expect("a file");
+    std::fs::write(&path, newer.replacen("\"schema\": 1", "\"schema\": 3", 1)).expect("a file");
     let error = file::read(&path).expect_err("it is newer").to_string();
-    assert!(error.contains("newer.json: the report has schema 2, and this nacre reads up to 1"), "{error}");
+    assert!(error.contains("newer.json: the report has schema 3, and this nacre reads up to 2"), "{error}");
     let error = file::read(&dir.path().join("none.json")).expect_err("there is none").to_string();
     assert!(error.contains("none.json") && error.contains("No such file"), "{error}");
 }

@@ -1,6 +1,7 @@
 //! What a paper says beside what was found: [`Value`]s become [`Claim`]s of the report.
 
-use super::{Across, Experiment, Is, OverAt, Overall, Paper, Source, System, Value};
+use super::{Across, Experiment, OverAt, Overall, Paper, Source, System, Value, Way};
+use crate::counters;
 use crate::report::schema::{Better, Claim};
 
 /// A question to what was measured: one system at one point, and the ratio over another where there is one.
@@ -12,6 +13,8 @@ pub struct Asked<'a> {
     pub of: (&'a System, &'a str),
     /// What it is divided by.
     pub over: Option<(&'a System, &'a str)>,
+    /// Which way nacre's operations go.
+    pub way: Way,
     /// A counter, instead of the experiment's own value.
     pub counter: Option<&'a str>,
 }
@@ -34,11 +37,13 @@ struct Case<'a> {
     of: &'a System,
     over: Option<&'a System>,
     at: &'a str,
+    way: Way,
 }
 
 impl Experiment {
     /// What the paper says of this experiment, beside the answers. A value of which a part waits is made from the rest,
-    /// and says so by naming the rest only.
+    /// and says so by naming the rest only. What compares nacre with peers stands there twice where both ways were
+    /// measured: in the process, and mounted.
     pub fn claims(&self, answers: &mut Answers<'_>) -> Vec<Claim> {
         let source = |value: &Value| source(&self.paper, value, &self.figure);
         self.values.iter().flat_map(|value| claims(value, &[self], source(value), answers)).collect()
@@ -47,17 +52,19 @@ impl Experiment {
 
 impl Paper {
     /// What the paper says of several experiments together, where at least one of them is among the given.
-    pub fn overall_claims(&self, ran: &[&Experiment], answers: &mut Answers<'_>) -> Vec<Claim> {
-        let claims = |overall: &Overall| {
-            let meant =
-                |experiment: &&Experiment| overall.experiments.iter().any(|name| experiment.answers_to(name));
-            let ran: Vec<&Experiment> = ran.iter().copied().filter(meant).collect();
-            if ran.is_empty() {
-                return Vec::new();
-            }
-            claims(&overall.value, &ran, source(&self.short, &overall.value, "text"), answers)
-        };
-        self.overall.iter().flat_map(claims).collect()
+    pub fn overall_claims(
+        &self,
+        overall: &Overall,
+        ran: &[&Experiment],
+        answers: &mut Answers<'_>,
+    ) -> Vec<Claim> {
+        let meant =
+            |experiment: &&Experiment| overall.experiments.iter().any(|name| experiment.answers_to(name));
+        let ran: Vec<&Experiment> = ran.iter().copied().filter(meant).collect();
+        if ran.is_empty() {
+            return Vec::new();
+        }
+        claims(&overall.value, &ran, source(&self.short, &overall.value, "text"), answers)
     }
 }
 
@@ -74,12 +81,57 @@ fn claims(
     source: String,
     answers: &mut Answers<'_>,
 ) -> Vec<Claim> {
-    let cases: Vec<Case<'_>> = experiments.iter().flat_map(|experiment| cases(value, experiment)).collect();
+    let ways = ways(value, experiments);
+    let on = |way: &Way| claims_on(*way, ways.len() > 1, value, experiments, &source, answers);
+    ways.iter().flat_map(on).collect()
+}
+
+/// The ways on which a value is looked for: both where it has nacre and peers of the kernel and both were measured, else
+/// one.
+fn ways(value: &Value, experiments: &[&Experiment]) -> Vec<Way> {
+    let named = || value.of.iter().chain(&value.over);
+    let has = |kind: &str| {
+        experiments.iter().any(|experiment| {
+            let mut systems = named().filter_map(|name| experiment.system(name));
+            systems.any(|system| system.target.as_ref().is_ok_and(|target| target.starts_with(kind)))
+        })
+    };
+    let mut ways = Vec::new();
+    for way in experiments.iter().flat_map(|experiment| experiment.ways()) {
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
+    }
+    if !(has("preset:") && has("peer:")) {
+        ways.truncate(1);
+    }
+    ways
+}
+
+fn claims_on(
+    way: Way,
+    both: bool,
+    value: &Value,
+    experiments: &[&Experiment],
+    source: &str,
+    answers: &mut Answers<'_>,
+) -> Vec<Claim> {
+    let cases: Vec<Case<'_>> =
+        experiments.iter().flat_map(|experiment| cases(value, experiment, way, both)).collect();
+    if cases.is_empty() {
+        return Vec::new();
+    }
+    let unit = || {
+        let counter = value.counter.as_deref().and_then(counters::unit);
+        counter.unwrap_or(&cases[0].experiment.metric.unit).to_owned()
+    };
     let read: Vec<_> = cases.iter().map(|case| (case, case.read(value, answers))).collect();
     let claim = |cases: &[&Case<'_>], found: Result<Reading, String>| Claim {
-        what: words(value, cases),
-        source: source.clone(),
+        what: words(value, cases, both && way == Way::Mount),
+        source: source.to_owned(),
         said: value.said,
+        meant: value.is,
+        unit: value.over.is_empty().then(unit),
         found: found.as_ref().ok().map(|reading| reading.median),
         interval: found.as_ref().ok().and_then(|reading| reading.interval),
         holds_if: value.goal,
@@ -102,8 +154,8 @@ fn claims(
 }
 
 /// Every pair at every point. Systems that an experiment does not have are passed over: values of several experiments
-/// name them all.
-fn cases<'a>(value: &'a Value, experiment: &'a Experiment) -> Vec<Case<'a>> {
+/// name them all. Points of other programs are on mounts only.
+fn cases<'a>(value: &'a Value, experiment: &'a Experiment, way: Way, both: bool) -> Vec<Case<'a>> {
     let pairs: Vec<(&String, Option<&String>)> = if value.over.is_empty() {
         value.of.iter().map(|of| (of, None)).collect()
     } else if value.of.len() == value.over.len() {
@@ -126,7 +178,14 @@ fn cases<'a>(value: &'a Value, experiment: &'a Experiment) -> Vec<Case<'a>> {
                 over => over,
             },
         };
-        cases.extend(every.iter().map(|at| Case { experiment, of, over, at }));
+        cases.extend(every.iter().filter_map(|at| {
+            let outside = experiment.point(at).is_some_and(|point| point.needs_directory());
+            match (outside, way, both) {
+                (true, Way::Library, true) => None,
+                (true, ..) => Some(Case { experiment, of, over, at, way: Way::Mount }),
+                (false, ..) => Some(Case { experiment, of, over, at, way }),
+            }
+        }));
     }
     cases
 }
@@ -149,7 +208,8 @@ impl Case<'_> {
         self.of.target.as_ref().map_err(Clone::clone)?;
         self.is_there(self.at)?;
         let of = (self.of, self.at);
-        answers(Asked { experiment: self.experiment, of, over, counter: value.counter.as_deref() })
+        let counter = value.counter.as_deref();
+        answers(Asked { experiment: self.experiment, of, over, way: self.way, counter })
     }
 
     fn is_there(&self, at: &str) -> Result<(), String> {
@@ -163,7 +223,8 @@ impl Case<'_> {
         let mut waits = "nothing was measured".to_owned();
         for point in &self.experiment.points {
             let counter = value.counter.as_deref();
-            let asked = Asked { experiment: self.experiment, of: (of, &point.key), over: None, counter };
+            let of = (of, point.key.as_str());
+            let asked = Asked { experiment: self.experiment, of, over: None, way: self.way, counter };
             match answers(asked) {
                 Err(why) => waits = why,
                 Ok(reading) => {
@@ -196,7 +257,7 @@ fn together(across: Across, readings: &[Reading]) -> Option<Reading> {
 }
 
 /// `HiNFS over PMFS, NOVA; fileserver (largest): up to 127 % more`.
-fn words(value: &Value, cases: &[&Case<'_>]) -> String {
+fn words(value: &Value, cases: &[&Case<'_>], mounted: bool) -> String {
     let mut points = Vec::new();
     let (mut of, mut over) = (Vec::new(), Vec::new());
     let add = |list: &mut Vec<String>, item: &str| {
@@ -237,14 +298,11 @@ fn words(value: &Value, cases: &[&Case<'_>]) -> String {
         Across::Most => Some("largest"),
         Across::Least => Some("smallest"),
     };
-    let is = match value.is {
-        Is::About => None,
-        Is::AtLeast => Some("at least"),
-        Is::AtMost => Some("at most"),
-    };
-    let how: Vec<&str> = across.into_iter().chain(is).collect();
-    if !how.is_empty() {
-        words += &format!(" ({})", how.join(", "));
+    if let Some(across) = across {
+        words += &format!(" ({across})");
+    }
+    if mounted {
+        words += ", mounted";
     }
     if !value.note.is_empty() {
         words += &format!(": {}", value.note);

@@ -1,7 +1,8 @@
 //! What the papers measured: every figure and table with numbers, as an experiment that can be run here.
 //!
 //! The data lies in `catalog/*.toml`, a file for each paper; [`read`] makes it into the types below and knows every key.
-//! docs/papers.md says what differs from the papers and why. [`claims`] puts what a text states beside what was found.
+//! docs/papers.md says what differs from the papers and why. `runs` finds what of it can run on this machine, `command`
+//! runs it, and [`claims`] puts what a text states beside what `answers` found.
 //!
 //! - [`papers`] and [`experiments`] list everything; [`find`] knows experiments, figures and papers by name.
 //! - An [`Experiment`] is one chart: [`System`]s, each with the target that stands for it, on the [`Point`]s of an axis,
@@ -23,7 +24,8 @@ use serde::Deserialize;
 
 pub use claims::{Answers, Asked, Reading};
 
-use crate::report::schema::{Axis, Bound, Metric};
+use crate::report::schema::{Axis, Bound, Meant, Metric};
+use crate::run::cold::Cold;
 
 /// A paper.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,8 +90,6 @@ pub enum Taken {
 
 /// Counters that figures need and nobody counts yet, and what each counts.
 pub const LATER: &[(&str, &str)] = &[
-    ("share.write", "the part of a round's time that stores into persistent memory take, in percent"),
-    ("share.synced", "the part of the bytes written that a sync makes durable, in percent"),
     ("model.accuracy", "how often the buffer benefit model was right, in percent of syncs of blocks"),
     ("predictor.accuracy", "how often the synchronicity predictor was right, in percent of its predictions"),
     ("writeback.amplification", "bytes of data stored on persistent memory for each byte of dirty lines"),
@@ -154,8 +154,8 @@ pub struct Settings {
     pub seconds: Option<u64>,
     /// How many times the paper runs it.
     pub runs: Option<u64>,
-    /// The page cache is empty at the beginning.
-    pub cold: Option<bool>,
+    /// When the page cache is emptied.
+    pub cold: Option<Cold>,
     /// The work ran twice before, so that the file system is used.
     pub aged: Option<bool>,
     /// The paper's machine, to be shown.
@@ -200,7 +200,7 @@ pub struct Value {
     /// The ratio, or the value in the unit of the metric.
     pub said: f64,
     /// How it is meant.
-    pub is: Is,
+    pub is: Meant,
     /// What is made of several pairs and points.
     pub across: Across,
     /// Who says it.
@@ -231,21 +231,6 @@ pub enum OverAt {
     Point(String),
     /// The one where it is best.
     Best,
-}
-
-/// How a value is meant.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-pub enum Is {
-    /// As it stands, rounded.
-    #[default]
-    #[serde(rename = "about")]
-    About,
-    /// It, or more.
-    #[serde(rename = "at least")]
-    AtLeast,
-    /// It, or less.
-    #[serde(rename = "at most")]
-    AtMost,
 }
 
 /// What is made of several pairs and points.
@@ -323,6 +308,13 @@ impl Experiment {
         point.settings.or(&system.settings).or(&self.common)
     }
 
+    /// Whether file systems of the kernel are among the systems.
+    pub fn has_peers(&self) -> bool {
+        self.systems
+            .iter()
+            .any(|system| system.target.as_ref().is_ok_and(|target| target.starts_with("peer:")))
+    }
+
     /// The ways in which nacre's presets run: in the process, unless every workload needs a directory, and mounted, where
     /// a workload does or where peers pay for system calls.
     pub fn ways(&self) -> Vec<Way> {
@@ -331,15 +323,11 @@ impl Experiment {
             .iter()
             .filter(|point| point.workload.is_ok())
             .partition(|point| point.needs_directory());
-        let beside_peers = self
-            .systems
-            .iter()
-            .any(|system| system.target.as_ref().is_ok_and(|target| target.starts_with("peer:")));
         let mut ways = Vec::new();
         if !inside.is_empty() {
             ways.push(Way::Library);
         }
-        if !outside.is_empty() || beside_peers {
+        if !outside.is_empty() || self.has_peers() {
             ways.push(Way::Mount);
         }
         ways
@@ -349,9 +337,7 @@ impl Experiment {
 impl Point {
     /// Whether what runs is another program, which finds files by path only.
     pub fn needs_directory(&self) -> bool {
-        self.workload
-            .as_ref()
-            .is_ok_and(|workload| workload.starts_with("program.") || workload.starts_with("tree."))
+        self.workload.as_ref().is_ok_and(|workload| workload.starts_with("program."))
     }
 }
 

@@ -9,9 +9,9 @@
 use serde::Deserialize;
 
 use super::{
-    Across, Experiment, Is, OverAt, Overall, Paper, Point, Settings, Source, System, Taken, Value, size,
+    Across, Experiment, OverAt, Overall, Paper, Point, Settings, Source, System, Taken, Value, size,
 };
-use crate::report::schema::{Axis, Bound, Metric};
+use crate::report::schema::{Axis, Bound, Meant, Metric};
 
 const CATALOGS: [(&str, &str); 5] = [
     ("hinfs.toml", include_str!("catalog/hinfs.toml")),
@@ -127,7 +127,7 @@ struct RawValue {
     ratio: Option<f64>,
     value: Option<f64>,
     #[serde(default)]
-    is: Is,
+    is: Meant,
     #[serde(default)]
     across: Across,
     #[serde(default)]

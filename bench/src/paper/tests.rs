@@ -6,7 +6,8 @@ use super::{
     Across, Amount, Answers, Asked, LATER, OverAt, Reading, Settings, Source, Taken, Way, experiments, find,
     papers, read,
 };
-use crate::report::schema::{Bound, Claim, Verdict};
+use crate::counters;
+use crate::report::schema::{Bound, Claim, Meant, Verdict};
 use crate::spec::Spec;
 use crate::workload;
 
@@ -88,7 +89,7 @@ values = [
     { of = "New", over = ["Old", "Third", "Lost"], at = "4k", ratio = 3, is = "at most", across = "mean" },
     { of = "New", over = "Lost", ratio = 3, across = "most" },
     { of = "New", at = "64", over = "New", over_at = "best", ratio = 0.5, source = "nacre", goal = { at_least = 0.4, at_most = 0.6 } },
-    { of = "Old", at = "4k", value = 7, counter = "lines", source = "table" },
+    { of = "Old", at = "4k", value = 7, counter = "pm.lines", source = "table" },
 ]
 
 [[experiment.panel]]
@@ -100,7 +101,7 @@ values = []
 /// 100 for the first system at the first point; others have multiples.
 fn answer(asked: Asked<'_>) -> Result<Reading, String> {
     if let Some(counter) = asked.counter {
-        assert_eq!(counter, "lines");
+        assert_eq!(counter, "pm.lines");
         return Ok(Reading { median: 7.0, interval: None });
     }
     let one = |(system, point): (&super::System, &str)| {
@@ -167,17 +168,19 @@ fn claims_stand_beside_what_was_found() {
         [
             ("New over Old; 64 B: twice", Some(2.0), Verdict::Holds),
             ("New over Old; 4 KiB: twice", Some(2.0), Verdict::Holds),
-            ("New over Old, Third; 4 KiB (mean, at most)", Some(3.0), Verdict::Beside),
+            ("New over Old, Third; 4 KiB (mean)", Some(3.0), Verdict::Beside),
+            ("New over Old, Third; 4 KiB (mean), mounted", Some(3.0), Verdict::Beside),
             ("New over Lost; all points (largest)", None, Verdict::Waits),
             ("New at 64 B, over its best", Some(0.5), Verdict::Holds),
             ("Old; 4 KiB", Some(7.0), Verdict::Beside),
         ]
     );
     assert_eq!(claims[0].interval, Some((1.0, 3.0)));
-    assert_eq!(claims[2].interval, None, "a mean has none");
-    assert_eq!(claims[3].waits_for.as_deref(), Some("nobody has Lost"));
-    assert_eq!((claims[0].source.as_str(), claims[4].source.as_str()), ("Small, figure 1", "nacre"));
-    assert_eq!(claims[4].holds_if, Some(Bound::Between(0.4, 0.6)));
+    assert_eq!((claims[2].interval, claims[2].meant), (None, Meant::AtMost), "a mean has none");
+    assert_eq!(claims[4].waits_for.as_deref(), Some("nobody has Lost"));
+    assert_eq!((claims[0].source.as_str(), claims[5].source.as_str()), ("Small, figure 1", "nacre"));
+    assert_eq!(claims[5].holds_if, Some(Bound::Between(0.4, 0.6)));
+    assert_eq!((claims[5].unit.as_deref(), claims[6].unit.as_deref()), (None, Some("lines/op")));
 }
 
 #[test]
@@ -186,25 +189,26 @@ fn claims_wait_for_what_is_not_there_yet() {
         if asked.of.0.name == "New" { Err("preset:hinfs is not there yet".to_owned()) } else { answer(asked) }
     };
     let claims = small_claims(&mut without_new);
-    assert!(claims[..5].iter().all(|claim| claim.found.is_none() && claim.verdict() == Verdict::Waits));
+    assert!(claims[..6].iter().all(|claim| claim.found.is_none() && claim.verdict() == Verdict::Waits));
     assert_eq!(claims[0].waits_for.as_deref(), Some("preset:hinfs is not there yet"));
     assert_eq!(
         claims[2].waits_for.as_deref(),
         Some("nobody has Lost; preset:hinfs is not there yet"),
         "each reason once"
     );
-    assert_eq!(claims[5].found, Some(7.0));
+    assert_eq!(claims[6].found, Some(7.0));
 }
 
 #[test]
 fn what_is_said_of_all_sweeps_is_the_best_of_what_ran() {
     let paper = read::paper(SMALL).expect("it is well-formed");
     let all: Vec<_> = paper.experiments.iter().collect();
-    let claims = paper.overall_claims(&all, &mut answer);
-    assert_eq!(claims.len(), 1);
+    let claims = paper.overall_claims(&paper.overall[0], &all, &mut answer);
+    assert_eq!(claims.len(), 2);
     assert_eq!((claims[0].found, claims[0].verdict()), (Some(4.0), Verdict::Holds));
     assert_eq!(claims[0].what, "New over Old, Third; all sweeps (largest)");
-    assert!(paper.overall_claims(&[], &mut answer).is_empty());
+    assert_eq!(claims[1].what, "New over Old, Third; all sweeps (largest), mounted");
+    assert!(paper.overall_claims(&paper.overall[0], &[], &mut answer).is_empty());
 }
 
 #[test]
@@ -315,7 +319,7 @@ fn every_experiment_says_all_that_it_takes_to_run_it() {
         let counters = experiment.values.iter().filter_map(|value| value.counter.as_ref()).chain(counter);
         for counter in counters {
             let later = LATER.iter().any(|(known, _)| known == counter);
-            assert!(later || counter == "pm.bytes", "{name}: nobody counts {counter}");
+            assert!(later || counters::unit(counter).is_some(), "{name}: nobody counts {counter}");
         }
     }
 }

@@ -53,7 +53,7 @@ mod tests {
             ("", "no report of nacre bench"),
             ("{}", "no report of nacre bench"),
             ("{\"schema\": 1}", "damaged"),
-            ("{\"schema\": 2, \"experiments\": \"something new\"}", "reads up to 1"),
+            ("{\"schema\": 3, \"experiments\": \"something new\"}", "reads up to 2"),
         ] {
             let error = parse(text).expect_err(text);
             assert!(error.contains(expected), "{text}: {error}");

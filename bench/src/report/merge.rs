@@ -62,6 +62,9 @@ fn labelled(mut experiment: Experiment, name: &str) -> Experiment {
     for claim in &mut experiment.claims {
         claim.what = label(&claim.what, name);
     }
+    for waiting in &mut experiment.waits {
+        waiting.what = label(&waiting.what, name);
+    }
     experiment.baseline = experiment.baseline.map(|target| label(&target, name));
     experiment
 }
@@ -75,6 +78,7 @@ fn join(into: &mut Experiment, from: Experiment) {
         into.series.insert(after.map_or(into.series.len(), |at| at + 1), series);
     }
     into.claims.extend(from.claims);
+    into.waits.extend(from.waits);
     if !into.command.lines().any(|line| line == from.command) {
         into.command.push('\n');
         into.command.push_str(&from.command);

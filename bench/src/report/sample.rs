@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::schema::{
-    Absent, Axis, Better, Bound, Claim, Experiment, Latency, Metric, Options, Pays, Point, Ratio, Report,
-    SCHEMA, Series,
+    Absent, Axis, Better, Bound, Claim, Experiment, Latency, Meant, Metric, Options, Pays, Point, Ratio,
+    Report, SCHEMA, Series,
 };
 use crate::machine::Machine;
 use crate::stats;
@@ -16,7 +16,8 @@ const TARGETS: [(&str, &str, Pays, f64); 4] = [
     ("peer:tmpfs", "tmpfs", Pays::Kernel, 1.0),
 ];
 
-/// The report: categories, a sweep, one workload with latencies, claims of all verdicts, something absent, interrupted.
+/// The report: categories, a sweep, one workload with latencies, claims of all verdicts, of ratios and of values, what
+/// waits, something absent, interrupted.
 pub fn report() -> Report {
     Report {
         schema: SCHEMA,
@@ -60,6 +61,7 @@ fn experiment(name: &str, title: &str, metric: (&str, &str, Better), axis: Axis)
         baseline: Some("peer:tmpfs".to_owned()),
         series: Vec::new(),
         claims: Vec::new(),
+        waits: Vec::new(),
     }
 }
 
@@ -88,6 +90,7 @@ fn point(label: &str, x: Option<f64>, workload: &str, value: f64, factor: f64) -
         label: label.to_owned(),
         x,
         workload: workload.to_owned(),
+        target: String::new(),
         disturbed: 1,
         median: stats::median(&samples),
         interval: stats::median_interval(&samples),
@@ -138,6 +141,8 @@ fn categories() -> Experiment {
         what: what.to_owned(),
         source: "HiNFS, figure 7".to_owned(),
         said,
+        meant: Meant::About,
+        unit: None,
         found,
         interval: found.map(|found| (found * 0.97, found * 1.02)),
         holds_if,
@@ -148,7 +153,13 @@ fn categories() -> Experiment {
         claim("nova over tmpfs, mounted, fileserver", 0.9, Some(0.4), Some(Bound::Between(0.8, 1.0))),
         claim("ext4 over tmpfs, varmail", 0.5, Some(0.7), None),
         claim("hinfs over pmfs, webproxy", 2.84, None, Some(Bound::AtLeast(2.0))),
+        Claim {
+            meant: Meant::AtLeast,
+            unit: Some("op/s".to_owned()),
+            ..claim("nova, varmail", 100_000.0, Some(152_000.0), None)
+        },
     ];
+    made.waits = vec![Absent { what: "hinfs".to_owned(), why: "preset:hinfs is not <built> yet".to_owned() }];
     made
 }
 

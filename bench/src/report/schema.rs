@@ -1,7 +1,12 @@
 //! The document of a run: every sample, the machine, the commit, and how to do it again.
 //!
-//! Fields are only added; [`SCHEMA`] is raised when one changes its meaning or goes away. Times are in nanoseconds, sizes
-//! in bytes, moments in RFC 3339 and UTC, unless a unit stands beside.
+//! [`SCHEMA`] is raised when a field changes its meaning or goes away, or when a reader would miss what was added; older
+//! documents are read for ever. Times are in nanoseconds, sizes in bytes, moments in RFC 3339 and UTC, unless a unit
+//! stands beside.
+//!
+//! - 1: the first.
+//! - 2: figures of papers. What a series is called ([`Series::target`]) may have the paper's name before the target, which
+//!   stands in [`Point::target`] then; [`Experiment::waits`], [`Claim::meant`] and [`Claim::unit`].
 
 use std::collections::BTreeMap;
 
@@ -10,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::machine::Machine;
 
 /// The version of the document.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// A run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,7 +51,8 @@ pub struct Options {
     pub effort: String,
     /// Of random numbers.
     pub seed: u64,
-    /// Sizes of workloads were multiplied by this.
+    /// Sizes of workloads were multiplied by this; not a number where each experiment had a factor of its own.
+    #[serde(deserialize_with = "number")]
     pub scale: f64,
     /// The emulation of persistent memory, in the words of `--emulate`.
     pub emulate: Option<String>,
@@ -87,6 +93,9 @@ pub struct Experiment {
     pub series: Vec<Series>,
     /// What is said of it, in a paper or by us, beside what was found.
     pub claims: Vec<Claim>,
+    /// What a figure of a paper has and this one does not yet: systems and points, and what they wait for.
+    #[serde(default)]
+    pub waits: Vec<Absent>,
 }
 
 /// The kind of values.
@@ -124,7 +133,8 @@ pub struct Axis {
 /// What one target did.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Series {
-    /// As on the command line: `preset:nova`, `peer:ext4`.
+    /// As on the command line: `preset:nova`, `peer:ext4`. In a figure of a paper it comes after the paper's name for it:
+    /// `NOVA (preset:nova)`.
     pub target: String,
     /// What the target is, in words: device, emulation, options, memory.
     pub about: String,
@@ -155,6 +165,9 @@ pub struct Point {
     pub x: Option<f64>,
     /// The workload with all its parameters, as the command takes it.
     pub workload: String,
+    /// The target with all its parameters at this place, likewise; empty in documents of version 1.
+    #[serde(default)]
+    pub target: String,
     /// The value of each round that counts, in the order of rounds.
     #[serde(deserialize_with = "numbers")]
     pub samples: Vec<f64>,
@@ -213,6 +226,12 @@ pub struct Claim {
     pub source: String,
     /// The value that is said.
     pub said: f64,
+    /// How it is meant.
+    #[serde(default)]
+    pub meant: Meant,
+    /// Its unit; none where it is a ratio.
+    #[serde(default)]
+    pub unit: Option<String>,
     /// The value that we found, where it could be found.
     pub found: Option<f64>,
     /// Of [`Claim::found`].
@@ -221,6 +240,33 @@ pub struct Claim {
     pub holds_if: Option<Bound>,
     /// Why there is no value: what it waits for.
     pub waits_for: Option<String>,
+}
+
+/// How a value is meant that somebody states.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Meant {
+    /// As it stands, rounded.
+    #[default]
+    #[serde(alias = "about")]
+    About,
+    /// It, or more.
+    #[serde(alias = "at least")]
+    AtLeast,
+    /// It, or less.
+    #[serde(alias = "at most")]
+    AtMost,
+}
+
+impl Meant {
+    /// To stand before the value.
+    pub fn words(self) -> &'static str {
+        match self {
+            Meant::About => "",
+            Meant::AtLeast => "at least ",
+            Meant::AtMost => "at most ",
+        }
+    }
 }
 
 /// A bound of a value.

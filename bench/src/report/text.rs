@@ -51,7 +51,21 @@ pub fn experiment(experiment: &Experiment) -> String {
         }
     }
     experiment.claims.iter().for_each(|said| claim(&mut text, said));
+    text.push_str(&waits(&experiment.waits));
     text
+}
+
+/// What waits, by what it waits for.
+pub fn waits(waits: &[Absent]) -> String {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for Absent { what, why } in waits {
+        match reasons.iter_mut().find(|(known, _)| known == why) {
+            None => reasons.push((why, vec![what])),
+            Some((_, all)) if !all.contains(&what.as_str()) => all.push(what),
+            Some(_) => {}
+        }
+    }
+    reasons.iter().map(|(why, what)| format!("  waits: {}: {why}\n", what.join(", "))).collect()
 }
 
 fn line(text: &mut String, name: &str, point: &Point) {
@@ -83,12 +97,26 @@ fn claim(text: &mut String, claim: &Claim) {
         Verdict::Waits => "waits",
     };
     let found = match (claim.found, &claim.waits_for) {
-        (Some(found), _) => format!("found {}", short(found)),
+        (Some(found), _) => format!("found {}", valued(claim, found)),
         (None, Some(why)) => format!("waits for {why}"),
         (None, None) => "not found".to_owned(),
     };
-    let _ =
-        writeln!(text, "  {verdict:<7} {}: {} says {}, {found}", claim.what, claim.source, short(claim.said));
+    let said = said(claim);
+    let _ = writeln!(text, "  {verdict:<7} {}: {} says {said}, {found}", claim.what, claim.source);
+}
+
+/// What is said, with how it is meant.
+pub fn said(claim: &Claim) -> String {
+    format!("{}{}", claim.meant.words(), valued(claim, claim.said))
+}
+
+/// A value of a claim with its unit.
+pub fn valued(claim: &Claim, value: f64) -> String {
+    match claim.unit.as_deref() {
+        None => short(value),
+        Some("ns") => time(value),
+        Some(unit) => format!("{} {unit}", short(value)),
+    }
 }
 
 /// What could not be had, and where it ran.

@@ -1,10 +1,21 @@
 //! One comparison: workloads along an axis, on targets.
 
+use super::cold::Cold;
+use super::measure::Measure;
 use super::rounds::{Setting, run_point};
 use crate::Error;
-use crate::report::schema::{Absent, Axis, Experiment, Series};
+use crate::report::schema::{Absent, Axis, Experiment, Metric, Series};
 use crate::target::plan::Plan;
 use crate::workload;
+
+/// A target, and what it is called in the report.
+#[derive(Debug, Clone)]
+pub struct Entrant {
+    /// The same at all places.
+    pub name: String,
+    /// The target, with the parameters that it has at this place.
+    pub plan: Plan,
+}
 
 /// A place on the axis.
 #[derive(Debug, Clone)]
@@ -15,6 +26,12 @@ pub struct Place {
     pub x: Option<f64>,
     /// What is run there.
     pub workload: String,
+    /// On these.
+    pub entrants: Vec<Entrant>,
+    /// When page caches are emptied.
+    pub cold: Cold,
+    /// At least so many rounds come before those that count.
+    pub warm_up: u64,
 }
 
 /// What is to be run.
@@ -34,16 +51,16 @@ pub struct Request {
     pub axis: Axis,
     /// Its places.
     pub places: Vec<Place>,
-    /// The targets.
-    pub plans: Vec<Plan>,
-    /// The one that others are compared with.
+    /// The entrant that others are compared with.
     pub baseline: Option<String>,
+    /// What the value of a round is.
+    pub measure: Measure,
+    /// What that is called.
+    pub metric: Metric,
 }
 
 /// Runs it. What was finished when the run was to end is in it.
 pub fn run(setting: &Setting<'_>, request: &Request, absent: &mut Vec<Absent>) -> Result<Experiment, Error> {
-    let first = request.places.first().ok_or("an experiment without a workload")?;
-    let metric = workload::make(&first.workload.parse()?, setting.scale)?.value().metric();
     let mut series: Vec<Series> = Vec::new();
     let mut about = request.about.clone();
     for place in &request.places {
@@ -51,14 +68,10 @@ pub fn run(setting: &Setting<'_>, request: &Request, absent: &mut Vec<Absent>) -
             break;
         }
         let work = workload::make(&place.workload.parse()?, setting.scale)?;
-        if work.value().metric() != metric {
-            return Err(format!("{}: its value is not one of {}", place.workload, metric.unit).into());
-        }
         if request.places.len() == 1 && about.is_empty() {
             about = work.describe();
         }
-        let outcomes =
-            run_point(setting, &request.plans, request.baseline.as_deref(), &place.workload, absent)?;
+        let outcomes = run_point(setting, request, place, absent)?;
         (setting.progress)(&place.workload, 1.0);
         for outcome in outcomes {
             let mut point = outcome.point;
@@ -82,10 +95,11 @@ pub fn run(setting: &Setting<'_>, request: &Request, absent: &mut Vec<Absent>) -
         about,
         paper: request.paper.clone(),
         command: request.command.clone(),
-        metric,
+        metric: request.metric.clone(),
         axis: request.axis.clone(),
         baseline: request.baseline.clone(),
         series,
         claims: Vec::new(),
+        waits: Vec::new(),
     })
 }

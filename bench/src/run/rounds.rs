@@ -1,19 +1,23 @@
 //! Targets in turns on one workload, until the figures are sure enough.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
+use super::cold;
 use super::effort::Effort;
+use super::experiment::{Entrant, Place, Request};
+use super::measure::Measure;
 use super::memory::{Group, Groups};
 use super::stop::Stop;
 use super::worker::{Answer, Order, Ran, Worker};
 use crate::Error;
-use crate::counters::Counters;
+use crate::counters::{self, Counted, Counters};
 use crate::place::Workplace;
 use crate::report::schema::{Absent, Latency, Pays, Point, Ratio};
 use crate::stats;
-use crate::target::plan::{Ground, Plan, Prepared};
+use crate::target::plan::{Ground, Load, Opening, Prepared};
 use crate::workload::{self, Length, recorder::Times};
 
 /// Shares of operations whose time is reported.
@@ -29,8 +33,10 @@ pub struct Setting<'a> {
     pub disk: &'a Path,
     /// What memory of nacre is slowed down to, where a target does not say.
     pub emulate: Option<&'a str>,
-    /// What the page cache of each target is held to, in bytes, and where groups for that are made.
-    pub memory: Option<(u64, Groups)>,
+    /// What the page cache of each target is held to, in bytes, where a target does not say.
+    pub memory: Option<u64>,
+    /// Where groups for that are made.
+    pub groups: &'a FoundGroups,
     /// Of random numbers.
     pub seed: u64,
     /// Sizes are multiplied by this.
@@ -43,9 +49,12 @@ pub struct Setting<'a> {
     pub progress: &'a dyn Fn(&str, f64),
 }
 
+/// Where memory cgroups can be made, or why nowhere; looked for when they are first needed.
+pub type FoundGroups = LazyCell<Result<Groups, String>>;
+
 /// One target at one point.
 pub struct Outcome {
-    /// The target.
+    /// Its name in the report.
     pub target: String,
     /// What it is made of.
     pub about: String,
@@ -56,8 +65,8 @@ pub struct Outcome {
 }
 
 /// A target at work.
-struct Side {
-    plan: Plan,
+struct Side<'a> {
+    entrant: &'a Entrant,
     samples: Vec<(u64, f64)>,
     disturbed: usize,
     times: Times,
@@ -73,11 +82,11 @@ struct Side {
 /// and nothing if no target has finished a round.
 pub fn run_point(
     setting: &Setting<'_>,
-    plans: &[Plan],
-    baseline: Option<&str>,
-    workload: &str,
+    request: &Request,
+    place: &Place,
     absent: &mut Vec<Absent>,
 ) -> Result<Vec<Outcome>, Error> {
+    let (workload, baseline) = (place.workload.as_str(), request.baseline.as_deref());
     let work = workload::make(&workload.parse()?, setting.scale)?;
     if let Some(why) = work.missing() {
         absent.push(Absent { what: workload.to_owned(), why });
@@ -85,26 +94,25 @@ pub fn run_point(
     }
     let ground = Ground {
         place: setting.place,
-        bytes: work.bytes(),
-        files: work.files(),
+        load: Load { bytes: work.bytes(), files: work.files() },
         emulate: setting.emulate,
         disk: setting.disk,
         program: setting.program,
     };
     let mut sides = Vec::new();
-    for plan in plans {
+    let watch = request.measure == Measure::Counter(counters::SYNCED.to_owned());
+    for entrant in &place.entrants {
         if setting.stop.is_set() {
             return Ok(Vec::new());
         }
-        (setting.progress)(&format!("{workload}: preparing {}", plan.name()), 0.0);
-        match Side::start(plan, &ground, setting, workload) {
+        (setting.progress)(&format!("{workload}: preparing {}", entrant.name), 0.0);
+        match Side::start(entrant, &ground, setting, workload, watch) {
             Ok(Some(side)) => sides.push(side),
             Ok(None) => return Ok(Vec::new()),
-            Err(error) => absent.push(Absent { what: plan.name(), why: error.to_string() }),
+            Err(error) => absent.push(Absent { what: entrant.name.clone(), why: error.to_string() }),
         }
     }
-    let value = work.value();
-    let effort = setting.effort;
+    let effort = Effort { warm_up: setting.effort.warm_up.max(place.warm_up), ..setting.effort };
     let slice = if work.length() == Length::Whole { std::time::Duration::ZERO } else { effort.slice };
     let begin = Instant::now();
     let mut number = 0;
@@ -120,13 +128,19 @@ pub fn run_point(
             number as f64 / (effort.warm_up + effort.rounds.1) as f64,
         );
         (setting.progress)(&format!("{workload}: round {}", number + 1), done.min(0.99));
+        if place.cold.before(number) && sides.iter().any(|side| side.prepared.cached) {
+            cold::empty(sides.iter().filter_map(|side| match &side.prepared.opening {
+                Opening::Directory(path) => Some(path.as_path()),
+                Opening::Library { .. } => None,
+            }))?;
+        }
         // Another one begins each time, so that nobody always follows the same.
         let first = number as usize % sides.len();
         let mut failed = Vec::new();
         for turn in 0..sides.len() {
             let at = (first + turn) % sides.len();
             let order = Order::Run { number, seed: setting.seed, slice };
-            match sides[at].round(&order, setting, number >= effort.warm_up, value) {
+            match sides[at].round(&order, setting, number >= effort.warm_up, &request.measure) {
                 Ok(true) => {}
                 Ok(false) => break 'rounds,
                 Err(error) => failed.push((at, error)),
@@ -134,13 +148,13 @@ pub fn run_point(
         }
         failed.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
         for (at, error) in failed {
-            let what = format!("{} at {workload}", sides.remove(at).plan.name());
+            let what = format!("{} at {workload}", sides.remove(at).entrant.name);
             absent.push(Absent { what, why: error.to_string() });
         }
         number += 1;
     }
-    let base = baseline.and_then(|name| sides.iter().find(|side| side.plan.name() == name));
-    let base = base.map(|side| (side.plan.name(), side.samples.clone()));
+    let base = baseline.and_then(|name| sides.iter().find(|side| side.entrant.name == name));
+    let base = base.map(|side| (side.entrant.name.clone(), side.samples.clone()));
     Ok(sides
         .into_iter()
         .filter(|side| !side.samples.is_empty())
@@ -149,8 +163,8 @@ pub fn run_point(
 }
 
 /// Whether each figure is as precise as asked for.
-fn is_sure(sides: &[Side], baseline: Option<&str>, precision: f64) -> bool {
-    let base = baseline.and_then(|name| sides.iter().find(|side| side.plan.name() == name));
+fn is_sure(sides: &[Side<'_>], baseline: Option<&str>, precision: f64) -> bool {
+    let base = baseline.and_then(|name| sides.iter().find(|side| side.entrant.name == name));
     sides.iter().all(|side| {
         let values = match base {
             Some(base) if !std::ptr::eq(base, side) => ratios(&side.samples, &base.samples),
@@ -158,7 +172,8 @@ fn is_sure(sides: &[Side], baseline: Option<&str>, precision: f64) -> bool {
             None => side.samples.iter().map(|(_, value)| *value).collect(),
         };
         let (low, high) = stats::median_interval(&values);
-        (high - low) / 2.0 <= precision * stats::median(&values).abs()
+        // A ratio of nothing to nothing does not become surer.
+        low.is_nan() || (high - low) / 2.0 <= precision * stats::median(&values).abs()
     })
 }
 
@@ -168,19 +183,20 @@ fn ratios(samples: &[(u64, f64)], base: &[(u64, f64)]) -> Vec<f64> {
     samples.iter().filter_map(|(round, value)| Some(value / base.get(round)?)).collect()
 }
 
-impl Side {
+impl<'a> Side<'a> {
     /// Sets a target up and has the workload prepared on it. None when the run is to end.
     fn start(
-        plan: &Plan,
+        entrant: &'a Entrant,
         ground: &Ground<'_>,
         setting: &Setting<'_>,
         workload: &str,
-    ) -> Result<Option<Side>, Error> {
-        let mut prepared = plan.set_up(ground)?;
+        watch: bool,
+    ) -> Result<Option<Side<'a>>, Error> {
+        let mut prepared = entrant.plan.set_up(ground)?;
         let worker = Worker::start(setting.program)?;
-        let group = hold(&worker, &mut prepared, setting)?;
+        let group = hold(&worker, &mut prepared, entrant.plan.dram().or(setting.memory), setting)?;
         let mut side = Side {
-            plan: plan.clone(),
+            entrant,
             samples: Vec::new(),
             disturbed: 0,
             times: Times::default(),
@@ -194,6 +210,7 @@ impl Side {
             opening: side.prepared.opening.clone(),
             workload: workload.to_owned(),
             scale: setting.scale,
+            watch,
         };
         Ok(side.worker.tell(&order, setting.stop)?.map(|_| side))
     }
@@ -204,7 +221,7 @@ impl Side {
         order: &Order,
         setting: &Setting<'_>,
         counts: bool,
-        value: workload::Value,
+        measure: &Measure,
     ) -> Result<bool, Error> {
         let before = self.prepared.traffic(setting.program);
         let server = self.prepared.server().map(crate::counters::processor_time);
@@ -214,21 +231,24 @@ impl Side {
         }
         let Order::Run { number, .. } = order else { return Ok(false) };
         let measured = ran.measured();
-        self.samples.push((*number, value.of(&measured)));
         self.times.merge(&measured.times);
         let after = self.prepared.traffic(setting.program);
         let served = self.prepared.server().map(crate::counters::processor_time);
-        let Ran { cpu, traffic, disturbed, .. } = *ran;
+        let Ran { cpu, traffic, disturbed, synced, .. } = *ran;
         self.disturbed += usize::from(disturbed > 0);
         let traffic = traffic.or_else(|| Some(crate::counters::difference(before?, after?)));
         let served = served.zip(server).map_or(0, |(after, before)| after.saturating_sub(before));
-        self.counters.add(&measured, cpu + served, traffic, disturbed);
+        let counted = Counted { cpu: cpu + served, traffic, preempted: disturbed, synced };
+        let mut alone = Counters::default();
+        alone.add(&measured, &counted);
+        self.samples.push((*number, measure.of(&measured, &alone)?));
+        self.counters.add(&measured, &counted);
         Ok(true)
     }
 
     fn finish(self, workload: &str, base: Option<&(String, Vec<(u64, f64)>)>) -> Outcome {
         let samples: Vec<f64> = self.samples.iter().map(|(_, value)| *value).collect();
-        let target = self.plan.name();
+        let target = self.entrant.name.clone();
         let ratio = base.filter(|(name, _)| *name != target).map(|(_, base)| {
             let ratios = ratios(&self.samples, base);
             Ratio {
@@ -239,6 +259,7 @@ impl Side {
         });
         let point = Point {
             workload: workload.to_owned(),
+            target: self.entrant.plan.name(),
             median: stats::median(&samples),
             interval: stats::median_interval(&samples),
             samples,
@@ -253,16 +274,17 @@ impl Side {
 }
 
 /// Holds a worker, and the page cache that it fills, to the memory of the run.
-fn hold(worker: &Worker, prepared: &mut Prepared, setting: &Setting<'_>) -> Result<Option<Group>, Error> {
-    let Some((bytes, groups)) = &setting.memory else { return Ok(None) };
-    if !prepared.cached {
-        return Ok(None);
-    }
-    let group = groups.make(&worker.process().to_string(), *bytes)?;
+fn hold(
+    worker: &Worker,
+    prepared: &mut Prepared,
+    bytes: Option<u64>,
+    setting: &Setting<'_>,
+) -> Result<Option<Group>, Error> {
+    let Some(bytes) = bytes.filter(|_| prepared.cached) else { return Ok(None) };
+    let groups = LazyCell::force(setting.groups).as_ref().map_err(Clone::clone)?;
+    let group = groups.make(&worker.process().to_string(), bytes)?;
     group.enter(worker.process())?;
-    prepared
-        .about
-        .push_str(&format!(", page cache and worker held to {}", nacre_engine::size::print(*bytes)));
+    prepared.about.push_str(&format!(", page cache and worker held to {}", nacre_engine::size::print(bytes)));
     Ok(Some(group))
 }
 

@@ -7,19 +7,21 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::stop::{Stop, ignore_signals};
-use crate::Error;
 use crate::place::Scratch;
-use crate::target::Traffic;
 use crate::target::plan::Opening;
+use crate::target::watch::{Sums, Synced, Watched};
+use crate::target::{Target, Traffic};
 use crate::workload::program::child::{descendants, tie, wait_for_end};
 use crate::workload::recorder::{Encoded, Times};
 use crate::workload::{self, Measured, Round};
+use crate::{Error, counters};
 
 /// What a worker is told.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,6 +34,8 @@ pub enum Order {
         workload: String,
         /// Its sizes are multiplied by this.
         scale: f64,
+        /// Count what is synced.
+        watch: bool,
     },
     /// Run a round.
     Run {
@@ -62,6 +66,7 @@ pub struct Ran {
     read: u64,
     written: u64,
     nanos: f64,
+    busy: f64,
     times: Encoded,
     told: BTreeMap<String, f64>,
     /// Processor time of the worker, in nanoseconds, its threads together.
@@ -70,6 +75,8 @@ pub struct Ran {
     pub traffic: Option<Traffic>,
     /// How often the scheduler took the core away from the thread that worked.
     pub disturbed: u64,
+    /// Bytes written and synced, where they were to be counted.
+    pub synced: Option<Synced>,
 }
 
 impl Ran {
@@ -80,6 +87,7 @@ impl Ran {
             read: self.read,
             written: self.written,
             nanos: self.nanos,
+            busy: self.busy,
             times: Times::decode(&self.times),
             told: self.told.clone(),
         }
@@ -92,13 +100,13 @@ pub fn work() -> Result<(), Error> {
     let mut state = None;
     for line in io::stdin().lock().lines() {
         let answer = match serde_json::from_str(&line?)? {
-            Order::Prepare { opening, workload, scale } => prepare(&opening, &workload, scale).map(|made| {
-                state = Some(made);
-                Answer::Ready
-            }),
+            Order::Prepare { opening, workload, scale, watch } => prepare(&opening, &workload, scale, watch)
+                .map(|made| {
+                    state = Some(made);
+                    Answer::Ready
+                }),
             Order::Run { number, seed, slice } => match &state {
-                Some((target, workload)) => run(&**target, &**workload, Round { number, seed, slice })
-                    .map(|ran| Answer::Ran(Box::new(ran))),
+                Some(made) => made.run(Round { number, seed, slice }).map(|ran| Answer::Ran(Box::new(ran))),
                 None => Err("nothing is prepared".into()),
             },
         };
@@ -111,44 +119,51 @@ pub fn work() -> Result<(), Error> {
     Ok(())
 }
 
-type Made = (Box<dyn crate::target::Target>, Box<dyn workload::Workload>);
-
-fn prepare(opening: &Opening, workload: &str, scale: f64) -> Result<Made, Error> {
-    let workload = workload::make(&workload.parse()?, scale)?;
-    let target = opening.open()?;
-    workload.prepare(&*target)?;
-    Ok((target, workload))
+/// What is prepared.
+struct Made {
+    target: Box<dyn Target>,
+    workload: Box<dyn workload::Workload>,
+    sums: Option<Arc<Sums>>,
 }
 
-fn run(
-    target: &dyn crate::target::Target,
-    workload: &dyn workload::Workload,
-    round: Round,
-) -> Result<Ran, Error> {
-    let before = usage();
-    let traffic = target.traffic();
-    let measured = workload.round(target, round)?;
-    let after = usage();
-    let traffic = target.traffic().map(|now| {
-        let then = traffic.unwrap_or_default();
-        Traffic {
-            bytes: now.bytes - then.bytes,
-            lines: now.lines - then.lines,
-            fences: now.fences - then.fences,
-            dram: now.dram,
-        }
-    });
-    Ok(Ran {
-        operations: measured.operations,
-        read: measured.read,
-        written: measured.written,
-        nanos: measured.nanos,
-        times: measured.times.encode(),
-        told: measured.told,
-        cpu: after.0.saturating_sub(before.0),
-        traffic,
-        disturbed: after.1.saturating_sub(before.1),
-    })
+fn prepare(opening: &Opening, workload: &str, scale: f64, watch: bool) -> Result<Made, Error> {
+    let workload = workload::make(&workload.parse()?, scale)?;
+    let mut target = opening.open()?;
+    let mut sums = None;
+    if watch {
+        let watched = Watched::new(target);
+        sums = Some(watched.sums());
+        target = Box::new(watched);
+    }
+    workload.prepare(&*target)?;
+    Ok(Made { target, workload, sums })
+}
+
+impl Made {
+    fn run(&self, round: Round) -> Result<Ran, Error> {
+        let (before, traffic) = (usage(), self.target.traffic());
+        let synced = self.sums.as_ref().map(|sums| sums.get());
+        let measured = self.workload.round(&*self.target, round)?;
+        let after = usage();
+        let traffic = self.target.traffic().map(|now| counters::difference(traffic.unwrap_or_default(), now));
+        let synced = self.sums.as_ref().zip(synced).map(|(sums, then)| {
+            let now = sums.get();
+            Synced { written: now.written - then.written, synced: now.synced - then.synced }
+        });
+        Ok(Ran {
+            operations: measured.operations,
+            read: measured.read,
+            written: measured.written,
+            nanos: measured.nanos,
+            busy: measured.busy,
+            times: measured.times.encode(),
+            told: measured.told,
+            cpu: after.0.saturating_sub(before.0),
+            traffic,
+            disturbed: after.1.saturating_sub(before.1),
+            synced,
+        })
+    }
 }
 
 /// Processor time in nanoseconds, that of programs that ended among it, and how often the scheduler took the core away.

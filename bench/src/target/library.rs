@@ -94,6 +94,7 @@ impl Target for Library {
             bytes: counters.bytes_stored,
             lines: counters.lines_flushed,
             fences: counters.fences,
+            nanos: counters.write_ns,
             dram,
         })
     }

@@ -5,6 +5,7 @@
 //!
 //! - [`plan`]: which targets there are, what they are made of, and how they are set up and torn down by the process that
 //!   runs the benchmark; the processes that do the work get a [`plan::Opening`].
+//! - [`watch`]: a target around another that sees what is synced.
 //! - `peer`: the file systems of the kernel. [`disk`]: an emulated disk for them. `pieces`: what targets are made of.
 
 pub mod directory;
@@ -13,6 +14,7 @@ pub mod library;
 mod peer;
 mod pieces;
 pub mod plan;
+pub mod watch;
 
 use std::ffi::OsStr;
 use std::io;
@@ -108,6 +110,8 @@ pub struct Traffic {
     pub lines: u64,
     /// Fences.
     pub fences: u64,
+    /// Nanoseconds that stores took, of all threads together.
+    pub nanos: u64,
     /// Bytes of DRAM that indexes and caches take.
     pub dram: u64,
 }

@@ -8,8 +8,8 @@ use std::process::{ChildStdin, Command};
 use nacre_engine::size;
 use nacre_media::disk::Disk;
 
-use super::pieces::{Backing, LoopDevice, Mapped, Mounted, Pieces, Server, run};
-use super::plan::{Ground, Opening, Prepared, device_size};
+use super::pieces::{Backing, Blank, LoopDevice, Mapped, Mounted, Pieces, Server, run};
+use super::plan::{Ground, Load, Opening, Prepared, device_size};
 use crate::Error;
 use crate::report::schema::Pays;
 use crate::spec::Spec;
@@ -113,12 +113,43 @@ impl Peer {
         }
     }
 
-    /// Makes it. An error says what is missing.
-    pub(super) fn set_up(&self, name: &str, ground: &Ground<'_>) -> Result<Prepared, Error> {
+    /// An error says what this machine lacks for it.
+    pub(super) fn check(&self) -> Result<(), Error> {
         check_kernel(self.filesystem)?;
         if matches!(self.aside, Aside::Cache(_)) {
             check_mapper()?;
         }
+        let mkfs = format!("mkfs.{}", self.filesystem);
+        check_program(&mkfs)?;
+        match &self.medium {
+            Medium::Dax(device) if device.as_os_str().is_empty() => {
+                Err("it needs persistent memory that the kernel knows: give device=/dev/pmem0".into())
+            }
+            Medium::Dax(_) => ["blkid", "wipefs"].into_iter().try_for_each(check_program),
+            Medium::Memory | Medium::File | Medium::Emulated(_) => check_program("losetup"),
+        }
+    }
+
+    /// Bytes of memory that it is made of.
+    pub(super) fn memory(&self, load: Load) -> u64 {
+        let aside = match self.aside {
+            Aside::Nothing => 0,
+            Aside::Journal(size) | Aside::Log(size) | Aside::Cache(size) => size,
+        };
+        match self.medium {
+            Medium::Memory | Medium::Emulated(_) => aside + self.size(load),
+            Medium::File | Medium::Dax(_) => aside,
+        }
+    }
+
+    /// The size of its device.
+    fn size(&self, load: Load) -> u64 {
+        device_size(load).max(if self.filesystem == "xfs" { SMALLEST_XFS } else { 0 })
+    }
+
+    /// Makes it. An error says what is missing.
+    pub(super) fn set_up(&self, name: &str, ground: &Ground<'_>) -> Result<Prepared, Error> {
+        self.check()?;
         let mut pieces = Pieces::default();
         let (mut device, whereon, hurry) = self.medium(name, ground, &mut pieces)?;
         let mut about = format!("{} on {whereon}", self.filesystem);
@@ -174,7 +205,7 @@ impl Peer {
         ground: &Ground<'_>,
         pieces: &mut Pieces,
     ) -> Result<(PathBuf, String, Option<ChildStdin>), Error> {
-        let size = device_size(ground).max(if self.filesystem == "xfs" { SMALLEST_XFS } else { 0 });
+        let size = self.size(ground.load);
         match &self.medium {
             Medium::Memory => {
                 let device = on_tmpfs(&format!("{name}-dev"), size, ground, pieces)?;
@@ -208,9 +239,6 @@ impl Peer {
                 pieces.keep(device);
                 Ok((path, format!("a loop device over an emulated disk: {disk}"), hurry))
             }
-            Medium::Dax(device) if device.as_os_str().is_empty() => {
-                Err("it needs persistent memory that the kernel knows: give device=/dev/pmem0".into())
-            }
             Medium::Dax(device) => {
                 // 2: nothing that it knows is there.
                 let probe = Command::new("blkid").arg("-p").arg(device).output()?;
@@ -219,6 +247,7 @@ impl Peer {
                         format!("{}: it is not blank; 'wipefs -a' makes it so", device.display()).into()
                     );
                 }
+                pieces.keep(Blank(device.clone()));
                 Ok((device.clone(), format!("{} with dax", device.display()), None))
             }
         }
@@ -244,7 +273,7 @@ fn make(filesystem: &str, device: &Path, more: &[String], ground: &Ground<'_>) -
         "ext4" => {
             // Nothing is left to be initialised in the background.
             command.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]);
-            let inodes = ground.files + ground.files / 4 + 1024;
+            let inodes = ground.load.files + ground.load.files / 4 + 1024;
             command.args(["-N", &inodes.to_string()]);
         }
         _ => {
@@ -261,6 +290,15 @@ fn check_kernel(filesystem: &str) -> Result<(), Error> {
         return Ok(());
     }
     Err(format!("this kernel has no {filesystem}: neither /proc/filesystems nor modprobe knows it").into())
+}
+
+/// An error when a program is not on the path.
+fn check_program(program: &str) -> Result<(), Error> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&path).any(|dir| dir.join(program).is_file()) {
+        true => Ok(()),
+        false => Err(format!("{program} is not installed").into()),
+    }
 }
 
 /// Whether a text as /proc/filesystems names a file system.

@@ -174,6 +174,18 @@ impl Drop for Backing {
     }
 }
 
+/// A device that was blank, and is made so again.
+#[derive(Debug)]
+pub(super) struct Blank(pub(super) PathBuf);
+
+impl Drop for Blank {
+    fn drop(&mut self) {
+        if let Err(error) = run(Command::new("wipefs").args(["--all", "--quiet"]).arg(&self.0)) {
+            eprintln!("{}: cannot be wiped: {error}", self.0.display());
+        }
+    }
+}
+
 /// A loop device.
 #[derive(Debug)]
 pub(super) struct LoopDevice {
@@ -224,5 +236,29 @@ impl Drop for Mapped {
         if let Err(error) = run(Command::new("dmsetup").args(["remove", "--retry", &self.name])) {
             eprintln!("{}: cannot be removed: {error}", self.name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::{Blank, run};
+
+    #[test]
+    fn what_was_blank_is_blank_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("device");
+        std::fs::File::create(&device).unwrap().set_len(8 << 20).unwrap();
+        let tools = run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&device)).is_ok()
+            && run(Command::new("wipefs").arg("--version")).is_ok();
+        if !tools {
+            eprintln!("left out: what_was_blank_is_blank_again (mkfs.ext4 or wipefs is not installed)");
+            return;
+        }
+        let magic = |device: &std::path::Path| std::fs::read(device).unwrap()[1024 + 56..1024 + 58].to_vec();
+        assert_eq!(magic(&device), [0x53, 0xef]);
+        drop(Blank(device.clone()));
+        assert_eq!(magic(&device), [0, 0]);
     }
 }

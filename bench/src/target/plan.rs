@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 
 use nacre::Preset;
+use nacre_engine::size;
 use serde::{Deserialize, Serialize};
 
 use super::directory::Directory;
@@ -20,6 +21,7 @@ use super::{Target, Traffic};
 use crate::Error;
 use crate::place::Workplace;
 use crate::report::schema::Pays;
+use crate::run::memory;
 use crate::spec::Spec;
 
 /// A target, as asked for.
@@ -28,6 +30,9 @@ pub struct Plan {
     spec: Spec,
     kind: Kind,
     emulate: Option<String>,
+    pm: Option<u64>,
+    dram: Option<u64>,
+    options: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -44,9 +49,12 @@ enum Kind {
 const KINDS: &[(&str, &str)] = &[
     (
         "preset:NAME",
-        "a preset of nacre in the same process, without system calls; emulate=MEMORY slows it down",
+        "a preset of nacre in the same process, without system calls; emulate=MEMORY slows it down, pm=SIZE is its device",
     ),
-    ("mount:NAME", "the same through FUSE (root); emulate=MEMORY slows it down"),
+    (
+        "mount:NAME",
+        "the same through FUSE (root); emulate= and pm= as there, options=OPTIONS as mount -o has them",
+    ),
     ("dir:PATH", "a directory of any file system; any target with copy=WORD is one more of the same"),
     ("peer:tmpfs", "a tmpfs of its own (root)"),
     ("peer:ramfs", "a ramfs of its own (root)"),
@@ -62,16 +70,23 @@ pub fn kinds() -> impl Iterator<Item = (&'static str, &'static str)> {
 pub struct Ground<'a> {
     /// Where directories and mounts go.
     pub place: &'a Workplace,
-    /// Bytes and files that the workload needs.
-    pub bytes: u64,
-    /// As [`Ground::bytes`].
-    pub files: u64,
+    /// What the workload needs.
+    pub load: Load,
     /// Emulated memory of targets that do not say.
     pub emulate: Option<&'a str>,
     /// A directory on a disk, for peers on disks.
     pub disk: &'a Path,
     /// The program `nacre`.
     pub program: &'a Path,
+}
+
+/// What a workload puts on a target at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Bytes.
+    pub bytes: u64,
+    /// Files and directories.
+    pub files: u64,
 }
 
 /// Where a file system is, for the process that works on it.
@@ -128,17 +143,24 @@ impl Plan {
     /// From text: a kind, a colon, a name, and parameters.
     pub fn parse(text: &str) -> Result<Plan, String> {
         let spec: Spec = text.parse()?;
-        let mut emulate = None;
+        let (mut emulate, mut pm, mut options) = (None, None, None);
         let name = spec.name().to_owned();
         let kind = match name.split_once(':') {
             Some((kind @ ("preset" | "mount"), preset)) => {
                 let preset = preset.parse().map_err(|error: nacre::Error| error.to_string())?;
-                let text = spec.text("emulate", "")?;
-                if !text.is_empty() {
-                    // A comma would end the parameter, so that `latency=200+bandwidth=1G` stands for one.
-                    emulate = Some(text.replace('+', ","));
+                // A comma would end the parameter, so that `latency=200+bandwidth=1G` stands for one.
+                let list = |key: &str| {
+                    let text = spec.text(key, "")?;
+                    Ok::<_, String>(Some(text.replace('+', ",")).filter(|text| !text.is_empty()))
+                };
+                emulate = list("emulate")?;
+                pm = given(&spec, "pm")?;
+                if kind == "preset" {
+                    Kind::Preset(preset)
+                } else {
+                    options = list("options")?;
+                    Kind::Mount(preset)
                 }
-                if kind == "preset" { Kind::Preset(preset) } else { Kind::Mount(preset) }
             }
             Some(("dir", path)) if !path.is_empty() => Kind::Directory(path.into()),
             Some(("peer", "tmpfs")) => Kind::Tmpfs,
@@ -151,13 +173,59 @@ impl Plan {
         };
         // It makes two of the same out of one, each with a device of its own.
         spec.text("copy", "")?;
+        let dram = match kind {
+            Kind::Preset(_) | Kind::Tmpfs | Kind::Ramfs => None,
+            _ => given(&spec, "dram")?,
+        };
+        if dram.is_some_and(|dram| dram < memory::LEAST) {
+            return Err(format!("{name}: dram= is at least {}", size::print(memory::LEAST)));
+        }
         spec.finish()?;
-        Ok(Plan { spec, kind, emulate })
+        Ok(Plan { spec, kind, emulate, pm, dram, options })
     }
 
     /// As it was written.
     pub fn name(&self) -> String {
         self.spec.to_string()
+    }
+
+    /// What its page cache, and the process that works on it, are held to.
+    pub fn dram(&self) -> Option<u64> {
+        self.dram
+    }
+
+    /// An error says why this machine cannot have it, as far as that can be told without making it.
+    pub fn check(&self) -> Result<(), Error> {
+        let root = || match rustix::process::geteuid().is_root() {
+            true => Ok(()),
+            false => Err("it needs root".into()),
+        };
+        match &self.kind {
+            Kind::Preset(_) => Ok(()),
+            Kind::Directory(path) => filesystem_of(path).map(drop),
+            Kind::Tmpfs | Kind::Ramfs => root(),
+            Kind::Mount(_) => {
+                root()?;
+                fs::metadata("/dev/fuse").map(drop).map_err(|error| format!("/dev/fuse: {error}").into())
+            }
+            Kind::Peer(peer) => root().and_then(|()| peer.check()),
+        }
+    }
+
+    /// Bytes of memory that it takes at most: what it is made of, and its page cache.
+    pub fn needs(&self, load: Load) -> u64 {
+        let cache = self.dram.unwrap_or(u64::MAX).min(load.bytes);
+        match &self.kind {
+            Kind::Preset(_) => self.device_size(load),
+            Kind::Mount(_) => self.device_size(load) + cache,
+            Kind::Directory(_) => cache,
+            Kind::Tmpfs | Kind::Ramfs => load.bytes,
+            Kind::Peer(peer) => peer.memory(load) + cache,
+        }
+    }
+
+    fn device_size(&self, load: Load) -> u64 {
+        self.pm.unwrap_or_else(|| device_size(load))
     }
 
     /// Makes it. An error says what is missing.
@@ -188,7 +256,7 @@ impl Plan {
             Kind::Peer(peer) => peer.set_up(&name, ground),
             Kind::Preset(preset) => {
                 let tmpfs = ground.place.tmpfs(&name, false)?;
-                let (size, emulate) = (device_size(ground), self.emulation(ground));
+                let (size, emulate) = (self.device_size(ground.load), self.emulation(ground));
                 let about = format!("{preset} in the same process, {}", on_memory(emulate.as_deref()));
                 let device = tmpfs.path().join("pm");
                 let opening = Opening::Library { device, size, preset: preset.to_string(), emulate };
@@ -213,13 +281,16 @@ impl Plan {
         let dir = ground.place.directory(name)?;
         let device = tmpfs.path().join("pm");
         let preset = preset.to_string();
-        let size = device_size(ground).to_string();
+        let size = self.device_size(ground.load).to_string();
         run(Command::new(ground.program).args(["mkfs", "--preset", &preset, "--size", &size]).arg(&device))?;
         let mut command = Command::new(ground.program);
         command.args(["mount", "--foreground"]);
         let emulate = self.emulation(ground);
         if let Some(emulate) = &emulate {
             command.args(["--emulate", emulate]);
+        }
+        if let Some(options) = &self.options {
+            command.args(["-o", options]);
         }
         let server = Server::start(command.arg(&device).arg(&dir), dir.clone())?;
         let about = format!("{preset} through FUSE, {}", on_memory(emulate.as_deref()));
@@ -231,6 +302,14 @@ impl Plan {
 /// A server that runs as another user reaches its files below.
 fn let_through(path: &Path) -> std::io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o711))
+}
+
+/// A number of bytes that need not be there.
+fn given(spec: &Spec, key: &str) -> Result<Option<u64>, String> {
+    match spec.text(key, "")?.as_str() {
+        "" => Ok(None),
+        text => size::parse(text).map(Some).map_err(|why| format!("{}: {key}={text}: {why}", spec.name())),
+    }
 }
 
 fn unknown(name: &str) -> String {
@@ -246,8 +325,8 @@ fn on_memory(emulate: Option<&str>) -> String {
 }
 
 /// A device that is never nearly full: what it holds, twice, with room for metadata.
-pub(super) fn device_size(ground: &Ground<'_>) -> u64 {
-    (2 * ground.bytes + ground.files * 1024 + (64 << 20)).next_multiple_of(2 << 20)
+pub(super) fn device_size(load: Load) -> u64 {
+    (2 * load.bytes + load.files * 1024 + (64 << 20)).next_multiple_of(2 << 20)
 }
 
 /// The kind of file system that a directory is on.
@@ -293,6 +372,7 @@ impl Prepared {
             bytes: counters["bytes_stored"].as_u64()?,
             lines: counters["lines_flushed"].as_u64()?,
             fences: counters["fences"].as_u64()?,
+            nanos: counters["write_ns"].as_u64()?,
             dram: info["space"]["index_bytes"].as_u64().unwrap_or(0),
         })
     }
@@ -300,7 +380,7 @@ impl Prepared {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Plan, kinds};
+    use super::{Kind, Load, Plan, kinds};
 
     #[test]
     fn what_is_listed_can_be_asked_for() {
@@ -318,5 +398,26 @@ mod tests {
         assert!(Plan::parse("preset:nova,emulation=pcm").unwrap_err().contains("no parameter"));
         assert!(Plan::parse("peer:zfs").unwrap_err().contains("no target"));
         assert!(Plan::parse("preset:pmfs").is_err());
+    }
+
+    #[test]
+    fn memory_is_a_parameter_of_who_has_some() {
+        let plan = |text: &str| Plan::parse(text);
+        assert_eq!(plan("peer:ext4,dram=64m").unwrap().dram(), Some(64 << 20));
+        let mount = plan("mount:nova,dram=1g,options=noatime+sync,pm=2g").unwrap();
+        assert_eq!((mount.pm, mount.options.as_deref()), (Some(2 << 30), Some("noatime,sync")));
+        assert!(plan("peer:tmpfs,dram=64m").unwrap_err().contains("no parameter dram"));
+        assert!(plan("peer:ext4,dram=1m").unwrap_err().contains("at least"));
+        assert!(plan("peer:ext4,dram=much").unwrap_err().contains("dram=much"));
+    }
+
+    #[test]
+    fn what_a_target_needs_is_what_it_is_made_of_and_its_cache() {
+        let load = Load { bytes: 100 << 20, files: 10 };
+        let needs = |text: &str| Plan::parse(text).unwrap().needs(load);
+        assert_eq!((needs("peer:tmpfs"), needs("preset:nova,pm=16m")), (100 << 20, 16 << 20));
+        assert_eq!(needs("mount:nova,dram=20m") - needs("preset:nova"), 20 << 20);
+        assert_eq!(needs("peer:ext4-disk"), 100 << 20, "a file on a disk takes no memory, its cache does");
+        assert!(needs("peer:ext4-dj,disk=nvme,size=64m") > (2 * 100 + 64 + 100) << 20);
     }
 }

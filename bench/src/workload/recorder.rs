@@ -241,6 +241,7 @@ impl Recorder {
             read: self.read,
             written: self.written,
             nanos: worked as f64 * nanos_per_tick(),
+            busy: worked as f64 * nanos_per_tick(),
             times: self.times,
             told: BTreeMap::new(),
         }
@@ -258,6 +259,8 @@ pub struct Measured {
     pub written: u64,
     /// Nanoseconds that the work took; of several threads, the longest.
     pub nanos: f64,
+    /// Of several threads, the sum.
+    pub busy: f64,
     /// How long each operation took.
     pub times: Times,
     /// What the workload counted besides, by the name of its counter ([`crate::counters`]).
@@ -271,6 +274,7 @@ impl Measured {
         self.read += other.read;
         self.written += other.written;
         self.nanos = self.nanos.max(other.nanos);
+        self.busy += other.busy;
         self.times.merge(&other.times);
     }
 }
@@ -318,7 +322,8 @@ pub fn whole(job: impl FnOnce(&mut Recorder) -> Result<(), Error>) -> Result<Mea
     let mut recorder = Recorder::start(Duration::from_secs(24 * 3600));
     job(&mut recorder)?;
     let paused = recorder.paused as f64 * nanos_per_tick();
-    Ok(Measured { nanos: begin.elapsed().as_nanos() as f64 - paused, ..recorder.finish() })
+    let nanos = begin.elapsed().as_nanos() as f64 - paused;
+    Ok(Measured { nanos, busy: nanos, ..recorder.finish() })
 }
 
 #[cfg(test)]

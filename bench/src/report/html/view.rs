@@ -6,6 +6,7 @@ use super::chart::{self, Width, bars, claims, latency, lines};
 use super::number;
 use crate::report::merge::Document;
 use crate::report::schema::{Absent, Claim, Experiment, Latency, Pays, Point, Report, Series, Verdict};
+use crate::report::text;
 
 /// Fewer rounds than this say nothing about a probability: see [`crate::stats::alike`].
 const FEW: usize = 6;
@@ -49,8 +50,9 @@ struct Section<'a> {
     several: bool,
     unit: &'a str,
     rows: Vec<Row>,
-    claims: Option<Figure>,
-    claim_rows: Vec<ClaimRow<'a>>,
+    /// Ratios, and values of each unit.
+    claims: Vec<Claimed<'a>>,
+    waits: &'a [Absent],
     latency: Vec<Distribution>,
     counters: Vec<String>,
     counted: Vec<Counted>,
@@ -74,6 +76,13 @@ struct Row {
     p: String,
     rounds: usize,
     disturbed: usize,
+}
+
+/// Claims with one axis.
+struct Claimed<'a> {
+    figure: Figure,
+    unit: &'a str,
+    rows: Vec<ClaimRow<'a>>,
 }
 
 struct ClaimRow<'a> {
@@ -149,7 +158,10 @@ impl<'a> Run<'a> {
             ("kernel", machine.kernel.clone()),
             ("load before", number::tick(machine.load, "")),
             ("effort", options.effort.clone()),
-            ("scale", options.scale.to_string()),
+            (
+                "scale",
+                if options.scale.is_nan() { "by experiment".to_owned() } else { options.scale.to_string() },
+            ),
             ("seed", options.seed.to_string()),
             ("emulated memory", options.emulate.clone().unwrap_or_else(|| "none".to_owned())),
         ];
@@ -193,7 +205,7 @@ impl<'a> Section<'a> {
             unit: &experiment.metric.unit,
             rows: points(experiment).map(|(series, point)| row(experiment, series, point)).collect(),
             claims: claimed(&id, experiment, &commands),
-            claim_rows: experiment.claims.iter().map(claim_row).collect(),
+            waits: &experiment.waits,
             latency: distributions(&id, experiment, number, &commands),
             counted: points(experiment)
                 .map(|(series, point)| Counted {
@@ -293,42 +305,61 @@ fn described(experiment: &Experiment, sweep: bool) -> String {
     text
 }
 
-fn claimed(id: &str, experiment: &Experiment, commands: &[String]) -> Option<Figure> {
-    if experiment.claims.is_empty() {
-        return None;
+/// Values of one unit have one axis.
+fn claimed<'a>(id: &str, experiment: &'a Experiment, commands: &[String]) -> Vec<Claimed<'a>> {
+    let mut units: Vec<Option<&str>> = Vec::new();
+    for claim in &experiment.claims {
+        if !units.contains(&claim.unit.as_deref()) {
+            units.push(claim.unit.as_deref());
+        }
     }
-    let told: Vec<String> = experiment
-        .claims
+    (1..)
+        .zip(units)
+        .map(|(at, unit)| {
+            let claims: Vec<&Claim> =
+                experiment.claims.iter().filter(|claim| claim.unit.as_deref() == unit).collect();
+            Claimed {
+                figure: claimed_in(&format!("{id}-claims{at}"), experiment, &claims, commands),
+                unit: unit.unwrap_or("ratios"),
+                rows: claims.into_iter().map(claim_row).collect(),
+            }
+        })
+        .collect()
+}
+
+fn claimed_in(id: &str, experiment: &Experiment, claims: &[&Claim], commands: &[String]) -> Figure {
+    let told: Vec<String> = claims
         .iter()
         .map(|claim| {
-            let found = claim.found.map_or("nothing yet".to_owned(), number::short);
-            let said = number::short(claim.said);
+            let found = claim.found.map_or("nothing yet".to_owned(), |found| text::valued(claim, found));
+            let said = text::said(claim);
             format!("{}: said {said}, found {found}, {}.", claim.what, claims::verdict(claim.verdict()).1)
         })
         .collect();
     let title = format!("{}: what is said, and what was found", experiment.title);
-    let draw = |width| claims::draw(&experiment.claims, width);
-    Some(Figure {
+    let draw = |width| claims::draw(claims, width);
+    Figure {
         caption:
             "Said and found: the band is where a claim holds, whiskers are the confidence interval of 95 %"
                 .to_owned(),
-        svg: chart::chart(&format!("{id}-claims"), &title, &told.join(" "), draw),
+        svg: chart::chart(id, &title, &told.join(" "), draw),
         legend: Vec::new(),
         commands: commands.to_vec(),
-    })
+    }
 }
 
 fn claim_row(claim: &Claim) -> ClaimRow<'_> {
     let (sign, word) = claims::verdict(claim.verdict());
+    let shown = |value: f64| if value.is_finite() { text::valued(claim, value) } else { "–".to_owned() };
     let found = match (claim.found, claim.interval, &claim.waits_for) {
         (Some(found), Some((low, high)), _) => {
-            format!("{} ({} – {})", number::short(found), number::short(low), number::short(high))
+            format!("{} ({} – {})", shown(found), shown(low), shown(high))
         }
-        (Some(found), None, _) => number::short(found),
+        (Some(found), None, _) => shown(found),
         (None, _, Some(why)) => format!("waits for {why}"),
         (None, _, None) => "–".to_owned(),
     };
-    ClaimRow { claim, said: number::short(claim.said), found, sign, word }
+    ClaimRow { claim, said: text::said(claim), found, sign, word }
 }
 
 /// A chart for each place of the axis and each kind of operation. The kind that took most of the time comes first, and is

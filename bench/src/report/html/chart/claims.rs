@@ -5,6 +5,7 @@ use svg::node::element::Element;
 use super::super::number;
 use super::{Drawing, Scale, Width, element, hint, line, moved, whisker_x, words};
 use crate::report::schema::{Bound, Claim, Verdict};
+use crate::report::text;
 
 /// A verdict in a sign and a word: neither needs a colour.
 pub(in crate::report::html) fn verdict(verdict: Verdict) -> (&'static str, &'static str) {
@@ -26,7 +27,7 @@ fn ends(bound: Bound) -> (Option<f64>, Option<f64>) {
 }
 
 /// A row for each claim: a diamond for what is said, a disc with its interval for what was found, and a band where it holds.
-pub(in crate::report::html) fn draw(claims: &[Claim], width: Width) -> Drawing {
+pub(in crate::report::html) fn draw(claims: &[&Claim], width: Width) -> Drawing {
     let right = width.units() - if width == Width::Wide { 90.0 } else { 6.0 };
     let values: Vec<f64> = claims
         .iter()
@@ -42,15 +43,16 @@ pub(in crate::report::html) fn draw(claims: &[Claim], width: Width) -> Drawing {
     for claim in claims {
         y += row(claim, &x, width, y, &mut marks);
     }
+    let unit = claims.first().and_then(|claim| claim.unit.as_deref());
     let mut all = Vec::new();
     for tick in x.ticks(if width == Width::Wide { 7 } else { 4 }) {
         all.push(line("grid", (x.at(tick), 0.0), (x.at(tick), y)));
-        all.push(words("tick mid", (x.at(tick), y + 15.0), &number::tick(tick, "")));
+        all.push(words("tick mid", (x.at(tick), y + 15.0), &number::tick(tick, unit.unwrap_or_default())));
     }
     all.append(&mut marks);
-    let axis =
-        if x.is_log() { "value (log axis): ◇ said, ● found" } else { "value: ◇ said, ● found" };
-    all.push(words("axis", (0.0, y + 33.0), axis));
+    let value = unit.map_or("value".to_owned(), |unit| format!("value in {}", number::unit(unit)));
+    let log = if x.is_log() { " (log axis)" } else { "" };
+    all.push(words("axis", (0.0, y + 33.0), &format!("{value}{log}: ◇ said, ● found")));
     Drawing { height: y + 40.0, marks: all }
 }
 
@@ -77,10 +79,10 @@ fn row(claim: &Claim, x: &Scale, width: Width, y: f64, marks: &mut Vec<Element>)
             marks.push(whisker_x(word, (x.at(low), x.at(high)), middle));
         }
         let place = [("cx", x.at(found)), ("cy", middle), ("r", 5.0)];
-        let text = format!("found {}", number::short(found));
+        let text = format!("found {}", text::valued(claim, found));
         marks.push(hint(element("circle", &format!("found {word}"), &place), &text));
     }
-    marks.push(hint(said, &format!("{} says {}", claim.source, number::short(claim.said))));
+    marks.push(hint(said, &format!("{} says {}", claim.source, text::said(claim))));
     48.0
 }
 

@@ -1,0 +1,239 @@
+//! What every command that measures has in common: its options, and a report that is valid whenever it ends.
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::machine::Machine;
+use crate::place::Workplace;
+use crate::report::merge::{Document, Named};
+use crate::report::schema::{Absent, Experiment, Options, Report, SCHEMA};
+use crate::report::{file, html, text};
+use crate::run::effort::Effort;
+use crate::run::memory::Groups;
+use crate::run::rounds::{FoundGroups, Setting};
+use crate::run::stop::Stop;
+use crate::{Error, leftovers};
+
+/// What every run takes.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// How sure figures are to be: quick shows that it runs, default is about 3 %, high 1 %
+    #[arg(long, value_name = "EFFORT", default_value = "default")]
+    pub(crate) effort: Effort,
+    /// Where files go that stand for disks
+    #[arg(long, value_name = "DIR")]
+    pub(crate) disk: Option<PathBuf>,
+    /// Of random numbers
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Write the report to this file, after each experiment; - for standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write a page with charts to this file, after each experiment
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Keep directories and mounts for a look
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+/// A factor for sizes and counts.
+pub(crate) fn factor(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (1e-6..=1e3).contains(&factor) => Ok(factor),
+        _ => Err("not a number from 0.000001 to 1000".to_owned()),
+    }
+}
+
+impl Common {
+    /// What repeats a run with these options and this factor.
+    pub(crate) fn as_options(&self, scale: Option<f64>) -> String {
+        let mut text = format!(" --effort {}", self.effort.name);
+        if let Some(scale) = scale {
+            text.push_str(&format!(" --scale {scale}"));
+        }
+        if let Some(disk) = &self.disk {
+            text.push_str(&format!(" --disk {}", disk.display()));
+        }
+        text.push_str(&format!(" --seed {}", self.seed));
+        text
+    }
+
+    /// Where files go that stand for disks.
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.disk.clone().unwrap_or_else(std::env::temp_dir)
+    }
+
+    fn to_stdout(&self) -> bool {
+        self.json.as_deref() == Some(Path::new("-"))
+    }
+}
+
+/// A run: where it happens, and what it has found so far.
+pub(crate) struct Session<'a> {
+    common: &'a Common,
+    place: Workplace,
+    program: PathBuf,
+    disk: PathBuf,
+    stop: Stop,
+    groups: FoundGroups,
+    progress: Progress,
+    begin: Instant,
+    report: Report,
+    planned: usize,
+}
+
+impl<'a> Session<'a> {
+    /// Begins one of so many experiments, with so many points together. `options` are those of the report that are not in `common`.
+    pub(crate) fn begin(
+        common: &'a Common,
+        planned: usize,
+        points: usize,
+        options: impl FnOnce(Options) -> Options,
+    ) -> Result<Session<'a>, Error> {
+        if common.html.as_deref() == Some(Path::new("-")) {
+            return Err("--html -: it is written again after each experiment and needs a file".into());
+        }
+        let stop = Stop::on_signals()?;
+        let disk = common.disk();
+        leftovers::sweep(&std::env::temp_dir(), &disk);
+        let plain = Options {
+            effort: common.effort.name.to_owned(),
+            seed: common.seed,
+            scale: 1.0,
+            emulate: None,
+            memory: None,
+        };
+        let report = Report {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: env!("NACRE_COMMIT").to_owned(),
+            machine: Machine::detect(),
+            began: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            seconds: 0.0,
+            command: std::env::args().collect(),
+            options: options(plain),
+            complete: false,
+            experiments: Vec::new(),
+            absent: Vec::new(),
+        };
+        if !common.to_stdout() {
+            println!("{}", report.machine.line());
+        }
+        Ok(Session {
+            common,
+            place: Workplace::new(common.keep)?,
+            program: std::env::current_exe()?,
+            disk,
+            stop,
+            groups: FoundGroups::new(|| Groups::find().map_err(|error| error.to_string())),
+            progress: Progress::new(points as u64),
+            begin: Instant::now(),
+            report,
+            planned,
+        })
+    }
+
+    /// Calls `body` with what experiments run in.
+    pub(crate) fn with_setting<T>(&self, scale: f64, body: impl FnOnce(&Setting<'_>) -> T) -> T {
+        body(&Setting {
+            place: &self.place,
+            program: &self.program,
+            disk: &self.disk,
+            emulate: self.report.options.emulate.as_deref(),
+            memory: self.report.options.memory,
+            groups: &self.groups,
+            seed: self.common.seed,
+            scale,
+            effort: self.common.effort,
+            stop: &self.stop,
+            progress: &|text, share| self.progress.show(text, share),
+        })
+    }
+
+    /// Where memory can be held, or why not.
+    pub(crate) fn groups(&self) -> Result<(), String> {
+        self.groups.as_ref().map(drop).map_err(Clone::clone)
+    }
+
+    /// Whether it is to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.is_set()
+    }
+
+    /// Notes what could not be had.
+    pub(crate) fn note(&mut self, absent: Vec<Absent>) {
+        for missing in absent {
+            if !self.report.absent.contains(&missing) {
+                self.report.absent.push(missing);
+            }
+        }
+    }
+
+    /// Shows an experiment that is finished, and writes the report.
+    pub(crate) fn add(&mut self, done: Experiment) -> Result<(), Error> {
+        if !self.common.to_stdout() {
+            self.progress.bar.suspend(|| println!("{}", text::experiment(&done)));
+        }
+        self.report.experiments.push(done);
+        self.report.seconds = self.begin.elapsed().as_secs_f64();
+        self.report.complete = !self.stop.is_set() && self.report.experiments.len() == self.planned;
+        self.write()
+    }
+
+    /// Ends it: the report on standard output where it was asked for there.
+    pub(crate) fn finish(self) -> Result<Report, Error> {
+        self.progress.bar.finish_and_clear();
+        if self.report.experiments.is_empty() {
+            self.write()?;
+        }
+        if self.common.to_stdout() {
+            println!("{}", serde_json::to_string_pretty(&self.report)?);
+        } else {
+            print!("{}", text::tail(&self.report));
+        }
+        Ok(self.report)
+    }
+
+    /// Writes what was asked for besides standard output.
+    fn write(&self) -> Result<(), Error> {
+        if let Some(path) = self.common.json.as_deref().filter(|_| !self.common.to_stdout()) {
+            file::replace(path, &serde_json::to_string_pretty(&self.report)?)?;
+        }
+        if let Some(path) = &self.common.html {
+            let named = Named { name: String::new(), report: self.report.clone() };
+            file::replace(path, &html::page(&Document::new(vec![named])))?;
+        }
+        Ok(())
+    }
+}
+
+/// One line on the terminal that says what happens, and how much of all is behind it.
+struct Progress {
+    bar: ProgressBar,
+    finished: Cell<u64>,
+}
+
+impl Progress {
+    /// Of this many points.
+    fn new(points: u64) -> Progress {
+        let bar = ProgressBar::new(points * POINT);
+        // Where standard error is no terminal nothing is drawn.
+        let style = ProgressStyle::with_template("{elapsed} {bar:24} {percent:>3} % {wide_msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Progress { bar, finished: Cell::new(0) }
+    }
+
+    fn show(&self, text: &str, share: f64) {
+        self.bar.set_position(self.finished.get() * POINT + (share * POINT as f64) as u64);
+        self.bar.set_message(text.to_owned());
+        self.finished.set(self.finished.get() + u64::from(share >= 1.0));
+    }
+}
+
+/// Steps of the bar in a point.
+const POINT: u64 = 1000;
