@@ -8,6 +8,7 @@ use nacre::Emulation;
 use nacre_media::disk::Disk;
 
 use crate::figures::FiguresArgs;
+use crate::paper::command::PaperArgs;
 use crate::report::command::{CompareArgs, ReportArgs};
 use crate::report::schema::{Axis, Options};
 use crate::run::cold::Cold;
@@ -35,6 +36,7 @@ enum Command {
     Run(Box<RunArgs>),
     /// Show workloads and targets
     List,
+    Paper(Box<PaperArgs>),
     Report(ReportArgs),
     Compare(CompareArgs),
     Figures(FiguresArgs),
@@ -114,6 +116,7 @@ pub fn run(args: BenchArgs) -> Result<(), Error> {
     match args.command {
         Command::Run(args) => args.run(),
         Command::List => list(),
+        Command::Paper(args) => args.run(),
         Command::Report(args) => args.run(),
         Command::Compare(args) => args.run(),
         Command::Figures(args) => figures::run(args),

@@ -13,8 +13,12 @@
 //! Sizes are the papers'; who runs an experiment multiplies sizes and counts by one factor. The metric is the paper's, too,
 //! whatever the workload gives by itself.
 
+mod answers;
 mod claims;
+pub(crate) mod command;
+mod list;
 mod read;
+mod runs;
 
 use std::str::FromStr;
 use std::sync::LazyLock;

@@ -16,6 +16,7 @@ mod full;
 mod handles;
 mod kill;
 mod mounting;
+mod papers;
 mod programs;
 mod readonly;
 mod reports;

@@ -1,0 +1,434 @@
+//! What of an experiment can run on this machine, with which targets, and at which factor of the paper's sizes.
+
+use std::path::{Path, PathBuf};
+
+use nacre::Preset;
+
+use super::{Amount, Experiment, LATER, Point, Settings, System, Taken, Way};
+use crate::Error;
+use crate::counters;
+use crate::report::schema::Absent;
+use crate::run::cold::Cold;
+use crate::run::experiment::{Entrant, Place};
+use crate::run::measure::Measure;
+use crate::spec::Spec;
+use crate::target::plan::{Load, Plan};
+use crate::workload::{self, Value};
+
+/// Rounds before those that count, where a paper measures a file system that was used: the work runs twice.
+const AGEING: u64 = 2;
+/// A page cache is not held to less, since the process that works on it is held with it.
+const LEAST_CACHE: u64 = 32 << 20;
+/// mkfs refuses less for an external log of xfs, and for a journal of ext4.
+const LEAST_ASIDE: [(&str, u64); 3] =
+    [("peer:xfs-ml", 64 << 20), ("peer:ext4-dj", 8 << 20), ("peer:dm-writecache", 8 << 20)];
+/// By default, a target has no more data than this.
+const DATA: u64 = 256 << 20;
+
+/// What there is to run with, besides programs and the kernel.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Means {
+    /// Files of traces, by name: `facebook`.
+    pub(super) traces: Vec<(String, PathBuf)>,
+    /// A device of persistent memory for ext4 with DAX.
+    pub(super) dax: Option<PathBuf>,
+    /// Page caches cannot be held to a size.
+    pub(super) uncapped: bool,
+}
+
+/// An experiment, as it can run here.
+#[derive(Debug)]
+pub(super) struct Runs<'a> {
+    pub(super) experiment: &'a Experiment,
+    /// Sizes and counts are the paper's times this.
+    pub(super) scale: f64,
+    /// Places with something that runs; each has the label of its point.
+    pub(super) places: Vec<Place>,
+    pub(super) measure: Option<Measure>,
+    /// The name of the entrant that others are compared with.
+    pub(super) baseline: Option<String>,
+    /// Systems and points that do not run, and why.
+    pub(super) waits: Vec<Absent>,
+}
+
+/// What a system on one of its ways is called in the report: `NOVA (mount:nova)`.
+pub(super) fn entrant_name(system: &System, way: Way) -> String {
+    match system.target(way) {
+        Some(target) => format!("{} ({target})", system.name),
+        None => system.name.clone(),
+    }
+}
+
+/// Whether it is nacre.
+fn is_preset(system: &System) -> bool {
+    system.target.as_ref().is_ok_and(|target| target.starts_with("preset:"))
+}
+
+impl<'a> Runs<'a> {
+    /// At a factor.
+    pub(super) fn new(experiment: &'a Experiment, scale: f64, means: &Means) -> Runs<'a> {
+        let mut runs =
+            Runs { experiment, scale, places: Vec::new(), measure: None, baseline: None, waits: Vec::new() };
+        match measure(experiment) {
+            Ok(measure) => runs.measure = Some(measure),
+            Err(why) => {
+                runs.wait(&experiment.name, why);
+                return runs;
+            }
+        }
+        let there = runs.there(means);
+        for point in &experiment.points {
+            match runs.place(point, &there, means) {
+                Ok(place) if place.entrants.is_empty() => {}
+                Ok(place) => runs.places.push(place),
+                Err(why) => runs.wait(&point.label, why),
+            }
+        }
+        let known = |name: &String| {
+            runs.places.iter().any(|place| place.entrants.iter().any(|entrant| entrant.name == *name))
+        };
+        let system = experiment.baseline.as_deref().and_then(|name| experiment.system(name));
+        runs.baseline = system
+            .into_iter()
+            .flat_map(|system| [Way::Library, Way::Mount].map(|way| entrant_name(system, way)))
+            .find(known)
+            .or_else(|| Some(runs.places.first()?.entrants.first()?.name.clone()));
+        runs
+    }
+
+    /// At the largest factor up to 1 with which a target has no more than [`DATA`] and everything together fits into
+    /// `room` bytes of memory.
+    pub(super) fn fitting(experiment: &'a Experiment, means: &Means, room: u64) -> Runs<'a> {
+        let (mut scale, mut last) = (1.0, f64::INFINITY);
+        loop {
+            let runs = Runs::new(experiment, scale, means);
+            let (data, needs) = runs.needs();
+            let over = (data as f64 / DATA as f64).max(needs as f64 / room as f64);
+            // Counts and devices have a least size, and traces have their own: what does not get smaller stays.
+            if over <= 1.0 || over > 0.95 * last {
+                return runs;
+            }
+            last = over;
+            scale = rounded(scale / over.max(1.1));
+        }
+    }
+
+    /// Bytes of data of the largest target, and of memory that all targets of a point take together; the largest of all
+    /// points.
+    pub(super) fn needs(&self) -> (u64, u64) {
+        let mut most = (0, 0);
+        for place in &self.places {
+            let Ok(work) = place
+                .workload
+                .parse()
+                .map_err(Error::from)
+                .and_then(|spec: Spec| Ok(workload::make(&spec, self.scale)?))
+            else {
+                continue;
+            };
+            let load = Load { bytes: work.bytes(), files: work.files() };
+            let together: u64 = place.entrants.iter().map(|entrant| entrant.plan.needs(load)).sum();
+            most = (most.0.max(load.bytes), most.1.max(together));
+        }
+        most
+    }
+
+    /// The systems that this machine has, each with the ways on which it can be reached; the others wait.
+    fn there(&mut self, means: &Means) -> Vec<(&'a System, Way)> {
+        let experiment = self.experiment;
+        let mut there: Vec<(&System, Way)> = Vec::new();
+        for system in &experiment.systems {
+            let mut ways = experiment.ways();
+            if !is_preset(system) {
+                ways.truncate(1);
+            }
+            for way in ways {
+                match missing(experiment, system, way, means) {
+                    None => there.push((system, way)),
+                    Some(why) if way == Way::Mount && is_preset(system) => {
+                        self.wait(&entrant_name(system, way), why);
+                    }
+                    Some(why) => {
+                        self.wait(&system.name, why);
+                        break;
+                    }
+                }
+            }
+        }
+        there
+    }
+
+    fn wait(&mut self, what: &str, why: String) {
+        self.waits.push(Absent { what: what.to_owned(), why });
+    }
+
+    fn place(&self, point: &Point, systems: &[(&System, Way)], means: &Means) -> Result<Place, String> {
+        let workload = workload_text(point, means)?;
+        let work = workload::make(&workload.parse()?, self.scale)?;
+        if let Some(why) = work.missing() {
+            return Err(why);
+        }
+        let common = self.experiment.settings(self.experiment.systems.first().ok_or("no systems")?, point);
+        let outside = point.needs_directory();
+        if outside && self.measure == Some(Measure::Counter(counters::SYNCED.to_owned())) {
+            return Err("what another program syncs is not counted".to_owned());
+        }
+        let mut entrants: Vec<Entrant> = Vec::new();
+        for &(system, way) in systems {
+            // Presets are mounted beside peers, or where nothing else is possible.
+            let fits = match way {
+                _ if !is_preset(system) => true,
+                Way::Library => !outside,
+                Way::Mount => outside || self.experiment.has_peers(),
+            };
+            if fits {
+                let settings = self.experiment.settings(system, point);
+                let text = target_text(system, way, &settings, work.bytes(), self.scale, means)?;
+                entrants.push(Entrant { name: entrant_name(system, way), plan: Plan::parse(&text)? });
+            }
+        }
+        Ok(Place {
+            label: point.label.clone(),
+            x: point.x,
+            workload,
+            entrants,
+            cold: common.cold.unwrap_or(Cold::Never),
+            warm_up: if common.aged == Some(true) { AGEING } else { 0 },
+        })
+    }
+}
+
+/// What the value of a round is; an error where nobody counts it yet.
+fn measure(experiment: &Experiment) -> Result<Measure, String> {
+    match &experiment.taken {
+        Taken::Counter(name) => is_counted(name).map(|()| Measure::Counter(name.clone())),
+        Taken::Latency(kind) => Ok(Measure::Latency(kind.clone())),
+        Taken::Workload => [Value::Operations, Value::Bytes, Value::Seconds]
+            .into_iter()
+            .find(|value| value.metric().unit == experiment.metric.unit)
+            .map(Measure::Value)
+            .ok_or_else(|| format!("no workload gives {}", experiment.metric.unit)),
+    }
+}
+
+/// An error when a counter is one of [`LATER`].
+pub(super) fn is_counted(name: &str) -> Result<(), String> {
+    match (counters::unit(name), LATER.iter().find(|(later, _)| *later == name)) {
+        (Some(_), _) => Ok(()),
+        (None, Some((_, what))) => Err(format!("nothing counts {name} yet: {what}")),
+        (None, None) => Err(format!("nothing counts {name}")),
+    }
+}
+
+/// Why a system cannot run here on one of its ways.
+fn missing(experiment: &Experiment, system: &System, way: Way, means: &Means) -> Option<String> {
+    let target = match &system.target {
+        Ok(target) => target,
+        Err(why) => return Some(why.clone()),
+    };
+    if let Some(preset) = target.strip_prefix("preset:")
+        && preset.parse::<Preset>().is_err()
+    {
+        return Some(format!("{target} is not built yet"));
+    }
+    if target == "peer:ext4-dax" && means.dax.is_none() {
+        return Some("it needs a blank device of persistent memory: give it with --dax DEVICE".to_owned());
+    }
+    let settings = experiment.settings(system, experiment.points.first()?);
+    let plan = target_text(system, way, &settings, 1 << 30, 1.0, means).and_then(|text| Plan::parse(&text));
+    plan.map_err(Error::from).and_then(|plan| plan.check()).err().map(|why| why.to_string())
+}
+
+/// The workload of a point; an error says what it waits for.
+fn workload_text(point: &Point, means: &Means) -> Result<String, String> {
+    let text = point.workload.clone()?;
+    let spec: Spec = text.parse()?;
+    let name = spec.name();
+    let trace = name.strip_prefix("trace.");
+    if let Some((_, file)) = means.traces.iter().find(|(known, _)| Some(known.as_str()) == trace) {
+        // Any trace can be replayed, whatever it is called.
+        return Ok(format!("{},from={}", text.replacen(name, "trace.file", 1), file.display()));
+    }
+    match (name, workload::KINDS.iter().any(|kind| kind.name == name)) {
+        // It is no part of nacre.
+        ("trace.facebook", _) => Err("its trace is not here: give it with --trace facebook=FILE".to_owned()),
+        (_, true) => Ok(text),
+        (_, false) => Err(format!("the workload {name} is not built yet")),
+    }
+}
+
+/// A target with the settings that it can have. Presets have no cache and no tiers yet, so that `disk` is for peers, and
+/// `dram` for the page cache of peers and mounts.
+fn target_text(
+    system: &System,
+    way: Way,
+    settings: &Settings,
+    data: u64,
+    scale: f64,
+    means: &Means,
+) -> Result<String, String> {
+    let mut text = system.target(way).ok_or("no target")?;
+    let kind = text.clone();
+    let data = match settings.data.as_deref().map(str::parse) {
+        Some(Ok(Amount::Bytes(bytes))) => (bytes as f64 * scale) as u64,
+        _ => data,
+    };
+    let amount = |text: &Option<String>, least: u64| match text.as_deref().map(str::parse::<Amount>) {
+        None => Ok(None),
+        Some(Ok(Amount::Bytes(bytes))) => Ok(Some(megabytes(bytes as f64 * scale, least))),
+        Some(Ok(Amount::Share(share))) => Ok(Some(megabytes(data as f64 * share, least))),
+        Some(Err(why)) => Err(why),
+    };
+    let mut add = |key: &str, value: Option<String>| {
+        if let Some(value) = value {
+            text.push_str(&format!(",{key}={}", value.replace(',', "+")));
+        }
+    };
+    let preset = kind.starts_with("preset:") || kind.starts_with("mount:");
+    let dram = if means.uncapped { None } else { amount(&settings.dram, LEAST_CACHE)? };
+    if preset {
+        add("emulate", settings.emulate.clone());
+        add("pm", amount(&settings.pm, 0)?);
+    }
+    if kind.starts_with("mount:") {
+        add("options", settings.options.clone());
+    }
+    if kind.starts_with("mount:")
+        || kind.starts_with("peer:") && !["peer:tmpfs", "peer:ramfs"].contains(&&*kind)
+    {
+        add("dram", dram);
+    }
+    if ["peer:ext4-disk", "peer:xfs-disk"].contains(&kind.as_str()) {
+        add("disk", settings.disk.clone());
+    }
+    if let Some((_, least)) = LEAST_ASIDE.iter().find(|(name, _)| *name == kind) {
+        add("disk", settings.disk.clone());
+        add("size", amount(&settings.pm, *least)?);
+    }
+    if kind == "peer:ext4-dax" {
+        add("device", means.dax.as_deref().map(Path::display).map(|device| device.to_string()));
+    }
+    Ok(text)
+}
+
+/// As a person writes it, in whole MiB.
+fn megabytes(bytes: f64, least: u64) -> String {
+    format!("{}m", (bytes.max(least as f64) / f64::from(1 << 20)).ceil().max(1.0))
+}
+
+/// Two digits, to be repeated from a command line.
+fn rounded(scale: f64) -> f64 {
+    let digit = 10_f64.powf(scale.log10().floor() - 1.0);
+    let down = (scale / digit).floor() * digit;
+    format!("{down:.2e}").parse().unwrap_or(scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::{Means, Runs, rounded};
+    use crate::paper::{experiments, find};
+    use crate::run::cold::Cold;
+
+    fn runs(name: &str, scale: f64) -> Runs<'static> {
+        Runs::new(find(name)[0], scale, &Means::default())
+    }
+
+    /// The target of an entrant at a place, as the command takes it.
+    fn target(runs: &Runs<'_>, label: &str, name: &str) -> Option<String> {
+        let place = runs.places.iter().find(|place| place.label == label)?;
+        Some(place.entrants.iter().find(|entrant| entrant.name == name)?.plan.name())
+    }
+
+    #[test]
+    fn what_every_experiment_runs_can_be_told_apart() {
+        for experiment in experiments() {
+            let runs = Runs::new(experiment, 0.01, &Means::default());
+            for place in &runs.places {
+                let targets: HashSet<_> = place.entrants.iter().map(|entrant| entrant.plan.name()).collect();
+                let names: HashSet<_> = place.entrants.iter().map(|entrant| &entrant.name).collect();
+                assert_eq!(targets.len(), place.entrants.len(), "{}: {}", experiment.name, place.label);
+                assert_eq!(names.len(), targets.len(), "{}: {}", experiment.name, place.label);
+                assert!(runs.measure.is_some() && runs.baseline.is_some(), "{}", experiment.name);
+            }
+            let nothing = runs.places.is_empty() || experiment.systems.len() > runs.places[0].entrants.len();
+            assert!(!nothing || !runs.waits.is_empty(), "{}: and nobody says why", experiment.name);
+        }
+    }
+
+    #[test]
+    fn settings_of_a_point_become_parameters_of_targets() {
+        let sweep = runs("compare-fig8", 0.01);
+        let of = |label: &str| target(&sweep, label, "NOVA (preset:nova)");
+        assert_eq!(of("50").as_deref(), Some("preset:nova,emulate=latency=50"));
+        assert_eq!(of("1200").as_deref(), Some("preset:nova,emulate=latency=1200"));
+        assert_eq!(sweep.baseline.as_deref(), Some("NOVA (preset:nova)"));
+        let pmfs = sweep.waits.iter().find(|absent| absent.what == "PMFS").expect("it is not there");
+        assert_eq!(pmfs.why, "preset:pmfs is not built yet");
+
+        let caches = runs("hinfs-fig11.fileserver", 0.1);
+        assert!(caches.places.iter().all(|place| place.cold == Cold::Begin));
+        let mounted = |label: &str| target(&caches, label, "NOVA (mount:nova)").unwrap_or_default();
+        // As root only, with FUSE: a tenth and all of 512 MiB.
+        assert!(mounted("10").is_empty() || mounted("10").contains("dram=52m"), "{}", mounted("10"));
+        assert!(mounted("10").is_empty() || mounted("100").contains("dram=512m"), "{}", mounted("100"));
+        assert_eq!(
+            target(&caches, "10", "NOVA (preset:nova)").as_deref(),
+            Some("preset:nova,emulate=pcm"),
+            "it has no cache"
+        );
+
+        let aged = runs("spfs-fig7a.read", 1.0);
+        assert!(aged.places.iter().all(|place| place.warm_up == 2 && place.cold == Cold::Never));
+    }
+
+    #[test]
+    fn disks_and_journals_are_those_of_the_paper() {
+        let runs = runs("tpfs-fig13.optane", 0.01);
+        let mut targets = runs.places.iter().flat_map(|place| &place.entrants).map(|one| one.plan.name());
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let all: Vec<String> = targets.by_ref().collect();
+        for expected in [
+            "peer:ext4-dj,disk=optane-ssd,dram=164m,size=21m",
+            "peer:xfs-ml,disk=optane-ssd,dram=164m,size=64m",
+            "peer:ext4-disk,disk=optane-ssd,dram=164m",
+        ] {
+            assert!(all.iter().any(|name| name == expected), "{expected}: {all:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_named_with_the_reason() {
+        let runs = runs("hinfs-fig13", 0.01);
+        let why = |what: &str| runs.waits.iter().find(|absent| absent.what == what).map(|found| &*found.why);
+        assert_eq!(why("HiNFS"), Some("preset:hinfs is not built yet"));
+        assert_eq!(why("Usr1"), Some("the traces of FIU cannot be had"));
+        assert!(why("Facebook").is_some_and(|why| why.contains("--trace facebook=FILE")), "{:?}", runs.waits);
+        let counted = super::Runs::new(find("hinfs-fig4")[0], 0.01, &Means::default());
+        assert!(counted.places.is_empty() && counted.waits[0].why.contains("model.accuracy"));
+    }
+
+    #[test]
+    fn a_factor_is_found_that_fits() {
+        for name in ["spfs-fig5.a", "compare-fig2.b", "tpfs-fig11.sata", "hinfs-fig7", "spfs-fig7c"] {
+            let room = 3 << 30;
+            let runs = Runs::fitting(find(name)[0], &Means::default(), room);
+            let (data, needs) = runs.needs();
+            assert!(data > 0 && data <= 256 << 20 && needs <= room, "{name}: {data} {needs} {}", runs.scale);
+            assert!(
+                runs.scale == 1.0 || data > 128 << 20 || needs > room / 2,
+                "{name}: {data} {}",
+                runs.scale
+            );
+        }
+        assert_eq!(Runs::fitting(find("spfs-fig5.a")[0], &Means::default(), 3 << 30).scale, 1.0);
+    }
+
+    #[test]
+    fn factors_have_two_digits() {
+        assert_eq!([0.123_456, 0.0506, 0.999, 0.00209].map(rounded), [0.12, 0.05, 0.99, 0.002]);
+    }
+}
