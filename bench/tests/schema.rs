@@ -41,6 +41,22 @@ fn version_1_is_read_whole_and_drawn() {
 }
 
 #[test]
+fn version_2_is_read_whole_and_drawn_beside_the_papers() {
+    let path = kept("report-2.json");
+    let report = file::read(&path).unwrap_or_else(|why| panic!("{why}"));
+    let old = serde_json::from_str(&std::fs::read_to_string(&path).expect("the file")).expect("JSON");
+    holds(&old, &serde_json::to_value(&report).expect("JSON"), "report");
+    assert!(report.options.scale.is_nan(), "each experiment has its own");
+    let document = Document::new(vec![Named { name: "kept".to_owned(), report }]);
+    let page = html::page(&document);
+    assert!(page.contains("at least 10.0") && page.contains("2400 MB/s"), "what the papers say");
+    assert!(page.contains("<strong>BPFS</strong>: preset:bpfs is not built yet") && !page.contains("NaN"));
+    let text = text::document(&document);
+    assert!(text.contains("TPFS, table 2 says 2400 MB/s, found 144 MB/s"), "{text}");
+    assert!(text.contains("waits: AC-BPFS: preset:acbpfs is not built yet"), "{text}");
+}
+
+#[test]
 fn a_newer_version_is_refused_in_words() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("newer.json");

@@ -28,7 +28,7 @@ fn of_paper(paper: &Paper, means: &Means, text: &mut String) {
             (false, true) => "runs",
             (false, false) => "in part",
         };
-        let _ = write!(text, "  {:<26} {state:<8} {}", experiment.name, experiment.title);
+        let _ = write!(text, "  {:<28} {state:<8} {}", experiment.name, experiment.title);
         if !runs.places.is_empty() {
             let _ = write!(text, " ({})", systems(&runs).join(", "));
         }
