@@ -13,6 +13,6 @@ cargo_with() {
 }
 
 if [ $# -eq 0 ]; then
-    cargo_with loom -p nacre-layout-log -p nacre-media --lib interleavings
+    cargo_with loom -p nacre-layout-parts -p nacre-layout-log -p nacre-media --lib interleavings
 fi
 cargo_with shuttle -p nacre-lab --test schedules -- "$@"

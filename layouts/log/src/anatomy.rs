@@ -12,7 +12,6 @@ use crate::format::{
     SUPERBLOCK_OFFSET, entry_checksum, inode_seed, open_word, region, seal_word,
 };
 use crate::scan::{parse_entry, read_inode};
-use crate::superblock::Superblock;
 use crate::table::{InodeTable, chunk_seed};
 
 /// What kind of structure it is.
@@ -68,9 +67,9 @@ const BAD_BLOCKS_LISTED: u64 = 8;
 
 /// The structures of a sound image.
 pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
-    let superblock = Superblock::read(pm)?.superblock;
+    let superblock = crate::superblock::read(pm)?.superblock;
     let seed = superblock.seed();
-    let table = superblock.chunk_table()?;
+    let table = superblock.region(crate::format::region::CHUNK_TABLE)?;
     let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
     let inodes = InodeTable::new(table, seed, max_chunks, 1);
     let (chunks, _) = inodes.load_chunks(pm)?;
@@ -162,7 +161,7 @@ pub fn reseal<P: Pm>(pm: &P, structure: &Structure) -> Result<()> {
             // The generation, which may have been changed, is a part of the seed.
             let mut raw = RawInode::new_zeroed();
             raw.as_mut_bytes()[..40].copy_from_slice(&bytes);
-            let superblock = Superblock::read(pm)?.superblock;
+            let superblock = crate::superblock::read(pm)?.superblock;
             let checksum = raw.compute_checksum(inode_seed(superblock.seed(), inode, raw.generation));
             bytes[..4].copy_from_slice(&checksum.to_le_bytes());
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, Result};
+use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::{Overlay, Pm};
 
 use crate::alloc::Allocator;
@@ -13,7 +14,7 @@ use crate::checkpoint;
 use crate::format::{CHUNK_INODES, state};
 pub use crate::mend::Repair;
 use crate::mend::{self, Evidence, Finding};
-use crate::recover::{RecoveryReport, Walk};
+use crate::recover::Walk;
 use crate::scan::Ending;
 use crate::scrub::bad_lines;
 use crate::superblock::{Found, Summary, Superblock};
@@ -119,7 +120,7 @@ pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
 /// `record`, puts their blocks into the list of bad blocks, which makes them no problem any more: what they held is
 /// lost either way.
 pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
-    let superblock = Superblock::read(pm)?.superblock;
+    let superblock = crate::superblock::read(pm)?.superblock;
     let mut report = MediaReport::default();
     let end = superblock.raw.device_blocks * BLOCK_SIZE;
     let lines: BTreeSet<u64> = (0..end)
@@ -252,7 +253,7 @@ fn settle<P: Pm>(pm: &P, superblock: &mut Superblock) -> Result<()> {
 /// One strict pass; a repair begins with recovery.
 fn examine<P: Pm>(pm: &P, repairs: bool) -> Result<Pass> {
     let started = Instant::now();
-    let Found { mut superblock, valid, interrupted } = Superblock::read(pm)?;
+    let Found { mut superblock, valid, interrupted } = crate::superblock::read(pm)?;
     let blocks = superblock.raw.device_blocks;
     let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
     let mut report = CheckReport {
@@ -320,7 +321,12 @@ fn allocator(superblock: &Superblock, bad: &BadBlocks) -> Allocator {
 
 fn table(superblock: &Superblock) -> Result<InodeTable> {
     let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
-    Ok(InodeTable::new(superblock.chunk_table()?, superblock.seed(), max_chunks, 1))
+    Ok(InodeTable::new(
+        superblock.region(crate::format::region::CHUNK_TABLE)?,
+        superblock.seed(),
+        max_chunks,
+        1,
+    ))
 }
 
 /// The inodes that the checkpoint says are in use.

@@ -3,7 +3,10 @@
 //! All numbers are little-endian. Every structure has an asserted size, no padding, and reserved fields that are
 //! written as zero and refused when they are not. Each field says who writes it and when it is valid.
 
-use nacre_engine::{Error, Result};
+pub(crate) use nacre_layout_parts::format::{
+    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, RawSuperblock, Region,
+    SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, inode_seed, open_word, seal_word, state,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 #[cfg(not(target_endian = "little"))]
@@ -15,20 +18,6 @@ pub(crate) const MAGIC: [u8; 8] = *b"nacreLOG";
 pub(crate) const FORMAT_VERSION: u32 = 1;
 /// The oldest version of the code that can read what this code writes.
 pub(crate) const OLDEST_READER: u32 = 1;
-/// Checksum algorithm 1: CRC32C (Castagnoli).
-pub(crate) const CHECKSUM_CRC32C: u32 = 1;
-
-/// The first copy of the superblock.
-pub(crate) const SUPERBLOCK_OFFSET: u64 = 0;
-/// The second copy: low and fixed, so that it stays where it is when the device grows.
-pub(crate) const SUPERBLOCK_COPY_OFFSET: u64 = 64 << 10;
-/// The first block after both copies.
-pub(crate) const FIRST_REGION_BLOCK: u64 = 17;
-
-/// Smallest device: 16 MiB.
-pub(crate) const MIN_DEVICE_SIZE: u64 = 16 << 20;
-/// Largest device: 16 TiB.
-pub(crate) const MAX_DEVICE_SIZE: u64 = 16 << 40;
 /// Largest file: 16 TiB.
 pub(crate) const MAX_FILE_SIZE: u64 = 16 << 40;
 /// Largest extended attribute value: 64 KiB.
@@ -64,80 +53,11 @@ pub(crate) const KNOWN_INCOMPATIBLE: u64 = 0;
 /// Features whose absence of support still allows a read-only mount.
 pub(crate) const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 
-/// The state of a file system.
-pub(crate) mod state {
-    /// Unmounted in order: cached fields are valid and the checkpoint, if there is one, describes free space.
-    pub(crate) const CLEAN: u32 = 1;
-    /// Mounted, or not unmounted in order: everything is rebuilt from the logs.
-    pub(crate) const DIRTY: u32 = 2;
-}
-
 /// The kinds of regions.
 pub(crate) mod region {
     /// One checked word for each chunk of inodes: the chunk's first block.
     pub(crate) const CHUNK_TABLE: u32 = 1;
-    /// Blocks that must not be used. Written by mkfs (empty) and by scrub.
-    pub(crate) const BAD_BLOCKS: u32 = 2;
-}
-
-/// A range of blocks with a purpose.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub(crate) struct Region {
-    /// One of [`region`], 0 when the row is unused.
-    pub(crate) kind: u32,
-    pub(crate) reserved: u32,
-    /// First block.
-    pub(crate) start: u64,
-    /// Number of blocks.
-    pub(crate) blocks: u64,
-}
-
-/// The superblock: one block, twice. Written whole by mkfs, mount, unmount, and when transactions are settled; the
-/// second copy first. The valid copy with the greater `update` counts.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub(crate) struct RawSuperblock {
-    pub(crate) magic: [u8; 8],
-    /// CRC32C of the whole block with this field zero.
-    pub(crate) checksum: u32,
-    pub(crate) checksum_algorithm: u32,
-    pub(crate) version: u32,
-    pub(crate) oldest_reader: u32,
-    pub(crate) features_compatible: u64,
-    pub(crate) features_read_only_compatible: u64,
-    pub(crate) features_incompatible: u64,
-    pub(crate) block_size: u32,
-    pub(crate) line_size: u32,
-    pub(crate) uuid: [u8; 16],
-    /// UTF-8, padded with zeros.
-    pub(crate) label: [u8; 64],
-    /// Name of the preset that mkfs was asked for, padded with zeros.
-    pub(crate) preset: [u8; 16],
-    /// Seed of the hash of names in directories.
-    pub(crate) hash_seed: u64,
-    pub(crate) device_blocks: u64,
-    /// Packed time of mkfs.
-    pub(crate) created: u64,
-    /// Grows with each writing of the superblock.
-    pub(crate) update: u64,
-    /// Grows with each writable mount.
-    pub(crate) mount_epoch: u64,
-    /// One of [`state`].
-    pub(crate) state: u32,
-    /// Errors that were found and not yet repaired; fsck clears it.
-    pub(crate) errors: u32,
-    /// Packed time of the last error, 0 when there was none.
-    pub(crate) last_error: u64,
-    /// Every transaction with a smaller number is committed in all the logs it spans.
-    pub(crate) settled_transactions: u64,
-    /// First block of the checkpoint, 0 when there is none. Valid in state clean.
-    pub(crate) checkpoint: u64,
-    /// Lanes that the last mount used; a hint.
-    pub(crate) lanes: u32,
-    pub(crate) region_count: u32,
-    pub(crate) regions: [Region; 16],
-    pub(crate) reserved: [u64; 435],
+    pub(crate) use nacre_layout_parts::format::region::BAD_BLOCKS;
 }
 
 /// An inode: a header line, and three lines for its first log entries.
@@ -424,11 +344,6 @@ pub(crate) struct CheckpointChunk {
 }
 
 const _: () = {
-    assert!(size_of::<RawSuperblock>() == 4096);
-    assert!(std::mem::offset_of!(RawSuperblock, update) == 22 * 8);
-    assert!(std::mem::offset_of!(RawSuperblock, lanes) == 28 * 8);
-    assert!(std::mem::offset_of!(RawSuperblock, uuid) == 56);
-    assert!(std::mem::offset_of!(RawSuperblock, regions) == 232);
     assert!(size_of::<RawInode>() as u64 == INODE_SIZE);
     assert!(std::mem::offset_of!(RawInode, head) == INODE_HEAD_OFFSET as usize);
     assert!(std::mem::offset_of!(RawInode, links) == INODE_CACHED_OFFSET as usize);
@@ -458,47 +373,6 @@ pub(crate) const INODE_HEAD_OFFSET: u64 = 40;
 pub(crate) const INODE_CACHED_OFFSET: u64 = 48;
 /// Offset of [`RawPageHeader::next`].
 pub(crate) const PAGE_NEXT_OFFSET: u64 = 48;
-
-/// The seed of everything in a file system: from its UUID.
-pub(crate) fn volume_seed(uuid: &[u8; 16]) -> u32 {
-    crc32c::crc32c(uuid)
-}
-
-/// The seed of an inode's structures.
-pub(crate) fn inode_seed(volume_seed: u32, number: u64, generation: u32) -> u32 {
-    let mut bytes = [0u8; 12];
-    bytes[..8].copy_from_slice(&number.to_le_bytes());
-    bytes[8..].copy_from_slice(&generation.to_le_bytes());
-    crc32c::crc32c_append(volume_seed, &bytes)
-}
-
-/// A checked word: a block number below 2^48 and 16 bits of CRC32C over it, so that a pointer validates itself and is
-/// still stored by one atomic store. The value 0 means none and is stored as 0.
-pub(crate) fn seal_word(value: u64, seed: u32) -> u64 {
-    debug_assert!(value != 0 && value < 1 << 48);
-    let check = crc32c::crc32c_append(seed, &value.to_le_bytes()) & 0xffff;
-    value | (u64::from(check) << 48)
-}
-
-/// The value of a checked word, `None` for none, an error when it does not validate.
-pub(crate) fn open_word(word: u64, seed: u32, what: &dyn Fn() -> String) -> Result<Option<u64>> {
-    if word == 0 {
-        return Ok(None);
-    }
-    let value = word & ((1 << 48) - 1);
-    if value == 0 || seal_word(value, seed) != word {
-        return Err(Error::corrupt(what()));
-    }
-    Ok(Some(value))
-}
-
-impl RawSuperblock {
-    pub(crate) fn compute_checksum(&self) -> u32 {
-        let mut copy = *self;
-        copy.checksum = 0;
-        crc32c::crc32c(copy.as_bytes())
-    }
-}
 
 impl RawInode {
     pub(crate) fn compute_checksum(&self, seed: u32) -> u32 {

@@ -138,6 +138,20 @@ impl Graveyard {
     }
 }
 
+/// The attributes that an inode is made with.
+pub(crate) fn first_attributes(raw: &RawInode, btime: Timestamp) -> Attributes {
+    Attributes {
+        mode: raw.mode,
+        policy: raw.policy,
+        uid: raw.uid,
+        gid: raw.gid,
+        flags: raw.flags,
+        atime: btime,
+        mtime: btime,
+        ctime: btime,
+    }
+}
+
 /// What a log says about an inode, beside its attributes.
 pub(crate) struct Contents {
     pub(crate) body: Body,
@@ -202,7 +216,7 @@ impl Inode {
             _ => Body::Special,
         };
         let contents = Contents { body, size: 0, blocks: 0, log: Log::default(), xattrs: Mutex::new(None) };
-        Inode::new(source, raw, kind, btime, Attributes::first(raw, btime), contents, graveyard)
+        Inode::new(source, raw, kind, btime, first_attributes(raw, btime), contents, graveyard)
     }
 
     pub(crate) fn id(&self) -> InodeId {

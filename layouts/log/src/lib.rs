@@ -6,23 +6,21 @@
 //! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
 //! | `mend` | repairing what is damaged, as far as the format proves it |
 //! | `anatomy` | where the structures of an image are, for tools that damage images |
-//! | `scrub`, `badblocks` | reading everything while it is mounted; blocks that are never used again |
+//! | `scrub` | reading everything while it is mounted |
 //! | `superblock`, `checkpoint` | the superblock's copies; what a clean unmount leaves |
 //! | `commit`, `collect` | the commit protocol of a log; garbage collection of logs |
 //! | `scan`, `load` | reading a log; building an inode in DRAM from it |
-//! | `fs`, `table`, `inode`, `attributes` | state of the file system; the inode table; one inode; its attributes |
-//! | `alloc`, `blockmap`, `directory` | free blocks; where a file's blocks are; the names of a directory |
+//! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
+//! | `blockmap`, `directory` | where a file's blocks are; the names of a directory |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
 //! | `layout` | the contract of `nacre-engine`, implemented |
 //!
-//! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. The format is described and argued in
-//! `docs/format/log.md`.
+//! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`; what it shares with other layouts (free
+//! blocks, attributes in DRAM, the superblock's copies, bad blocks) in `nacre-layout-parts`. The format is described and
+//! argued in `docs/format/log.md`.
 
-mod alloc;
 pub mod anatomy;
-mod attributes;
-mod badblocks;
 mod blockmap;
 pub mod check;
 mod checkpoint;
@@ -49,11 +47,13 @@ mod superblock;
 mod table;
 mod xattr;
 
+use nacre_layout_parts::{alloc, attributes, badblocks};
+
 pub use alloc::use_lane;
 pub use inode::Node;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use mount::{LogFs, MountOptions};
-pub use recover::RecoveryReport;
+pub use nacre_layout_parts::report::RecoveryReport;
 pub use scrub::{DEFAULT_RATE, ScrubStatus};
 pub use seeded::Mistake;
 pub use superblock::{Summary, probe};

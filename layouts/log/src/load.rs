@@ -121,7 +121,7 @@ impl<'a> Builder<'a> {
             number: source.number,
             hash_seed,
             kind,
-            attributes: Attributes::first(raw, btime),
+            attributes: crate::inode::first_attributes(raw, btime),
             size: 0,
             blocks: 0,
             map: BlockMap::default(),

@@ -39,7 +39,7 @@ pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
             .advice("the log layout takes 16 MiB to 16 TiB"));
     }
     let mut superblock = describe(blocks, options)?;
-    let table = superblock.chunk_table()?;
+    let table = superblock.region(crate::format::region::CHUNK_TABLE)?;
     let seed = superblock.seed();
 
     // No old superblock may stand beside new structures.
@@ -92,7 +92,7 @@ fn describe(blocks: u64, options: &MkfsOptions) -> Result<Superblock> {
         blocks: table_blocks,
     };
     raw.region_count = 2;
-    Ok(Superblock::of(raw))
+    Ok(crate::superblock::of(raw))
 }
 
 fn root_inode(seed: u32, options: &MkfsOptions) -> RawInode {

@@ -7,6 +7,7 @@ use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::Pm;
 
 use crate::alloc::Allocator;
@@ -15,7 +16,7 @@ use crate::checkpoint;
 use crate::format::{CHUNK_INODES, ROOT_INODE, state};
 use crate::fs::{Shared, Transactions};
 use crate::inode::{Graveyard, Inode, Node};
-use crate::recover::{RecoveryReport, Walk, refuse};
+use crate::recover::{Walk, refuse};
 use crate::scan::Ending;
 use crate::scrub::Scrubber;
 use crate::seeded::Mistake;
@@ -55,7 +56,7 @@ pub struct LogFs<P: Pm> {
 impl<P: Pm + 'static> LogFs<P> {
     /// Mounts the file system on `pm`.
     pub fn mount(pm: Arc<P>, options: &MountOptions) -> Result<LogFs<P>> {
-        let found = Superblock::read(&*pm)?;
+        let found = crate::superblock::read(&*pm)?;
         let mut superblock = found.superblock;
         let read_only = options.read_only || options.media_read_only;
         if superblock.is_read_only_for_us() && !read_only {
@@ -67,7 +68,12 @@ impl<P: Pm + 'static> LogFs<P> {
         let device_blocks = superblock.raw.device_blocks;
         let alloc = Allocator::new(device_blocks, lanes, reserve(device_blocks));
         let max_chunks = device_blocks.div_ceil(CHUNK_INODES);
-        let inodes = InodeTable::new(superblock.chunk_table()?, superblock.seed(), max_chunks, lanes);
+        let inodes = InodeTable::new(
+            superblock.region(crate::format::region::CHUNK_TABLE)?,
+            superblock.seed(),
+            max_chunks,
+            lanes,
+        );
         for block in badblocks::read(&*pm, &superblock)?.blocks {
             alloc.withdraw(block);
         }

@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::Pm;
 use parking_lot::Mutex;
 use rayon::prelude::*;
@@ -29,29 +30,6 @@ use crate::table::InodeTable;
 const BATCH: usize = 1024;
 /// Damage that a report describes one by one.
 const MAX_DAMAGE: usize = 100;
-
-/// What recovery found and did.
-#[derive(Debug, Clone, Default)]
-pub struct RecoveryReport {
-    /// The logs were read; false after a clean unmount, when the checkpoint was enough.
-    pub walked: bool,
-    /// Directories and other inodes found.
-    pub directories: u64,
-    /// See `directories`.
-    pub files: u64,
-    /// Operations that were on their way at the crash and were erased.
-    pub torn: u64,
-    /// Operations across directories that only one of them had.
-    pub rolled_back: u64,
-    /// Inodes whose link count was corrected.
-    pub relinked: u64,
-    /// What contradicts the format, in words (the first hundred).
-    pub damage: Vec<String>,
-    /// All that was found, described or not.
-    pub damage_count: u64,
-    /// How long it took.
-    pub duration: Duration,
-}
 
 /// A walk over everything that is reachable.
 pub(crate) struct Walk<'a, P> {

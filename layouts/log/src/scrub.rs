@@ -23,7 +23,6 @@ use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::mount::LogFs;
 use crate::scan::{Ending, LogSource, read_inode, scan_log};
-use crate::superblock::Superblock;
 
 /// Bytes that are read at a time.
 const PIECE: u64 = 256 << 10;
@@ -151,7 +150,7 @@ impl<P: Pm> Scrub<P> {
     /// Both copies must validate; a bad one is written from what the mount knows.
     fn superblocks(&self) -> Result<()> {
         let mut superblock = self.fs.superblock.lock();
-        let valid = Superblock::read(&*self.fs.pm).map_or([false; 2], |found| found.valid);
+        let valid = crate::superblock::read(&*self.fs.pm).map_or([false; 2], |found| found.valid);
         for (index, _) in valid.iter().enumerate().filter(|(_, valid)| !**valid) {
             let copy = index + 1;
             if self.fs.read_only {

@@ -81,7 +81,7 @@ pub(crate) fn round<P: Pm>(
 ) -> Result<Vec<Finding>> {
     let first_data_block = superblock.first_data_block();
     let seed = superblock.seed();
-    let region = superblock.chunk_table()?;
+    let region = superblock.region(crate::format::region::CHUNK_TABLE)?;
     let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
     let survey = Survey::new(pm, seed, first_data_block);
     let mut chunks = Chunks::read(pm, region, seed, max_chunks);
@@ -142,7 +142,7 @@ pub(crate) fn locate<P: Pm>(
     let seed = superblock.seed();
     let survey = Survey::default();
     let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
-    let chunks = Chunks::read(pm, superblock.chunk_table()?, seed, max_chunks);
+    let chunks = Chunks::read(pm, superblock.region(crate::format::region::CHUNK_TABLE)?, seed, max_chunks);
     let taker =
         Taker::new(Grounds { pm, survey: &survey, ending, is_taken: &|_| false }, &chunks, superblock);
     let mut tree = Tree::new(&taker, &chunks, first_data_block);

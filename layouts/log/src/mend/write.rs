@@ -258,7 +258,8 @@ pub(super) fn write_chunk(
     used: &dyn Fn(u64) -> bool,
 ) -> Result<(ChunkBlocks, Option<Block>)> {
     let seed = chunk_seed(superblock.seed(), index);
-    let word_offset = Block(superblock.chunk_table()?.start).offset() + index * 8;
+    let word_offset =
+        Block(superblock.region(crate::format::region::CHUNK_TABLE)?.start).offset() + index * 8;
     let (blocks, list, word) = match whole {
         Some(blocks) => {
             let run = chunk_run(blocks[0].0);

@@ -29,17 +29,19 @@ const SHORT_SEARCH_WORDS: u64 = 512;
 
 /// Contiguous blocks on persistent memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
-    pub(crate) start: Block,
-    pub(crate) len: u64,
+pub struct Run {
+    /// The first.
+    pub start: Block,
+    /// Their number.
+    pub len: u64,
 }
 
 /// The runs of one allocation; nearly always one.
-pub(crate) type Runs = SmallVec<[Run; 2]>;
+pub type Runs = SmallVec<[Run; 2]>;
 
 /// What an allocation is for. A part of the device is kept so that a full file system can still be emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// Contents and new names: leaves the whole reserve.
     Data,
     /// The log of something that exists: leaves half of it.
@@ -78,7 +80,7 @@ struct LaneMap {
 }
 
 /// All free blocks of a device.
-pub(crate) struct Allocator {
+pub struct Allocator {
     lanes: Vec<Lane>,
     /// Blocks of a lane; a multiple of [`GROUP`].
     lane_blocks: u64,
@@ -96,7 +98,7 @@ thread_local! {
 }
 
 /// A number for this thread, small and evenly spread, from which it takes its lane.
-pub(crate) fn lane_of_thread() -> usize {
+pub fn lane_of_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     if let Some(number) = explored_thread() {
         return number;
@@ -118,7 +120,7 @@ pub fn use_lane(lane: usize) {
 
 impl Allocator {
     /// An allocator in which no block is free.
-    pub(crate) fn new(blocks: u64, lanes: usize, reserve: u64) -> Allocator {
+    pub fn new(blocks: u64, lanes: usize, reserve: u64) -> Allocator {
         let groups = blocks.div_ceil(GROUP);
         let lanes = (lanes.max(1) as u64).min(groups.div_ceil(4)).max(1);
         let lane_blocks = groups.div_ceil(lanes) * GROUP;
@@ -140,27 +142,27 @@ impl Allocator {
     }
 
     /// Number of free blocks, the reserve included.
-    pub(crate) fn free_blocks(&self) -> u64 {
+    pub fn free_blocks(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.free.load(Ordering::Relaxed)).sum()
     }
 
     /// Blocks that data can still take.
-    pub(crate) fn available_blocks(&self) -> u64 {
+    pub fn available_blocks(&self) -> u64 {
         self.free_blocks().saturating_sub(self.reserve)
     }
 
     /// Bytes of DRAM that the bitmap takes.
-    pub(crate) fn index_bytes(&self) -> u64 {
+    pub fn index_bytes(&self) -> u64 {
         self.lanes.len() as u64 * self.lane_blocks / 8
     }
 
     /// Allocates `want` blocks in as few runs as it can find, all or nothing.
-    pub(crate) fn allocate(&self, want: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
+    pub fn allocate(&self, want: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
         self.allocate_near(None, want, purpose, runs)
     }
 
     /// Allocates `want` blocks, from `goal` on as far as these are free.
-    pub(crate) fn allocate_near(
+    pub fn allocate_near(
         &self,
         goal: Option<Block>,
         want: u64,
@@ -222,7 +224,7 @@ impl Allocator {
     }
 
     /// Allocates one contiguous run.
-    pub(crate) fn allocate_contiguous(&self, want: u64, purpose: Purpose) -> Result<Run> {
+    pub fn allocate_contiguous(&self, want: u64, purpose: Purpose) -> Result<Run> {
         let first = lane_of_thread() % self.lanes.len();
         if !self.fits(first, want, purpose) {
             return Err(Error::new(Kind::NoSpace));
@@ -243,7 +245,7 @@ impl Allocator {
     }
 
     /// Gives blocks back. Each must have been allocated; one that was not is noted, see [`Allocator::contradicts_itself`].
-    pub(crate) fn free(&self, run: Run) {
+    pub fn free(&self, run: Run) {
         assert!(run.start.0 + run.len <= self.blocks, "freed beyond the device: {run:?}");
         if self.has_bad.load(Ordering::Acquire) {
             self.good_parts(run).into_iter().for_each(|part| self.free_good(part));
@@ -272,12 +274,12 @@ impl Allocator {
 
     /// A block that was free was freed again: what said that it was in use, or free, was wrong. The file system must be
     /// counted anew.
-    pub(crate) fn contradicts_itself(&self) -> bool {
+    pub fn contradicts_itself(&self) -> bool {
         self.freed_again.load(Ordering::Acquire)
     }
 
     /// Something that was counted at the last unmount is not as it was counted.
-    pub(crate) fn note_contradiction(&self) {
+    pub fn note_contradiction(&self) {
         self.freed_again.store(true, Ordering::Release);
     }
 
@@ -298,7 +300,7 @@ impl Allocator {
     }
 
     /// Takes a block out of use for good: now where it is free, else when it is freed.
-    pub(crate) fn withdraw(&self, block: Block) {
+    pub fn withdraw(&self, block: Block) {
         let mut bad = self.bad.lock();
         let Err(position) = bad.binary_search(&block) else { return };
         bad.insert(position, block);
@@ -311,12 +313,12 @@ impl Allocator {
     }
 
     /// The blocks that were taken out of use, in order.
-    pub(crate) fn bad_blocks(&self) -> Vec<Block> {
+    pub fn bad_blocks(&self) -> Vec<Block> {
         self.bad.lock().clone()
     }
 
     /// Calls `visit` with each maximal run of free blocks, in order of address. Runs end at lanes.
-    pub(crate) fn for_each_free_run(&self, mut visit: impl FnMut(Run)) {
+    pub fn for_each_free_run(&self, mut visit: impl FnMut(Run)) {
         for (index, lane) in self.lanes.iter().enumerate() {
             let base = index as u64 * self.lane_blocks;
             let map = lane.map.lock();
@@ -558,7 +560,7 @@ impl LaneMap {
 }
 
 /// Calls `visit` with (word, mask) for the bits `start..start + len`.
-pub(crate) fn for_each_mask(start: u64, len: u64, mut visit: impl FnMut(usize, u64)) {
+pub fn for_each_mask(start: u64, len: u64, mut visit: impl FnMut(usize, u64)) {
     let (mut at, end) = (start, start + len);
     while at < end {
         let bits = (64 - at % 64).min(end - at);

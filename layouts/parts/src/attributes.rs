@@ -10,36 +10,24 @@ use nacre_engine::Timestamp;
 use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use nacre_engine::sync::{EXPLORED, Mutex, MutexGuard, hint};
 
-use crate::format::RawInode;
-
-/// The attributes that an attribute entry carries, without the size.
+/// The attributes that are changed together, without the size.
+#[allow(
+    missing_docs,
+    reason = "they are those of [`nacre_engine::Attr`]; policy bits are for tiers and the cache"
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Attributes {
-    pub(crate) mode: u16,
-    pub(crate) policy: u16,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) flags: u32,
-    pub(crate) atime: Timestamp,
-    pub(crate) mtime: Timestamp,
-    pub(crate) ctime: Timestamp,
+pub struct Attributes {
+    pub mode: u16,
+    pub policy: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub flags: u32,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
 }
 
 impl Attributes {
-    /// The attributes that an inode is made with.
-    pub(crate) fn first(raw: &RawInode, btime: Timestamp) -> Attributes {
-        Attributes {
-            mode: raw.mode,
-            policy: raw.policy,
-            uid: raw.uid,
-            gid: raw.gid,
-            flags: raw.flags,
-            atime: btime,
-            mtime: btime,
-            ctime: btime,
-        }
-    }
-
     fn to_words(self) -> [u64; WORDS] {
         [
             u64::from(self.mode) | u64::from(self.policy) << 16 | u64::from(self.uid) << 32,
@@ -74,14 +62,14 @@ fn unpack(word: u64) -> Timestamp {
 }
 
 /// The attributes of one inode.
-pub(crate) struct AttributeCell {
+pub struct AttributeCell {
     version: AtomicU32,
     writer: Mutex<()>,
     words: [AtomicU64; WORDS],
 }
 
 /// The right to change them; what was changed is there when it goes.
-pub(crate) struct AttributeGuard<'a> {
+pub struct AttributeGuard<'a> {
     cell: &'a AttributeCell,
     before: Attributes,
     now: Attributes,
@@ -89,14 +77,15 @@ pub(crate) struct AttributeGuard<'a> {
 }
 
 impl AttributeCell {
-    pub(crate) fn new(attributes: Attributes) -> AttributeCell {
+    /// A cell with these.
+    pub fn new(attributes: Attributes) -> AttributeCell {
         let words = attributes.to_words().map(AtomicU64::new);
         AttributeCell { version: AtomicU32::new(0), writer: Mutex::new(()), words }
     }
 
     /// All of them, as they were at one moment.
     #[inline]
-    pub(crate) fn get(&self) -> Attributes {
+    pub fn get(&self) -> Attributes {
         for _ in 0..OPTIMISTIC_READS {
             let version = self.version.load(Ordering::Acquire);
             let words = self.load();
@@ -111,14 +100,14 @@ impl AttributeCell {
     }
 
     /// Locks them for a change.
-    pub(crate) fn lock(&self) -> AttributeGuard<'_> {
+    pub fn lock(&self) -> AttributeGuard<'_> {
         let writer = self.writer.lock();
         let before = Attributes::from_words(self.load());
         AttributeGuard { cell: self, before, now: before, _writer: writer }
     }
 
     /// Sets mtime and ctime.
-    pub(crate) fn touch(&self, now: Timestamp) {
+    pub fn touch(&self, now: Timestamp) {
         let _writer = self.writer.lock();
         let word = now.pack();
         self.change(|words| {

@@ -11,14 +11,15 @@ use crate::superblock::Superblock;
 
 /// What the region holds.
 #[derive(Debug, Default)]
-pub(crate) struct BadBlocks {
-    pub(crate) blocks: Vec<Block>,
+pub struct BadBlocks {
+    /// Their numbers, in order.
+    pub blocks: Vec<Block>,
     /// Words that do not validate, by index; they are passed over.
-    pub(crate) damaged: Vec<u64>,
+    pub damaged: Vec<u64>,
 }
 
 /// The seed of a word of the list.
-pub(crate) fn seed(superblock: &Superblock) -> u32 {
+pub fn seed(superblock: &Superblock) -> u32 {
     crc32c::crc32c_append(superblock.seed(), b"bad blocks")
 }
 
@@ -28,7 +29,7 @@ fn words(superblock: &Superblock) -> Result<(Region, u64)> {
 }
 
 /// Reads the list. A word that does not validate, or cannot be read, costs no more than what it said.
-pub(crate) fn read(pm: &impl Pm, superblock: &Superblock) -> Result<BadBlocks> {
+pub fn read(pm: &impl Pm, superblock: &Superblock) -> Result<BadBlocks> {
     let (region, count) = words(superblock)?;
     let mut bad = BadBlocks::default();
     for index in 0..count {
@@ -45,7 +46,7 @@ pub(crate) fn read(pm: &impl Pm, superblock: &Superblock) -> Result<BadBlocks> {
 }
 
 /// Adds a block, durable when it returns. The caller sees to it that it is not in the list.
-pub(crate) fn add(pm: &impl Pm, superblock: &Superblock, block: Block) -> Result<()> {
+pub fn add(pm: &impl Pm, superblock: &Superblock, block: Block) -> Result<()> {
     let (region, count) = words(superblock)?;
     for index in 0..count {
         let offset = Block(region.start).offset() + index * 8;
@@ -59,7 +60,7 @@ pub(crate) fn add(pm: &impl Pm, superblock: &Superblock, block: Block) -> Result
 }
 
 /// Frees the places of words that do not validate.
-pub(crate) fn clear_damaged(pm: &impl Pm, superblock: &Superblock, bad: &BadBlocks) -> Result<()> {
+pub fn clear_damaged(pm: &impl Pm, superblock: &Superblock, bad: &BadBlocks) -> Result<()> {
     let (region, _) = words(superblock)?;
     for index in &bad.damaged {
         store(pm, Block(region.start).offset() + index * 8, 0)?;

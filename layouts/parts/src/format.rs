@@ -1,0 +1,149 @@
+//! The bytes that all layouts have in common. `docs/format/parts.md` draws them.
+//!
+//! All numbers are little-endian. Every structure has an asserted size, no padding, and reserved fields that are
+//! written as zero and refused when they are not. Each field says who writes it and when it is valid.
+
+#![allow(missing_docs, reason = "of a format, fields that their names describe need no more words")]
+
+use nacre_engine::{Error, Result};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("the media format is little-endian and is used in place");
+
+/// Checksum algorithm 1: CRC32C (Castagnoli).
+pub const CHECKSUM_CRC32C: u32 = 1;
+
+/// The first copy of the superblock.
+pub const SUPERBLOCK_OFFSET: u64 = 0;
+/// The second copy: low and fixed, so that it stays where it is when the device grows.
+pub const SUPERBLOCK_COPY_OFFSET: u64 = 64 << 10;
+/// The first block after both copies.
+pub const FIRST_REGION_BLOCK: u64 = 17;
+
+/// Smallest device: 16 MiB.
+pub const MIN_DEVICE_SIZE: u64 = 16 << 20;
+/// Largest device: 16 TiB.
+pub const MAX_DEVICE_SIZE: u64 = 16 << 40;
+/// The state of a file system.
+pub mod state {
+    /// Unmounted in order: cached fields are valid and the checkpoint, if there is one, describes free space.
+    pub const CLEAN: u32 = 1;
+    /// Mounted, or not unmounted in order: everything is rebuilt from the logs.
+    pub const DIRTY: u32 = 2;
+}
+
+/// The kinds of regions that every layout has.
+pub mod region {
+    /// Blocks that must not be used. Written by mkfs (empty) and by scrub.
+    pub const BAD_BLOCKS: u32 = 2;
+}
+
+/// A range of blocks with a purpose.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Region {
+    /// What it is for, a number of the layout's own or of [`region`]; 0 when the row is unused.
+    pub kind: u32,
+    pub reserved: u32,
+    /// First block.
+    pub start: u64,
+    /// Number of blocks.
+    pub blocks: u64,
+}
+
+/// The superblock: one block, twice. Written whole by mkfs, mount, unmount, and when transactions are settled; the
+/// second copy first. The valid copy with the greater `update` counts.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct RawSuperblock {
+    pub magic: [u8; 8],
+    /// CRC32C of the whole block with this field zero.
+    pub checksum: u32,
+    pub checksum_algorithm: u32,
+    pub version: u32,
+    pub oldest_reader: u32,
+    pub features_compatible: u64,
+    pub features_read_only_compatible: u64,
+    pub features_incompatible: u64,
+    pub block_size: u32,
+    pub line_size: u32,
+    pub uuid: [u8; 16],
+    /// UTF-8, padded with zeros.
+    pub label: [u8; 64],
+    /// Name of the preset that mkfs was asked for, padded with zeros.
+    pub preset: [u8; 16],
+    /// Seed of the hash of names in directories.
+    pub hash_seed: u64,
+    pub device_blocks: u64,
+    /// Packed time of mkfs.
+    pub created: u64,
+    /// Grows with each writing of the superblock.
+    pub update: u64,
+    /// Grows with each writable mount.
+    pub mount_epoch: u64,
+    /// One of [`state`].
+    pub state: u32,
+    /// Errors that were found and not yet repaired; fsck clears it.
+    pub errors: u32,
+    /// Packed time of the last error, 0 when there was none.
+    pub last_error: u64,
+    /// Every transaction with a smaller number is committed in all the logs it spans.
+    pub settled_transactions: u64,
+    /// First block of the checkpoint, 0 when there is none. Valid in state clean.
+    pub checkpoint: u64,
+    /// Lanes that the last mount used; a hint.
+    pub lanes: u32,
+    pub region_count: u32,
+    pub regions: [Region; 16],
+    pub reserved: [u64; 435],
+}
+
+const _: () = {
+    assert!(size_of::<RawSuperblock>() == 4096);
+    assert!(std::mem::offset_of!(RawSuperblock, update) == 22 * 8);
+    assert!(std::mem::offset_of!(RawSuperblock, lanes) == 28 * 8);
+    assert!(std::mem::offset_of!(RawSuperblock, uuid) == 56);
+    assert!(std::mem::offset_of!(RawSuperblock, regions) == 232);
+};
+
+/// The seed of everything in a file system: from its UUID.
+pub fn volume_seed(uuid: &[u8; 16]) -> u32 {
+    crc32c::crc32c(uuid)
+}
+
+/// The seed of an inode's structures.
+pub fn inode_seed(volume_seed: u32, number: u64, generation: u32) -> u32 {
+    let mut bytes = [0u8; 12];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes[8..].copy_from_slice(&generation.to_le_bytes());
+    crc32c::crc32c_append(volume_seed, &bytes)
+}
+
+/// A checked word: a block number below 2^48 and 16 bits of CRC32C over it, so that a pointer validates itself and is
+/// still stored by one atomic store. The value 0 means none and is stored as 0.
+pub fn seal_word(value: u64, seed: u32) -> u64 {
+    debug_assert!(value != 0 && value < 1 << 48);
+    let check = crc32c::crc32c_append(seed, &value.to_le_bytes()) & 0xffff;
+    value | (u64::from(check) << 48)
+}
+
+/// The value of a checked word, `None` for none, an error when it does not validate.
+pub fn open_word(word: u64, seed: u32, what: &dyn Fn() -> String) -> Result<Option<u64>> {
+    if word == 0 {
+        return Ok(None);
+    }
+    let value = word & ((1 << 48) - 1);
+    if value == 0 || seal_word(value, seed) != word {
+        return Err(Error::corrupt(what()));
+    }
+    Ok(Some(value))
+}
+
+impl RawSuperblock {
+    pub fn compute_checksum(&self) -> u32 {
+        let mut copy = *self;
+        copy.checksum = 0;
+        crc32c::crc32c(copy.as_bytes())
+    }
+}

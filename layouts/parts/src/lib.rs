@@ -1,0 +1,20 @@
+//! What layouts share. A part comes here at its second user, not before.
+//!
+//! | file | what is there |
+//! | --- | --- |
+//! | `format` | the bytes that are the same in every layout: superblock, regions, checked words |
+//! | `superblock` | its two copies: read, validated, written |
+//! | `badblocks` | the list of blocks that are never used again |
+//! | `alloc` | free blocks in DRAM, in lanes |
+//! | `report` | what is told of a recovery |
+//! | `attributes` | the attributes of an inode in DRAM, read without a lock |
+//!
+//! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. Nothing here knows a layout; each layout
+//! uses these as if they were modules of its own. The bytes are drawn in `docs/format/parts.md`.
+
+pub mod alloc;
+pub mod attributes;
+pub mod badblocks;
+pub mod format;
+pub mod report;
+pub mod superblock;

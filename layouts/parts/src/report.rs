@@ -1,0 +1,26 @@
+//! What is told of a recovery.
+
+use std::time::Duration;
+
+/// What recovery found and did.
+#[derive(Debug, Clone, Default)]
+pub struct RecoveryReport {
+    /// Everything was read; false after a clean unmount, when a checkpoint was enough.
+    pub walked: bool,
+    /// Directories and other inodes found.
+    pub directories: u64,
+    /// See `directories`.
+    pub files: u64,
+    /// Operations that were on their way at the crash and were erased.
+    pub torn: u64,
+    /// Operations that had begun to change what is in place, and were undone.
+    pub rolled_back: u64,
+    /// Inodes whose link count was corrected.
+    pub relinked: u64,
+    /// What contradicts the format, in words (the first hundred).
+    pub damage: Vec<String>,
+    /// All that was found, described or not.
+    pub damage_count: u64,
+    /// How long it took.
+    pub duration: Duration,
+}

@@ -1,0 +1,280 @@
+//! The superblock: read, validated, and written in two copies.
+
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Timestamp};
+use nacre_media::Pm;
+use uuid::Uuid;
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::format::{
+    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, RawSuperblock, Region,
+    SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, state, volume_seed,
+};
+
+/// Counts that grow by one are smaller: no file system lives long enough to reach it, and one that was made up must not
+/// count beyond all numbers.
+const MAX_COUNT: u64 = 1 << 62;
+
+/// What a layout's superblock must be.
+#[derive(Debug)]
+pub struct LayoutFormat {
+    /// The first bytes of the device.
+    pub magic: [u8; 8],
+    /// The version that this code writes.
+    pub version: u32,
+    /// Incompatible features that this code knows; an unknown bit refuses the mount.
+    pub known_incompatible: u64,
+    /// Features whose absence of support still allows a read-only mount.
+    pub known_read_only_compatible: u64,
+}
+
+/// A validated superblock.
+#[derive(Clone)]
+pub struct Superblock {
+    /// Its fields.
+    pub raw: RawSuperblock,
+    /// The first copy is the one that can be lost: the other was found to be the only valid one, or the newer.
+    first_is_stale: bool,
+    format: &'static LayoutFormat,
+}
+
+/// What the superblock says about a file system.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// Its name for machines.
+    pub uuid: Uuid,
+    /// Its name for people.
+    pub label: String,
+    /// The preset that it was made for.
+    pub preset: String,
+    /// Version of the format.
+    pub version: u32,
+    /// Compatible, read-only-compatible and incompatible feature bits.
+    pub features: [u64; 3],
+    /// Size in blocks of 4096 bytes.
+    pub blocks: u64,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Writable mounts so far.
+    pub mount_epoch: u64,
+    /// It was unmounted in order.
+    pub clean: bool,
+    /// Errors found and not repaired.
+    pub errors: u32,
+    /// When the last error was found.
+    pub last_error: Option<Timestamp>,
+    /// How many of the two copies are valid.
+    pub valid_copies: u32,
+}
+
+/// What was found where the superblock's copies should be.
+pub struct Found {
+    /// The newer valid copy.
+    pub superblock: Superblock,
+    /// Which copies were valid.
+    pub valid: [bool; 2],
+    /// A copy that is not valid is one that a crash interrupted the writing of: it differs from the other in nothing
+    /// but fields that each writing changes.
+    pub interrupted: bool,
+}
+
+/// The words of a superblock that change from one writing to the next: checksum, update, mount epoch, state and errors,
+/// last error, settled transactions, checkpoint, lanes.
+const CHANGING_WORDS: [usize; 8] = [1, 22, 23, 24, 25, 26, 27, 28];
+
+impl Superblock {
+    /// The superblock with these contents, of which both copies are alike.
+    pub fn of(raw: RawSuperblock, format: &'static LayoutFormat) -> Superblock {
+        Superblock { raw, first_is_stale: false, format }
+    }
+
+    /// Reads both copies and takes the newer valid one.
+    pub fn read(pm: &impl Pm, format: &'static LayoutFormat) -> Result<Found> {
+        let copies = [SUPERBLOCK_OFFSET, SUPERBLOCK_COPY_OFFSET].map(|offset| read_copy(pm, offset, format));
+        let valid = [copies[0].is_ok(), copies[1].is_ok()];
+        let newest = copies.into_iter().reduce(|a, b| match (a, b) {
+            (Ok(a), Ok(b)) if b.raw.update <= a.raw.update => Ok(a),
+            (Ok(a), Err(_)) => Ok(a),
+            (_, Ok(b)) => Ok(Superblock { first_is_stale: true, ..b }),
+            // A device that was never formatted says so rather than that it is damaged.
+            (Err(a), Err(_)) => Err(a),
+        });
+        let superblock = newest.unwrap_or_else(|| Err(Error::new(Kind::Corrupt)))?;
+        superblock.check_features()?;
+        superblock.check_geometry(pm.len())?;
+        let interrupted = match valid {
+            [true, true] => false,
+            [first, _] => {
+                let offset = if first { SUPERBLOCK_COPY_OFFSET } else { SUPERBLOCK_OFFSET };
+                superblock.is_interrupted_writing(pm, offset)
+            }
+        };
+        Ok(Found { superblock, valid, interrupted })
+    }
+
+    /// The copy at `offset`, which is not valid, was being written when a crash came.
+    fn is_interrupted_writing(&self, pm: &impl Pm, offset: u64) -> bool {
+        let mut torn = RawSuperblock::new_zeroed();
+        if pm.read(offset, torn.as_mut_bytes()).is_err() {
+            return false;
+        }
+        let words = torn.as_bytes().chunks_exact(8).zip(self.raw.as_bytes().chunks_exact(8));
+        words.enumerate().all(|(index, (torn, whole))| torn == whole || CHANGING_WORDS.contains(&index))
+    }
+
+    /// Writes both copies, each durable before the next step, and the one that is needed least first: when a crash has
+    /// torn one, another crash must not tear the other.
+    #[track_caller]
+    pub fn write(&mut self, pm: &impl Pm) -> Result<()> {
+        self.raw.update += 1;
+        self.raw.checksum = self.raw.compute_checksum();
+        let mut order = [SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET];
+        if std::mem::take(&mut self.first_is_stale) {
+            order.reverse();
+        }
+        for offset in order {
+            let copied = pm.copy(offset, self.raw.as_bytes())?;
+            pm.fence(copied);
+        }
+        Ok(())
+    }
+
+    /// The seed of all checksums.
+    pub fn seed(&self) -> u32 {
+        volume_seed(&self.raw.uuid)
+    }
+
+    /// It was unmounted in order.
+    pub fn is_clean(&self) -> bool {
+        self.raw.state == state::CLEAN
+    }
+
+    /// The first block after the superblocks and regions: what comes before it is never allocated.
+    pub fn first_data_block(&self) -> u64 {
+        let regions = self.raw.regions.iter().map(|region| region.start + region.blocks);
+        regions.max().unwrap_or(0).max(FIRST_REGION_BLOCK)
+    }
+
+    /// What it says, and how many of its copies are valid.
+    pub fn summary(&self, valid: [bool; 2]) -> Summary {
+        let raw = &self.raw;
+        Summary {
+            uuid: Uuid::from_bytes(raw.uuid),
+            label: text(&raw.label),
+            preset: text(&raw.preset),
+            version: raw.version,
+            features: [raw.features_compatible, raw.features_read_only_compatible, raw.features_incompatible],
+            blocks: raw.device_blocks,
+            created: Timestamp::unpack(raw.created).unwrap_or_default(),
+            mount_epoch: raw.mount_epoch,
+            clean: self.is_clean(),
+            errors: raw.errors,
+            last_error: (raw.last_error != 0).then(|| Timestamp::unpack(raw.last_error)).flatten(),
+            valid_copies: valid.into_iter().map(u32::from).sum(),
+        }
+    }
+
+    /// The region of this kind.
+    pub fn region(&self, kind: u32) -> Result<Region> {
+        let regions = &self.raw.regions[..self.raw.region_count as usize];
+        regions
+            .iter()
+            .find(|region| region.kind == kind)
+            .copied()
+            .ok_or_else(|| Error::corrupt(format!("superblock: region {kind} is missing")))
+    }
+
+    fn check_features(&self) -> Result<()> {
+        let raw = &self.raw;
+        let version = self.format.version;
+        if raw.oldest_reader > version {
+            return Err(Error::new(Kind::Unsupported)
+                .object(format!("format version {} (this program reads up to {version})", raw.version))
+                .advice("use a newer nacre"));
+        }
+        let unknown = raw.features_incompatible & !self.format.known_incompatible;
+        if unknown != 0 {
+            return Err(Error::new(Kind::Unsupported)
+                .object(format!("incompatible features {unknown:#x}"))
+                .advice("use a newer nacre"));
+        }
+        Ok(())
+    }
+
+    /// True when an unknown feature allows reading only.
+    pub fn is_read_only_for_us(&self) -> bool {
+        self.raw.features_read_only_compatible & !self.format.known_read_only_compatible != 0
+    }
+
+    fn check_geometry(&self, device_len: u64) -> Result<()> {
+        let raw = &self.raw;
+        let size = raw.device_blocks.saturating_mul(BLOCK_SIZE);
+        let what = if raw.block_size != BLOCK_SIZE as u32 || raw.line_size != 64 {
+            Some("block or line size")
+        } else if !(MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&size) {
+            Some("device size")
+        } else if raw.checksum_algorithm != CHECKSUM_CRC32C {
+            Some("checksum algorithm")
+        } else if raw.region_count as usize > raw.regions.len() {
+            Some("number of regions")
+        } else if raw.regions.iter().any(|r| !region_is_inside(r, raw.device_blocks)) {
+            Some("a region beyond the device")
+        } else if raw.state != state::CLEAN && raw.state != state::DIRTY {
+            Some("state")
+        } else if [raw.update, raw.mount_epoch, raw.settled_transactions].iter().any(|&n| n >= MAX_COUNT) {
+            Some("a count that no file system reaches")
+        } else if raw.reserved.iter().any(|&word| word != 0) {
+            Some("reserved bytes that are not zero")
+        } else {
+            None
+        };
+        if let Some(what) = what {
+            return Err(Error::corrupt(format!("superblock: {what}")));
+        }
+        if size > device_len {
+            return Err(Error::new(Kind::DeviceLost)
+                .object(format!("the device has {device_len} bytes, the file system {size}"))
+                .advice("the device was truncated: restore its size before anything else"));
+        }
+        Ok(())
+    }
+}
+
+fn region_is_inside(region: &Region, device_blocks: u64) -> bool {
+    // Rows that are not in use are zero.
+    region.start.checked_add(region.blocks).is_some_and(|end| end <= device_blocks)
+}
+
+fn read_copy(pm: &impl Pm, offset: u64, format: &'static LayoutFormat) -> Result<Superblock> {
+    if pm.len() < MIN_DEVICE_SIZE {
+        return Err(not_nacre(format!("a device of {} bytes", pm.len())));
+    }
+    let mut raw = RawSuperblock::new_zeroed();
+    pm.read(offset, raw.as_mut_bytes())?;
+    if raw.magic != format.magic {
+        return Err(not_nacre(format!("the superblock at byte {offset}")));
+    }
+    if raw.checksum != raw.compute_checksum() {
+        return Err(Error::corrupt(format!("superblock at byte {offset}: checksum")));
+    }
+    Ok(Superblock::of(raw, format))
+}
+
+fn not_nacre(object: String) -> Error {
+    Error::new(Kind::InvalidInput).object(object).advice("this is no nacre file system; mkfs makes one")
+}
+
+/// The text in a field that is padded with zeros.
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// Puts text into a field that is padded with zeros.
+pub fn put_text(field: &mut [u8], value: &str, what: &str) -> Result<()> {
+    if value.len() > field.len() || value.contains('\0') {
+        return Err(Error::new(Kind::InvalidInput)
+            .object(format!("{what} {value:?} (at most {} bytes)", field.len())));
+    }
+    field[..value.len()].copy_from_slice(value.as_bytes());
+    Ok(())
+}
