@@ -1,0 +1,304 @@
+//! Checks a file system that is not mounted: every structure that is reachable, every block against every other, names
+//! against inodes. Repairs what the format can prove.
+//!
+//! A file system that was not unmounted in order is first recovered: on the media when it is repaired, else in DRAM over
+//! them, so that what a crash interrupted is no damage.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result};
+use nacre_layout_parts::report::RecoveryReport;
+use nacre_media::{Flushed, Overlay, Pm};
+use zerocopy::IntoBytes;
+
+use crate::alloc::Allocator;
+use crate::badblocks;
+use crate::blockmap::{BlockMap, Bounds};
+use crate::commit::join;
+use crate::directory::find_record;
+use crate::format::{INLINE_TARGET, ROOT_INODE, RawInode, state, word};
+use crate::inode::{Graveyard, Inode, links_word};
+use crate::namespace::MAX_TARGET;
+use crate::recover::{Walk, read_journal, roll_back};
+use crate::superblock::{Found, Summary, Superblock};
+
+/// One thing that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Which object, and what about it, in words.
+    pub what: String,
+    /// What a repair does about it; empty when nothing can be proved.
+    pub repair: &'static str,
+    /// It was repaired.
+    pub repaired: bool,
+}
+
+/// What a check found.
+#[derive(Debug, Clone)]
+pub struct CheckReport {
+    /// What the superblock says.
+    pub summary: Summary,
+    /// What is not as it should be. An operation that a crash interrupted is none: the next mount undoes it.
+    pub problems: Vec<Problem>,
+    /// A copy of the superblock was being written at the crash.
+    pub interrupted_superblock: bool,
+    /// What the walk over everything found.
+    pub walk: RecoveryReport,
+    /// Blocks in the list of bad blocks.
+    pub bad_blocks: u64,
+    /// Blocks in use, bad ones included, and free.
+    pub used_blocks: u64,
+    /// See `used_blocks`.
+    pub free_blocks: u64,
+}
+
+impl CheckReport {
+    /// Nothing is wrong, or everything that was is repaired.
+    pub fn is_sound(&self) -> bool {
+        self.problems.iter().all(|problem| problem.repaired)
+    }
+
+    fn add(&mut self, what: impl Into<String>, repair: &'static str) {
+        self.problems.push(Problem { what: what.into(), repair, repaired: false });
+    }
+}
+
+/// A word that a repair stores.
+type Fix = (u64, u64);
+
+/// Checks the file system on `pm`, which must not be mounted. With `repair`, recovers it and writes what can be proved
+/// right: copies of the superblock, link counts, and parents of directories. Other damage is told and left alone.
+///
+/// An error means that nothing could be checked: there is no file system, or nothing that leads into it.
+pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
+    if repair {
+        let (mut report, fixes) = examine(pm)?;
+        let mut stored: Option<Flushed> = None;
+        for (address, value) in fixes {
+            let word = pm.store(address, value.as_bytes())?;
+            stored = join(stored, pm.flush(word));
+        }
+        if let Some(stored) = stored {
+            pm.fence(stored);
+        }
+        let provable = report.problems.iter().all(|problem| !problem.repair.is_empty());
+        let mut superblock = crate::superblock::read(pm)?.superblock;
+        if provable {
+            superblock.raw.state = state::CLEAN;
+            (superblock.raw.errors, superblock.raw.last_error) = (0, 0);
+        }
+        superblock.write(pm)?;
+        for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
+            problem.repaired = true;
+        }
+        return Ok(report);
+    }
+    examine(&Overlay::new(pm)).map(|(report, _)| report)
+}
+
+/// One pass over everything, after recovery; gives the words that a repair stores.
+fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
+    let started = Instant::now();
+    let Found { superblock, valid, interrupted } = crate::superblock::read(pm)?;
+    let mut report = CheckReport {
+        summary: superblock.summary(valid),
+        problems: Vec::new(),
+        interrupted_superblock: interrupted,
+        walk: RecoveryReport::default(),
+        bad_blocks: 0,
+        used_blocks: 0,
+        free_blocks: 0,
+    };
+    for (index, _) in valid.iter().enumerate().filter(|&(_, &valid)| !valid && !interrupted) {
+        report.add(format!("copy {} of the superblock is damaged", index + 1), "write it from the other");
+    }
+    if superblock.raw.errors != 0 {
+        let what = format!("{} errors were noted while it was mounted", superblock.raw.errors);
+        report.add(what, "forget them");
+    }
+    let mut lanes = read_journal(pm, &superblock)?;
+    if superblock.is_clean() && lanes.iter().any(|lane| !lane.undo.is_empty()) {
+        report.add("the journal has a transaction that was not committed", "undo it");
+    }
+    let rolled_back = roll_back(pm, &superblock, &mut lanes)?;
+    let bad = badblocks::read(pm, &superblock)?;
+    if !bad.damaged.is_empty() {
+        let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
+        report.add(what, "forget what they said; fsck -c finds bad blocks again");
+        badblocks::clear_damaged(pm, &superblock, &bad)?;
+    }
+    report.bad_blocks = bad.blocks.len() as u64;
+    let mut inodes = BTreeMap::new();
+    let mut walk = Walk::new(pm, &superblock);
+    let ran = walk.run(&superblock, &mut |_, number, raw| {
+        inodes.insert(number, *raw);
+    });
+    if let Err(error) = ran {
+        report.add(error.to_string(), "");
+        return Ok((report, Vec::new()));
+    }
+    let alloc = Allocator::new(superblock.raw.device_blocks, 1, 0);
+    bad.blocks.iter().for_each(|&block| alloc.withdraw(block));
+    walk.free_the_rest(&alloc);
+    report.free_blocks = alloc.free_blocks();
+    report.used_blocks = superblock.raw.device_blocks - superblock.first_data_block() - report.free_blocks;
+    report.walk = walk.report(started, rolled_back);
+    for damage in report.walk.damage.clone() {
+        report.add(damage, "");
+    }
+    for (&number, raw) in inodes.iter().filter(|(number, _)| !walk.damaged.contains(number)) {
+        if let Err(error) = check_inode(pm, &superblock, number, raw) {
+            report.add(error.to_string(), "");
+        }
+    }
+    let mut names = Names::new(pm, &superblock, &walk, &inodes);
+    names.walk(&mut report);
+    let fixes = names.compare(&mut report);
+    report.walk.duration = started.elapsed();
+    Ok((report, fixes))
+}
+
+/// What an inode says about itself, beside its tree.
+fn check_inode<P: Pm>(pm: &P, superblock: &Superblock, number: u64, raw: &RawInode) -> Result<()> {
+    let inode = Inode::new(number, 0, raw, None, &Arc::new(Graveyard::default()))?;
+    if inode.kind != FileKind::Symlink {
+        return Ok(());
+    }
+    let map = BlockMap { pm, root: raw.root, bounds: Bounds::of(superblock) };
+    let is_inline = raw.root == 0 && raw.size <= INLINE_TARGET as u64;
+    if raw.size == 0 || raw.size > MAX_TARGET as u64 || !(is_inline || map.find(0)?.is_some()) {
+        return Err(Error::corrupt(format!("inode {number}: target")));
+    }
+    Ok(())
+}
+
+/// The names of all directories, against the inodes.
+struct Names<'a, P> {
+    pm: &'a P,
+    bounds: Bounds,
+    table: Vec<u64>,
+    inodes: &'a BTreeMap<u64, RawInode>,
+    /// How many names refer to each inode.
+    links: HashMap<u64, u32>,
+    /// The directory that each directory's name is in.
+    parents: HashMap<u64, u64>,
+    /// Inodes whose blocks cannot be followed, as was told.
+    damaged: &'a BTreeSet<u64>,
+}
+
+impl<'a, P: Pm> Names<'a, P> {
+    fn new(
+        pm: &'a P,
+        superblock: &Superblock,
+        walk: &'a Walk<'_, P>,
+        inodes: &'a BTreeMap<u64, RawInode>,
+    ) -> Names<'a, P> {
+        let bounds = Bounds::of(superblock);
+        let table = walk.table.clone();
+        let damaged = &walk.damaged;
+        Names { pm, bounds, table, inodes, links: HashMap::new(), parents: HashMap::new(), damaged }
+    }
+
+    /// Reads every directory that can be reached.
+    fn walk(&mut self, report: &mut CheckReport) {
+        let mut queue = VecDeque::from([ROOT_INODE]);
+        self.links.insert(ROOT_INODE, 1);
+        self.parents.insert(ROOT_INODE, ROOT_INODE);
+        while let Some(number) = queue.pop_front() {
+            let Some(raw) = self.inodes.get(&number) else {
+                report.add(format!("directory {number} is not there"), "");
+                continue;
+            };
+            if raw.kind != FileKind::Directory as u8 {
+                report.add(format!("inode {number} is no directory"), "");
+                continue;
+            }
+            if self.damaged.contains(&number) {
+                continue;
+            }
+            if let Err(error) = self.read(number, raw, &mut queue, report) {
+                report.add(error.object(format!("directory {number}")).to_string(), "");
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        number: u64,
+        raw: &RawInode,
+        queue: &mut VecDeque<u64>,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let mut blocks = Vec::new();
+        let count = raw.size.div_ceil(BLOCK_SIZE);
+        BlockMap { pm: self.pm, root: raw.root, bounds: self.bounds }.for_each(0, count, &mut |piece| {
+            let start = piece.block().0;
+            blocks.extend(start..start + piece.len);
+        })?;
+        if blocks.len() as u64 != count || !raw.size.is_multiple_of(BLOCK_SIZE) {
+            report.add(format!("directory {number}: a block is missing"), "");
+        }
+        let mut seen: HashMap<Vec<u8>, ()> = HashMap::new();
+        let mut page = [0u8; BLOCK_SIZE as usize];
+        for block in blocks {
+            self.pm.read(Block(block).offset(), &mut page)?;
+            find_record(&page, |record| {
+                if !record.is_used() {
+                    return Ok(None::<()>);
+                }
+                let name = String::from_utf8_lossy(record.name(&page)).into_owned();
+                let inode = record.raw.inode;
+                if crate::namespace::check_name(record.name(&page)).is_err() {
+                    report.add(format!("directory {number}: the name {name:?} cannot be one"), "");
+                }
+                if seen.insert(record.name(&page).to_vec(), ()).is_some() {
+                    report.add(format!("directory {number}: two names {name:?}"), "");
+                }
+                match self.inodes.get(&inode) {
+                    Some(child)
+                        if child.generation == record.raw.generation && child.kind == record.raw.kind =>
+                    {
+                        let links = self.links.entry(inode).or_default();
+                        *links += 1;
+                        if child.kind == FileKind::Directory as u8 {
+                            match self.parents.insert(inode, number) {
+                                None => queue.push_back(inode),
+                                Some(_) => report.add(format!("directory {inode} has two names"), ""),
+                            }
+                        }
+                    }
+                    _ => report.add(format!("directory {number}: {name:?} refers to no inode"), ""),
+                }
+                Ok(None)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What inodes say of themselves, against what names say of them.
+    fn compare(&self, report: &mut CheckReport) -> Vec<Fix> {
+        let mut fixes = Vec::new();
+        // Where something else is damaged, counts differ because of it.
+        let is_whole = report.problems.iter().all(|problem| !problem.repair.is_empty());
+        for (&number, raw) in self.inodes {
+            let links = self.links.get(&number).copied().unwrap_or(0);
+            let block = self.table[(number / crate::format::BLOCK_INODES) as usize];
+            let address =
+                Block(block).offset() + number % crate::format::BLOCK_INODES * crate::format::INODE_SIZE;
+            if links != raw.links {
+                let what = format!("inode {number} says {} links and has {links}", raw.links);
+                report.add(what, if is_whole { "count them" } else { "" });
+                fixes.push((address + word::LINKS, links_word(links, raw.flags)));
+            }
+            let Some(&parent) = self.parents.get(&number) else { continue };
+            if raw.kind == FileKind::Directory as u8 && raw.parent != parent {
+                let what = format!("directory {number} does not say that it is in directory {parent}");
+                report.add(what, if is_whole { "say so" } else { "" });
+                fixes.push((address + word::PARENT, parent));
+            }
+        }
+        if is_whole { fixes } else { Vec::new() }
+    }
+}

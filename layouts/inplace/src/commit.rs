@@ -1,0 +1,247 @@
+//! The commit protocol: metadata changes in place, under an undo journal.
+//!
+//! An operation is one [`Transaction`]: words, each with its address and new value.
+//!
+//! 1. What the new words refer to (data, nodes, a new inode) is on its way to media, where nothing leads to it yet.
+//! 2. The old values of all words go to a lane of the journal, as entries that validate themselves, with the lane's next
+//!    generation. One fence: they and everything of step 1 are durable.
+//! 3. The words are stored in place and flushed. One fence.
+//! 4. The commit entry, one word, takes the generation. One fence, and the operation is acknowledged.
+//!
+//! Recovery puts back what entries hold whose generation is above that of their lane's commit entry. A transaction of a
+//! single word needs no journal: after the fence of step 1 the word is stored at once.
+//!
+//! Whoever commits holds the locks of all inodes concerned until it is acknowledged, so no two transactions that are
+//! under way have a word in common, and lanes can be undone in any order.
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_media::{Durable, Flushed, Pm};
+use smallvec::SmallVec;
+use zerocopy::IntoBytes;
+
+use crate::alloc::lane_of_thread;
+use crate::format::{ENTRY_WORDS, LANE_BLOCKS, LANE_ENTRIES, LINE, RawUndo, Region, lane_seed, seal_word};
+use crate::fs::Shared;
+use crate::seeded::Mistake;
+
+/// A word and its place.
+type Word = (u64, u64);
+
+/// What one operation changes in place.
+#[derive(Default)]
+pub(crate) struct Transaction {
+    /// Words that count: each is undone unless all are committed.
+    words: SmallVec<[Word; 16]>,
+    /// Words that say nothing until those count: free space of directories.
+    idle: Vec<Word>,
+}
+
+impl Transaction {
+    /// The word at `address` becomes `value`; what was said about it before is overruled.
+    pub(crate) fn word(&mut self, address: u64, value: u64) {
+        debug_assert!(address.is_multiple_of(8));
+        self.words.push((address, value));
+    }
+
+    /// The same for a word whose old value nobody reads.
+    pub(crate) fn idle_word(&mut self, address: u64, value: u64) {
+        self.idle.push((address, value));
+    }
+
+    /// The words in order, the last for each address.
+    fn sorted(&mut self) -> &mut SmallVec<[Word; 16]> {
+        self.words.sort_by_key(|&(address, _)| address); // stable: the last one said comes last
+        self.words.reverse();
+        self.words.dedup_by_key(|&mut (address, _)| address);
+        self.words.reverse();
+        &mut self.words
+    }
+}
+
+/// Neighbouring words: where, what was there, and what will be.
+struct Run {
+    address: u64,
+    old: SmallVec<[u64; ENTRY_WORDS]>,
+    new: SmallVec<[u64; ENTRY_WORDS]>,
+}
+
+/// A lane of the journal.
+struct Lane {
+    address: u64,
+    seed: u32,
+    /// The generation of the next transaction.
+    next: Mutex<u64>,
+}
+
+/// The journal.
+pub(crate) struct Journal {
+    lanes: Vec<Lane>,
+}
+
+impl Journal {
+    /// The journal in a region, of which nothing is to be undone; `next` is each lane's next generation.
+    pub(crate) fn new(region: Region, volume_seed: u32, next: &[u64]) -> Journal {
+        let lane = |(index, &next): (usize, &u64)| Lane {
+            address: lane_address(region, index as u64),
+            seed: lane_seed(volume_seed, index as u64),
+            next: Mutex::new(next),
+        };
+        Journal { lanes: next.iter().enumerate().map(lane).collect() }
+    }
+
+    fn lane(&self) -> &Lane {
+        &self.lanes[lane_of_thread() % self.lanes.len()]
+    }
+}
+
+/// The first byte of a lane.
+pub(crate) fn lane_address(region: Region, lane: u64) -> u64 {
+    Block(region.start + lane * LANE_BLOCKS).offset()
+}
+
+/// How many lanes a region has.
+pub(crate) fn lane_count(region: Region) -> u64 {
+    region.blocks / LANE_BLOCKS
+}
+
+/// Joins what one fence will cover.
+pub(crate) fn join(earlier: Option<Flushed>, next: Flushed) -> Option<Flushed> {
+    Some(match earlier {
+        Some(earlier) => earlier.and(next),
+        None => next,
+    })
+}
+
+impl<P: Pm> Shared<P> {
+    /// Commits a transaction after `pending`, what it refers to. An error of kind
+    /// [`Media`](nacre_engine::Kind::Media) may leave it half done: nothing is changed any more then, and the next mount
+    /// undoes it.
+    pub(crate) fn commit(&self, mut transaction: Transaction, pending: Option<Flushed>) -> Result<()> {
+        self.check_unbroken()?;
+        let mut runs = Vec::new();
+        let mut entries = 0;
+        let mut count = 0;
+        for &(address, new) in transaction.sorted().iter() {
+            let old = self.pm.load_u64(address)?;
+            if old == new {
+                continue;
+            }
+            count += 1;
+            let follows =
+                |run: &Run| run.address + run.new.len() as u64 * 8 == address && run.new.len() < ENTRY_WORDS;
+            match runs.last_mut().filter(|run| follows(run)) {
+                Some(run) => {
+                    run.old.push(old);
+                    run.new.push(new);
+                }
+                None => {
+                    entries += 1;
+                    runs.push(Run {
+                        address,
+                        old: SmallVec::from_elem(old, 1),
+                        new: SmallVec::from_elem(new, 1),
+                    });
+                }
+            }
+        }
+        if entries > LANE_ENTRIES {
+            return Err(Error::new(Kind::InvalidInput).object(format!("a transaction of {entries} entries")));
+        }
+        let result = match (count, &runs[..]) {
+            (0, _) => self.settle(pending),
+            (1, [run]) => self.store_word(run.address, run.new[0], &transaction.idle, pending),
+            _ => self.journal(&runs, &transaction.idle, pending),
+        };
+        if result.is_err() {
+            self.broken.store(true, Ordering::Release);
+        }
+        result
+    }
+
+    /// Nothing changes in place.
+    fn settle(&self, pending: Option<Flushed>) -> Result<()> {
+        if let Some(pending) = pending {
+            self.pm.fence(pending);
+        }
+        Ok(())
+    }
+
+    /// One word, which is there or is not.
+    fn store_word(&self, address: u64, value: u64, idle: &[Word], pending: Option<Flushed>) -> Result<()> {
+        let before = match self.store_idle(idle, pending)? {
+            Some(_) if Mistake::WordBeforeData.is_made(&*self.pm) => Durable::nothing_before(),
+            Some(pending) => self.pm.fence(pending),
+            None => Durable::nothing_before(),
+        };
+        let stored = self.pm.publish_u64(address, value, before)?;
+        let flushed = self.pm.flush(stored);
+        self.pm.fence(flushed);
+        Ok(())
+    }
+
+    fn store_idle(&self, idle: &[Word], mut pending: Option<Flushed>) -> Result<Option<Flushed>> {
+        for &(address, value) in idle {
+            let stored = self.pm.store(address, value.as_bytes())?;
+            pending = join(pending, self.pm.flush(stored));
+        }
+        Ok(pending)
+    }
+
+    /// Several words, by way of a lane.
+    fn journal(&self, runs: &[Run], idle: &[Word], pending: Option<Flushed>) -> Result<()> {
+        let lane = self.journal.lane();
+        let mut next = lane.next.lock();
+        let generation = *next;
+        let mut entries = Vec::with_capacity(runs.len());
+        for run in runs {
+            let mut entry = RawUndo { words: run.old.len() as u8, generation, ..RawUndo::default() };
+            entry.address = run.address;
+            entry.old[..run.old.len()].copy_from_slice(&run.old);
+            entry.checksum = entry.compute_checksum(lane.seed);
+            entries.push(entry);
+        }
+        let written =
+            self.pm.publish_entry(lane.address + LINE, entries.as_bytes(), Durable::nothing_before())?;
+        let mut flushed = self.store_idle(idle, join(pending, written))?;
+        if !Mistake::UndoNotDurable.is_made(&*self.pm)
+            && let Some(undo) = flushed.take()
+        {
+            self.pm.fence(undo);
+        }
+        for run in runs {
+            let stored = self.pm.store(run.address, run.new.as_bytes())?;
+            flushed = join(flushed, self.pm.flush(stored));
+        }
+        let done = match flushed.take() {
+            Some(_) if Mistake::CommittedEarly.is_made(&*self.pm) => Durable::nothing_before(),
+            Some(flushed) => self.pm.fence(flushed),
+            None => Durable::nothing_before(),
+        };
+        let stored = self.pm.publish_u64(lane.address, seal_word(generation, lane.seed), done)?;
+        let flushed = self.pm.flush(stored);
+        self.pm.fence(flushed);
+        if !Mistake::GenerationKept.is_made(&*self.pm) {
+            *next = generation + 1;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a lane.
+pub(crate) const LANE_BYTES: u64 = LANE_BLOCKS * BLOCK_SIZE;
+
+#[cfg(test)]
+mod tests {
+    use super::Transaction;
+
+    #[test]
+    fn the_last_value_of_a_word_counts() {
+        let mut transaction = Transaction::default();
+        for (address, value) in [(16, 1), (8, 2), (16, 3), (24, 4), (8, 5)] {
+            transaction.word(address, value);
+        }
+        assert_eq!(transaction.sorted().as_slice(), [(8, 5), (16, 3), (24, 4)]);
+    }
+}

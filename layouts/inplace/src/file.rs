@@ -1,0 +1,310 @@
+//! Reading and writing files.
+//!
+//! Data is written in place. Blocks that the file does not have yet, or has and never wrote, are filled before the
+//! transaction that shows them; what it overwrites changes at once, word by word, so that a crash may leave any part of
+//! an overwrite, and nothing outside it. Size, times and tree change in one transaction after that; of a write that is
+//! longer than [`PIECE_BLOCKS`], piece by piece.
+//!
+//! Bytes of the last block beyond the size are undefined on media: nothing reads them, an append writes them in place,
+//! and whoever lets the size grow over them zeroes them first. No written block is wholly beyond the size.
+
+use std::borrow::Cow;
+use std::io::IoSlice;
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{Attr, BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_media::{Flushed, Pm};
+
+use crate::alloc::{Purpose, Runs};
+use crate::blockmap::{Edit, Piece};
+use crate::commit::{Transaction, join};
+use crate::format::{MAX_FILE_SIZE, tree, word};
+use crate::fs::Shared;
+use crate::inode::{Body, Inode};
+use crate::seeded::Mistake;
+
+/// Blocks that one transaction can take into a tree.
+pub(crate) const PIECE_BLOCKS: u64 = 2048;
+/// Seconds after which relatime updates atime in any case.
+const RELATIME_SECS: i64 = 24 * 60 * 60;
+
+/// Where a part of a write goes.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    piece: Piece,
+    /// Nobody can read these blocks before the transaction: what is not written of them must be zeroed.
+    is_fresh: bool,
+}
+
+/// The bytes of several slices, in one piece.
+fn gather<'a>(data: &'a [IoSlice<'_>]) -> Cow<'a, [u8]> {
+    match data {
+        [one] => Cow::Borrowed(one),
+        several => {
+            let mut all = Vec::with_capacity(several.iter().map(|slice| slice.len()).sum());
+            several.iter().for_each(|slice| all.extend_from_slice(slice));
+            Cow::Owned(all)
+        }
+    }
+}
+
+impl<P: Pm> Shared<P> {
+    pub(crate) fn read(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        buffer: &mut [u8],
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        inode.check_file()?;
+        let body = inode.body.read();
+        let size = inode.size();
+        if offset >= size || buffer.is_empty() {
+            return Ok(0);
+        }
+        let len = buffer.len().min((size - offset) as usize);
+        let buffer = &mut buffer[..len];
+        let end = offset + len as u64;
+        let mut at = offset;
+        let mut result = Ok(());
+        self.map(body.root)
+            .for_each(offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE), &mut |piece| {
+                if result.is_ok() && piece.is_written() {
+                    result = self.read_piece(piece, offset, &mut at, buffer);
+                }
+            })
+            .map_err(|error| error.object(format!("inode {}", inode.number)))?;
+        // Less than was asked for would say that the file ends here, and the kernel would believe it.
+        result.map_err(|error| error.object(format!("inode {} at byte {at}", inode.number)))?;
+        buffer[(at - offset) as usize..].fill(0);
+        drop(body);
+        if let Some(now) = now {
+            self.note_read(inode, now);
+        }
+        Ok(len)
+    }
+
+    /// Reads a piece into a buffer that is filled up to `at`, and zeros the hole before it.
+    fn read_piece(&self, piece: Piece, offset: u64, at: &mut u64, buffer: &mut [u8]) -> Result<()> {
+        let end = offset + buffer.len() as u64;
+        let from = (piece.start * BLOCK_SIZE).max(offset);
+        let to = ((piece.start + piece.len) * BLOCK_SIZE).min(end);
+        buffer[(*at - offset) as usize..(from - offset) as usize].fill(0);
+        let media = piece.block().offset() + (from - piece.start * BLOCK_SIZE);
+        self.pm.read(media, &mut buffer[(from - offset) as usize..(to - offset) as usize])?;
+        *at = to;
+        Ok(())
+    }
+
+    /// relatime: atime follows a read when it is not newer than mtime and ctime, or a day old. It is kept in DRAM.
+    fn note_read(&self, inode: &Inode, now: Timestamp) {
+        let old = now.secs.saturating_sub(inode.atime_secs.load(Ordering::Relaxed)) > RELATIME_SECS;
+        if !(old || inode.atime_due.load(Ordering::Relaxed)) || self.read_only {
+            return;
+        }
+        let mut attr = inode.attr.lock();
+        attr.atime = now;
+        inode.atime_secs.store(now.secs, Ordering::Relaxed);
+        inode.atime_due.store(attr.atime <= attr.mtime || attr.atime <= attr.ctime, Ordering::Relaxed);
+        inode.lazy.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn write(
+        &self,
+        inode: &Inode,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        now: Timestamp,
+    ) -> Result<u64> {
+        inode.check_file()?;
+        let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
+        let forbidden =
+            if at == WriteAt::End { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };
+        inode.check_flags(forbidden)?;
+        let mut body = inode.body.write();
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => inode.size(),
+        };
+        let end = offset
+            .checked_add(len)
+            .filter(|&end| end <= MAX_FILE_SIZE)
+            .ok_or(Error::new(Kind::FileTooBig))?;
+        if len == 0 {
+            return Ok(offset);
+        }
+        self.check_unbroken()?;
+        let data = gather(data);
+        // What is missing is found missing before anything is written.
+        self.check_room(&body, offset, end)?;
+        let mut at = offset;
+        while at < end {
+            let until = ((at / BLOCK_SIZE + PIECE_BLOCKS) * BLOCK_SIZE).min(end);
+            let part = &data[(at - offset) as usize..(until - offset) as usize];
+            self.write_piece(inode, &mut body, at, part, now)?;
+            at = until;
+        }
+        Ok(offset)
+    }
+
+    /// What takes several transactions must not begin when it will find no space.
+    pub(crate) fn check_room(&self, body: &Body, offset: u64, end: u64) -> Result<()> {
+        let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
+        if last - first <= PIECE_BLOCKS {
+            return Ok(());
+        }
+        let mut missing = last - first;
+        self.map(body.root).for_each(first, last, &mut |piece| missing -= piece.len)?;
+        if missing + missing / 256 > self.alloc.available_blocks() {
+            self.reclaim_buried();
+        }
+        if missing + missing / 256 > self.alloc.available_blocks() {
+            return Err(Error::new(Kind::NoSpace));
+        }
+        Ok(())
+    }
+
+    fn write_piece(
+        &self,
+        inode: &Inode,
+        body: &mut Body,
+        offset: u64,
+        data: &[u8],
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut allocated = Runs::new();
+        let mut edit = Edit::new(self, body.root);
+        let result = self.write_and_commit(inode, &mut edit, &mut allocated, offset, data, now);
+        if result.is_err() {
+            if !self.is_broken() {
+                edit.give_up();
+                self.free_runs(&allocated);
+            }
+            return result;
+        }
+        body.root = edit.root;
+        let blocks: u64 = allocated.iter().map(|run| run.len).sum();
+        inode.blocks.fetch_add(blocks, Ordering::Relaxed);
+        let end = offset + data.len() as u64;
+        inode.size.fetch_max(end, Ordering::AcqRel);
+        inode.modified(now);
+        Ok(())
+    }
+
+    fn write_and_commit(
+        &self,
+        inode: &Inode,
+        edit: &mut Edit<'_, P>,
+        allocated: &mut Runs,
+        offset: u64,
+        data: &[u8],
+        now: Timestamp,
+    ) -> Result<()> {
+        let (size, end) = (inode.size(), offset + data.len() as u64);
+        let targets = self.targets(edit, allocated, offset, end)?;
+        let mut pending = None;
+        if offset > size {
+            pending = self.zero_gap(edit.root, size, offset)?;
+        }
+        for target in &targets {
+            pending = self.copy_to(target, offset, data, size, pending)?;
+        }
+        for target in targets.iter().filter(|target| target.is_fresh) {
+            edit.set(target.piece.start, target.piece.len, target.piece.place)?;
+        }
+        let mut transaction = Transaction::default();
+        let pending = edit.finish(&mut transaction, pending)?;
+        transaction.word(inode.address + word::ROOT, edit.root);
+        if end > size {
+            transaction.word(inode.address + word::SIZE, end);
+        }
+        inode.put_modified(&mut transaction, now);
+        self.commit(transaction, pending)
+    }
+
+    /// Where each part of a range goes, in order.
+    fn targets(
+        &self,
+        edit: &Edit<'_, P>,
+        allocated: &mut Runs,
+        offset: u64,
+        end: u64,
+    ) -> Result<Vec<Target>> {
+        let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
+        let map = self.map(edit.root);
+        let mut pieces = Vec::new();
+        map.for_each(first, last, &mut |piece| pieces.push(piece))?;
+        let mut goal = match first.checked_sub(1) {
+            Some(before) => map.find(before)?.map(|place| Block((place & tree::BLOCK_MASK) + 1)),
+            None => None,
+        };
+        let mut targets = Vec::new();
+        let mut at = first;
+        let mut fill = |at: &mut u64, until: u64, goal: Option<Block>, targets: &mut Vec<Target>| {
+            if *at >= until {
+                return Ok(());
+            }
+            let mut runs = Runs::new();
+            self.allocate(goal, until - *at, Purpose::Data, &mut runs)?;
+            for run in &runs {
+                let piece = Piece { start: *at, len: run.len, place: run.start.0 };
+                targets.push(Target { piece, is_fresh: true });
+                *at += run.len;
+            }
+            allocated.extend(runs);
+            Ok::<(), Error>(())
+        };
+        for piece in pieces {
+            fill(&mut at, piece.start, goal, &mut targets)?;
+            let is_fresh = !piece.is_written();
+            let piece = Piece { place: piece.place & tree::BLOCK_MASK, ..piece };
+            targets.push(Target { piece, is_fresh });
+            at = piece.start + piece.len;
+            goal = Some(Block(piece.place + piece.len));
+        }
+        fill(&mut at, last, goal, &mut targets)?;
+        Ok(targets)
+    }
+
+    /// Copies what of `data` goes to a target.
+    fn copy_to(
+        &self,
+        target: &Target,
+        offset: u64,
+        data: &[u8],
+        size: u64,
+        mut pending: Option<Flushed>,
+    ) -> Result<Option<Flushed>> {
+        let Target { piece, is_fresh } = *target;
+        let (start, stop) = (piece.start * BLOCK_SIZE, (piece.start + piece.len) * BLOCK_SIZE);
+        let end = offset + data.len() as u64;
+        let (from, to) = (start.max(offset), stop.min(end));
+        let media = piece.block().offset();
+        if is_fresh && !Mistake::EdgesNotZeroed.is_made(&*self.pm) {
+            if from > start {
+                pending = join(pending, self.pm.zero(media, from - start)?);
+            }
+            // What is behind the end of the file nobody reads.
+            let until = stop.min(size.max(end));
+            if to < until {
+                pending = join(pending, self.pm.zero(media + (to - start), until - to)?);
+            }
+        }
+        let bytes = &data[(from - offset) as usize..(to - offset) as usize];
+        Ok(join(pending, self.pm.copy(media + (from - start), bytes)?))
+    }
+
+    /// Zeros the bytes of the last block behind the size, before that grows to `end`.
+    pub(crate) fn zero_gap(&self, root: u64, size: u64, end: u64) -> Result<Option<Flushed>> {
+        if size.is_multiple_of(BLOCK_SIZE) || Mistake::GapNotZeroed.is_made(&*self.pm) {
+            return Ok(None);
+        }
+        let Some(place) = self.map(root).find(size / BLOCK_SIZE)? else { return Ok(None) };
+        if place & tree::UNWRITTEN != 0 {
+            return Ok(None);
+        }
+        let until = end.min(size.next_multiple_of(BLOCK_SIZE));
+        let media = Block(self.bounds.block(place)?).offset() + size % BLOCK_SIZE;
+        self.pm.zero(media, until - size).map(Some)
+    }
+}

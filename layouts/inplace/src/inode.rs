@@ -1,0 +1,331 @@
+//! An inode in DRAM: its attributes, and what leads to its contents. A [`Node`] holds an inode for a caller.
+//!
+//! `body` is the lock of the inode: whoever changes anything of it on media holds it exclusively until the commit is
+//! acknowledged; whoever reads contents or names holds it shared. Several are locked in the order of their numbers
+//! ([`lock_all`](crate::namespace::lock_all)). Attributes are read without it. Below it come, in this order, the table,
+//! a lane of the journal, the allocator; `attr` and the graveyard are held for moments and nothing is locked below them.
+
+use std::sync::Arc;
+
+use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use nacre_engine::sync::{Mutex, RwLock};
+use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, Timestamp};
+use nacre_media::Pm;
+
+use crate::attributes::{AttributeCell, Attributes};
+use crate::commit::Transaction;
+use crate::directory::Directory;
+use crate::format::{MAX_FILE_SIZE, RawInode, word};
+use crate::fs::Shared;
+
+/// File blocks of the largest file.
+pub(crate) const MAX_BLOCKS: u64 = MAX_FILE_SIZE / BLOCK_SIZE;
+
+/// What leads to an inode's contents.
+pub(crate) struct Body {
+    /// The root of its tree of blocks, as media has it.
+    pub(crate) root: u64,
+    /// The first block of its extended attributes, or 0.
+    pub(crate) xattrs: u64,
+    /// Of a directory, what is known of its names.
+    pub(crate) directory: Option<Box<Directory>>,
+}
+
+/// One inode.
+pub(crate) struct Inode {
+    pub(crate) number: u64,
+    pub(crate) generation: u32,
+    pub(crate) rdev: u32,
+    pub(crate) kind: FileKind,
+    pub(crate) btime: Timestamp,
+    /// Where its 256 bytes are on media.
+    pub(crate) address: u64,
+    /// Callers that hold it.
+    pub(crate) holds: AtomicU32,
+    /// Names that refer to it, as on media.
+    pub(crate) links: AtomicU32,
+    pub(crate) size: AtomicU64,
+    /// Blocks of data.
+    pub(crate) blocks: AtomicU64,
+    /// Grows with every change.
+    pub(crate) change: AtomicU64,
+    pub(crate) attr: AttributeCell,
+    /// The flags of `attr`, for checks without its lock.
+    pub(crate) flags: AtomicU32,
+    /// Of a directory: the directory that it is in, its names, and how many of these are directories.
+    pub(crate) parent: AtomicU64,
+    pub(crate) entries: AtomicU64,
+    pub(crate) subdirectories: AtomicU32,
+    /// It never had a name and may still be given one.
+    pub(crate) unnamed: AtomicBool,
+    /// The next read changes atime (relatime).
+    pub(crate) atime_due: AtomicBool,
+    /// Seconds of atime, for the once-a-day rule of relatime.
+    pub(crate) atime_secs: AtomicI64,
+    /// atime in DRAM is newer than on media.
+    pub(crate) lazy: AtomicBool,
+    pub(crate) body: RwLock<Body>,
+    pub(crate) graveyard: Arc<Graveyard>,
+}
+
+/// Inodes without links whose last holder went away and that nobody has reclaimed yet. Bounded by the number of inodes.
+#[derive(Default)]
+pub(crate) struct Graveyard {
+    numbers: Mutex<Vec<u64>>,
+    /// There are numbers; looked at without the lock.
+    filled: AtomicBool,
+}
+
+impl Graveyard {
+    /// Notes an inode, which the next change of names reclaims.
+    pub(crate) fn bury(&self, number: u64) {
+        let mut numbers = self.numbers.lock();
+        numbers.push(number);
+        self.filled.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn take(&self) -> Vec<u64> {
+        if !self.filled.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut numbers = self.numbers.lock();
+        self.filled.store(false, Ordering::Release);
+        std::mem::take(&mut numbers)
+    }
+}
+
+impl Inode {
+    /// The inode that `raw` describes, held by nobody, without what is known of its contents.
+    pub(crate) fn new(
+        number: u64,
+        address: u64,
+        raw: &RawInode,
+        directory: Option<Box<Directory>>,
+        graveyard: &Arc<Graveyard>,
+    ) -> Result<Inode> {
+        let damaged = |what: &str| Error::corrupt(format!("inode {number}: {what}"));
+        let kind = FileKind::from_u8(raw.kind).ok_or_else(|| damaged("kind"))?;
+        let time = |packed| Timestamp::unpack(packed).ok_or_else(|| damaged("time"));
+        if raw.size > MAX_FILE_SIZE {
+            return Err(damaged("size"));
+        }
+        let (mtime, ctime) = match raw.modified {
+            0 => (time(raw.mtime)?, time(raw.ctime)?),
+            modified => (time(modified)?, time(modified)?),
+        };
+        let attributes = Attributes {
+            mode: raw.mode & 0o7777,
+            policy: raw.policy,
+            uid: raw.uid,
+            gid: raw.gid,
+            flags: raw.flags,
+            atime: time(raw.atime)?,
+            mtime,
+            ctime,
+        };
+        let due = attributes.atime <= mtime || attributes.atime <= ctime;
+        let root = if has_tree(kind) { raw.root } else { 0 };
+        let (entries, subdirectories) =
+            directory.as_ref().map_or((0, 0), |directory| (directory.entries, directory.subdirectories));
+        Ok(Inode {
+            number,
+            generation: raw.generation,
+            rdev: raw.rdev,
+            kind,
+            btime: time(raw.btime)?,
+            address,
+            holds: AtomicU32::new(0),
+            links: AtomicU32::new(raw.links),
+            size: AtomicU64::new(raw.size),
+            blocks: AtomicU64::new(0),
+            change: AtomicU64::new(0),
+            attr: AttributeCell::new(attributes),
+            flags: AtomicU32::new(raw.flags),
+            parent: AtomicU64::new(raw.parent),
+            entries: AtomicU64::new(entries),
+            subdirectories: AtomicU32::new(subdirectories),
+            unnamed: AtomicBool::new(false),
+            atime_due: AtomicBool::new(due),
+            atime_secs: AtomicI64::new(attributes.atime.secs),
+            lazy: AtomicBool::new(false),
+            body: RwLock::new(Body { root, xattrs: raw.xattrs, directory }),
+            graveyard: Arc::clone(graveyard),
+        })
+    }
+
+    /// Reads what is to be known of an inode's contents.
+    pub(crate) fn load<P: Pm>(fs: &Shared<P>, number: u64, address: u64, raw: &RawInode) -> Result<Inode> {
+        let kind = FileKind::from_u8(raw.kind);
+        let mut blocks = 0;
+        if kind.is_some_and(has_tree) {
+            fs.map(raw.root)
+                .for_each(0, MAX_BLOCKS, &mut |piece| blocks += piece.len)
+                .map_err(|error| error.object(format!("inode {number}")))?;
+        }
+        let directory = match kind {
+            Some(FileKind::Directory) => Some(Box::new(Directory::load(fs, raw)?)),
+            _ => None,
+        };
+        let inode = Inode::new(number, address, raw, directory, &fs.graveyard)?;
+        inode.blocks.store(blocks, Ordering::Relaxed);
+        // Larger than before the mount, whatever was counted then.
+        inode.change.store(fs.superblock.lock().raw.mount_epoch << 32, Ordering::Relaxed);
+        Ok(inode)
+    }
+
+    pub(crate) fn id(&self) -> InodeId {
+        InodeId { number: self.number, generation: self.generation, volume: 0 }
+    }
+
+    pub(crate) fn check_directory(&self) -> Result<()> {
+        if self.is_directory() { Ok(()) } else { Err(Error::new(Kind::NotDirectory)) }
+    }
+
+    /// It must be a regular file.
+    pub(crate) fn check_file(&self) -> Result<()> {
+        match self.kind {
+            FileKind::Regular => Ok(()),
+            FileKind::Directory => Err(Error::new(Kind::IsDirectory)),
+            _ => Err(Error::new(Kind::InvalidInput)),
+        }
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn links(&self) -> u32 {
+        self.links.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn attr(&self) -> Attr {
+        let attributes = self.attr.get();
+        let links = match self.links() {
+            links if links == 0 || !self.is_directory() => links,
+            _ => 2 + self.subdirectories.load(Ordering::Relaxed),
+        };
+        Attr {
+            id: self.id(),
+            kind: self.kind,
+            mode: u32::from(attributes.mode),
+            links,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            rdev: u64::from(self.rdev),
+            size: self.size(),
+            allocated: self.blocks.load(Ordering::Relaxed) * BLOCK_SIZE,
+            atime: attributes.atime,
+            mtime: attributes.mtime,
+            ctime: attributes.ctime,
+            btime: self.btime,
+            flags: attributes.flags,
+            change: self.change.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The inode must not be changed in the way that `what` forbids.
+    pub(crate) fn check_flags(&self, forbidden: u32) -> Result<()> {
+        if self.flags.load(Ordering::Acquire) & forbidden != 0 {
+            Err(Error::new(Kind::NotPermitted))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// mtime and ctime will be `now`.
+    pub(crate) fn put_modified(&self, transaction: &mut Transaction, now: Timestamp) {
+        match now.pack() {
+            0 => self.put_times(transaction, now, now),
+            packed => transaction.word(self.address + word::MODIFIED, packed),
+        }
+    }
+
+    /// ctime will be `now`.
+    pub(crate) fn put_changed(&self, transaction: &mut Transaction, now: Timestamp) {
+        self.put_times(transaction, self.attr.get().mtime, now);
+    }
+
+    /// mtime and ctime will be these.
+    pub(crate) fn put_times(&self, transaction: &mut Transaction, mtime: Timestamp, ctime: Timestamp) {
+        transaction.word(self.address + word::MODIFIED, 0);
+        transaction.word(self.address + word::MTIME, mtime.pack());
+        transaction.word(self.address + word::CTIME, ctime.pack());
+    }
+
+    /// The number of links will be this; flags stay.
+    pub(crate) fn put_links(&self, transaction: &mut Transaction, links: u32) {
+        transaction.word(self.address + word::LINKS, links_word(links, self.attr.get().flags));
+    }
+
+    /// mtime and ctime are `now`: after the commit.
+    pub(crate) fn modified(&self, now: Timestamp) {
+        self.attr.touch(now);
+        self.noted();
+    }
+
+    /// ctime is `now`: after the commit.
+    pub(crate) fn changed(&self, now: Timestamp) {
+        self.attr.lock().ctime = now.clamped();
+        self.noted();
+    }
+
+    /// Something of it was changed.
+    pub(crate) fn noted(&self) {
+        self.atime_due.store(true, Ordering::Relaxed);
+        self.change.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether an inode of this kind has a tree of blocks.
+pub(crate) fn has_tree(kind: FileKind) -> bool {
+    matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
+}
+
+/// Links and flags as the word that they share.
+pub(crate) fn links_word(links: u32, flags: u32) -> u64 {
+    u64::from(links) | u64::from(flags) << 32
+}
+
+/// An inode that a caller holds.
+pub struct Node {
+    pub(crate) inode: Arc<Inode>,
+    /// The hold was given up already.
+    gone: bool,
+}
+
+impl Node {
+    /// Takes over one hold that was counted already.
+    pub(crate) fn from_held(inode: Arc<Inode>) -> Node {
+        Node { inode, gone: false }
+    }
+
+    /// Drops the node without giving up its hold: that was done already.
+    pub(crate) fn forget_hold(mut self) {
+        self.gone = true;
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Node({}/{})", self.inode.number, self.inode.generation)
+    }
+}
+
+impl Clone for Node {
+    fn clone(&self) -> Node {
+        self.inode.holds.fetch_add(1, Ordering::Relaxed);
+        Node { inode: Arc::clone(&self.inode), gone: false }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if !self.gone && self.inode.holds.fetch_sub(1, Ordering::AcqRel) == 1 && self.inode.links() == 0 {
+            self.inode.graveyard.bury(self.inode.number);
+        }
+    }
+}

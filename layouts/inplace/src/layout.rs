@@ -1,0 +1,253 @@
+//! The contract of a layout, implemented: each operation checks that it may write and goes to its module.
+
+use std::io::IoSlice;
+use std::ops::ControlFlow;
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{
+    Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
+    InodeId, Names, NewInode, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt,
+    XattrMode,
+};
+use nacre_media::Pm;
+
+use crate::directory::{Listed, directory_of};
+use crate::format::{MAX_FILE_SIZE, MAX_XATTR_SIZE};
+use crate::fs::Shared;
+use crate::inode::{Inode, Node};
+use crate::mount::InplaceFs;
+use crate::rename::Side;
+
+/// Entries of a directory that are read under its lock at a time.
+const READ_DIR_BATCH: usize = 128;
+
+impl<P: Pm> InplaceFs<P> {
+    fn writable(&self) -> Result<&Shared<P>> {
+        self.shared.check_writable()?;
+        Ok(&self.shared)
+    }
+}
+
+impl<P: Pm + 'static> Names for InplaceFs<P> {
+    type Node = Node;
+
+    fn root(&self) -> Node {
+        self.root
+            .clone()
+            .unwrap_or_else(|| unreachable!("the root is held until the unmount consumes the file system"))
+    }
+
+    fn node(&self, id: InodeId) -> Result<Node> {
+        self.shared.hold_id(id)
+    }
+
+    fn node_by_number(&self, number: u64) -> Result<Node> {
+        self.shared.hold(number)
+    }
+
+    fn id(&self, node: &Node) -> InodeId {
+        node.inode.id()
+    }
+
+    fn kind(&self, node: &Node) -> FileKind {
+        node.inode.kind
+    }
+
+    fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {
+        self.shared.lookup(&dir.inode, name)
+    }
+
+    fn parent(&self, dir: &Node) -> Result<Node> {
+        dir.inode.check_directory()?;
+        self.shared.hold(dir.inode.parent.load(Ordering::Relaxed))
+    }
+
+    fn create(&self, dir: &Node, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
+        self.writable()?.create(&dir.inode, name, new)
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Node> {
+        self.writable()?.create_unnamed(new)
+    }
+
+    fn link(&self, node: &Node, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.writable()?.link(&node.inode, &dir.inode, name, now)
+    }
+
+    fn unlink(&self, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.writable()?.unlink(&dir.inode, name, now)
+    }
+
+    fn rmdir(&self, dir: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.writable()?.rmdir(&dir.inode, name, now)
+    }
+
+    fn rename(
+        &self,
+        from_dir: &Node,
+        from: &[u8],
+        to_dir: &Node,
+        to: &[u8],
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        let from = Side { dir: &from_dir.inode, name: from };
+        let to = Side { dir: &to_dir.inode, name: to };
+        self.writable()?.rename(from, to, mode, now)
+    }
+
+    fn read_dir(
+        &self,
+        dir: &Node,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        dir.inode.check_directory()?;
+        let mut after = cookie;
+        loop {
+            let batch = {
+                let body = dir.inode.body.read();
+                directory_of(&body)?.read(&*self.shared.pm, after, READ_DIR_BATCH)?
+            };
+            for listed in &batch {
+                after = listed.cookie;
+                if visit(dir_entry(listed)).is_break() {
+                    return Ok(());
+                }
+            }
+            if batch.len() < READ_DIR_BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
+        self.shared.read_link(&node.inode)
+    }
+
+    fn getattr(&self, node: &Node) -> Result<Attr> {
+        Ok(node.inode.attr())
+    }
+
+    fn setattr(&self, node: &Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        self.writable()?.setattr(&node.inode, change, now)
+    }
+
+    fn get_xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+        self.shared.get_xattr(&node.inode, name)
+    }
+
+    fn list_xattrs(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
+        self.shared.list_xattrs(&node.inode)
+    }
+
+    fn set_xattr(
+        &self,
+        node: &Node,
+        name: &[u8],
+        value: &[u8],
+        how: XattrMode,
+        mode: Option<u32>,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.writable()?.set_xattr(&node.inode, name, value, how, mode, now)
+    }
+
+    fn remove_xattr(&self, node: &Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.writable()?.remove_xattr(&node.inode, name, now)
+    }
+}
+
+impl<P: Pm + 'static> Data for InplaceFs<P> {
+    fn read(&self, node: &Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
+        self.shared.read(&node.inode, offset, buf, now)
+    }
+
+    fn write(
+        &self,
+        node: &Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        _durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        self.writable()?.write(&node.inode, at, data, now)
+    }
+
+    fn fallocate(
+        &self,
+        node: &Node,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.writable()?.fallocate(&node.inode, mode, offset, len, now)
+    }
+
+    fn seek(&self, node: &Node, offset: u64, to: SeekTo) -> Result<u64> {
+        self.shared.seek(&node.inode, offset, to)
+    }
+
+    fn sync(&self, node: &Node) -> Result<()> {
+        self.shared.persist_lazy(&node.inode)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        let mut lazy = Vec::new();
+        self.shared.table.for_each_loaded(|inode| {
+            if inode.lazy.load(Ordering::Acquire) && inode.links() > 0 {
+                lazy.push(std::sync::Arc::clone(inode));
+            }
+        });
+        lazy.iter().try_for_each(|inode| self.shared.persist_lazy(inode))
+    }
+}
+
+impl<P: Pm + 'static> Extents for InplaceFs<P> {
+    fn resolve(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.shared.resolve(&node.inode, start, len)
+    }
+
+    fn stat(&self) -> FsStat {
+        let fs = &self.shared;
+        fs.reclaim_buried();
+        let free = fs.alloc.free_blocks();
+        let available = fs.alloc.available_blocks();
+        let inodes = fs.table.limit();
+        // An inode takes a sixteenth of a block; space limits them like everything else.
+        let inodes_free = (available * 16).min(inodes.saturating_sub(fs.table.in_use()));
+        FsStat { blocks: fs.bounds.end - fs.bounds.first, free, available, inodes, inodes_free }
+    }
+
+    fn index_bytes(&self) -> u64 {
+        let fs = &self.shared;
+        let mut bytes = fs.alloc.index_bytes() + fs.table.index_bytes();
+        let mut loaded = Vec::new();
+        fs.table.for_each_loaded(|inode| loaded.push(std::sync::Arc::clone(inode)));
+        loaded.iter().for_each(|inode| bytes += inode_bytes(inode));
+        bytes
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            durable_on_return: true,
+            // What is overwritten in place is there in part.
+            atomic_write: false,
+            atomic_rename: true,
+            max_file_size: MAX_FILE_SIZE,
+            max_xattr_size: MAX_XATTR_SIZE,
+        }
+    }
+}
+
+fn dir_entry(listed: &Listed) -> DirEntry<'_> {
+    DirEntry { cookie: listed.cookie, name: &listed.name, id: listed.id, kind: listed.kind }
+}
+
+/// DRAM that an inode takes, an estimate.
+fn inode_bytes(inode: &Inode) -> u64 {
+    let body = inode.body.read();
+    let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
+    size_of::<Inode>() as u64 + 32 + directory
+}

@@ -1,0 +1,53 @@
+//! The in-place layout, as PMFS: a B-tree of blocks per file, data updated in place, metadata under an undo journal.
+//!
+//! | file | what is there |
+//! | --- | --- |
+//! | `format` | the bytes on media; nothing else defines bytes |
+//! | `mkfs`, `mount`, `recover`, `check` | making, mounting, recovering and checking a file system |
+//! | `anatomy` | where the structures of an image are, for tools that damage images |
+//! | `superblock` | what is this layout's own of the superblock |
+//! | `commit` | the commit protocol: transactions and the lanes of the journal |
+//! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
+//! | `blockmap`, `directory`, `names` | where a file's blocks are; the names of a directory; changing them |
+//! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
+//! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
+//! | `layout` | the contract of `nacre-engine`, implemented |
+//!
+//! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`; what it shares with other layouts (free
+//! blocks, attributes in DRAM, the superblock's copies, bad blocks) in `nacre-layout-parts`. The format is described and
+//! argued in `docs/format/inplace.md`.
+//!
+//! What it promises: every operation is durable when it returns; metadata is all or nothing after a crash; data that is
+//! overwritten in place is not ([`nacre_engine::Capabilities::atomic_write`] is false).
+
+pub mod anatomy;
+mod blockmap;
+pub mod check;
+mod commit;
+mod directory;
+mod file;
+mod format;
+mod fs;
+mod inode;
+mod layout;
+mod mkfs;
+mod mount;
+mod names;
+mod namespace;
+mod recover;
+mod rename;
+mod seeded;
+mod space;
+mod superblock;
+mod table;
+mod xattr;
+
+use nacre_layout_parts::{alloc, attributes, badblocks};
+
+pub use alloc::use_lane;
+pub use inode::Node;
+pub use mkfs::{MkfsOptions, mkfs};
+pub use mount::{InplaceFs, MountOptions};
+pub use nacre_layout_parts::report::RecoveryReport;
+pub use seeded::Mistake;
+pub use superblock::{Summary, probe};

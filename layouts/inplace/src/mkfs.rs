@@ -1,0 +1,116 @@
+//! Makes an empty file system.
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, Timestamp};
+use nacre_media::Pm;
+use uuid::Uuid;
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::format::{
+    BLOCK_WORDS, CHECKSUM_CRC32C, FIRST_REGION_BLOCK, FORMAT_VERSION, GROWTH_BLOCKS, INODE_MAGIC, INODE_SIZE,
+    INODE_VERSION, LANE_BLOCKS, MAGIC, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, OLDEST_READER, ROOT_INODE, RawInode,
+    RawSuperblock, Region, TABLE_INODE, feature, region, state, tree,
+};
+use crate::superblock::{Summary, Superblock, put_text};
+
+/// A device smaller than this has few lanes.
+const SMALL_DEVICE: u64 = 256 << 20;
+
+/// What a new file system is like.
+#[derive(Debug, Clone, Default)]
+pub struct MkfsOptions {
+    /// Its name for machines; a random one when not given.
+    pub uuid: Option<Uuid>,
+    /// Its name for people, at most 64 bytes.
+    pub label: String,
+    /// The preset that it is made for, at most 16 bytes.
+    pub preset: String,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+    /// Its time of creation.
+    pub now: Timestamp,
+    /// Mounts that are not told otherwise keep no index of names in DRAM.
+    pub linear_names: bool,
+}
+
+/// Makes an empty file system that fills the device. What the device held is lost; the superblocks come last, so a
+/// crash leaves the old file system, or none, or the new one.
+pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
+    let blocks = pm.len() / BLOCK_SIZE;
+    if !(MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&(blocks * BLOCK_SIZE)) {
+        return Err(Error::new(Kind::InvalidInput)
+            .operation("mkfs")
+            .object(format!("a device of {} bytes", pm.len()))
+            .advice("the in-place layout takes 16 MiB to 16 TiB"));
+    }
+    let mut superblock = describe(blocks, options)?;
+    let seed = superblock.seed();
+    let table_inode = superblock.region(region::INODE_TABLE)?.start;
+
+    // No old superblock may stand beside new structures.
+    let erased = pm.zero(0, FIRST_REGION_BLOCK * BLOCK_SIZE)?;
+    pm.fence(erased);
+    // Regions, the table's one node, and its first blocks.
+    let node = superblock.first_data_block();
+    let first = node + 1;
+    let end = first + GROWTH_BLOCKS;
+    let zeroed = pm.zero(Block(FIRST_REGION_BLOCK).offset(), (end - FIRST_REGION_BLOCK) * BLOCK_SIZE)?;
+    let mut words = [0u64; BLOCK_WORDS];
+    for (word, block) in words.iter_mut().zip(first..end) {
+        *word = block;
+    }
+    let mut table = new_inode(FileKind::Regular, 0o600, options.now);
+    table.size = GROWTH_BLOCKS * BLOCK_SIZE;
+    table.root = node | 1 << tree::HEIGHT_SHIFT;
+    table.checksum = table.compute_checksum(seed, TABLE_INODE);
+    let mut root = new_inode(FileKind::Directory, 0o755, options.now);
+    (root.uid, root.gid) = options.root_owner;
+    root.parent = ROOT_INODE;
+    root.checksum = root.compute_checksum(seed, ROOT_INODE);
+    let written = pm.copy(Block(node).offset(), words.as_bytes())?;
+    let written = written.and(pm.copy(Block(table_inode).offset(), table.as_bytes())?);
+    let written = written.and(pm.copy(Block(first).offset() + ROOT_INODE * INODE_SIZE, root.as_bytes())?);
+    pm.fence(written.and(zeroed));
+    superblock.write(pm)?;
+    Ok(superblock.summary([true, true]))
+}
+
+fn new_inode(kind: FileKind, mode: u16, now: Timestamp) -> RawInode {
+    let mut raw = RawInode::new_zeroed();
+    raw.magic = INODE_MAGIC;
+    raw.version = INODE_VERSION;
+    raw.kind = kind as u8;
+    raw.generation = 1;
+    raw.links = 1;
+    raw.mode = mode;
+    (raw.btime, raw.mtime, raw.ctime, raw.atime) = (now.pack(), now.pack(), now.pack(), now.pack());
+    raw
+}
+
+fn describe(blocks: u64, options: &MkfsOptions) -> Result<Superblock> {
+    let mut raw = RawSuperblock::new_zeroed();
+    raw.magic = MAGIC;
+    raw.checksum_algorithm = CHECKSUM_CRC32C;
+    raw.version = FORMAT_VERSION;
+    raw.oldest_reader = OLDEST_READER;
+    raw.features_compatible = if options.linear_names { feature::LINEAR_NAMES } else { 0 };
+    raw.block_size = BLOCK_SIZE as u32;
+    raw.line_size = 64;
+    let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
+    raw.uuid = uuid.into_bytes();
+    put_text(&mut raw.label, &options.label, "label")?;
+    put_text(&mut raw.preset, &options.preset, "preset")?;
+    let (low, high) = uuid.as_u64_pair();
+    raw.hash_seed = low.rotate_left(17) ^ high;
+    raw.device_blocks = blocks;
+    raw.created = options.now.pack();
+    raw.state = state::CLEAN;
+    let lanes = if blocks * BLOCK_SIZE < SMALL_DEVICE { 4 } else { 16 };
+    let mut start = FIRST_REGION_BLOCK;
+    let regions = [(region::BAD_BLOCKS, 1), (region::INODE_TABLE, 1), (region::JOURNAL, lanes * LANE_BLOCKS)];
+    for (row, (kind, blocks)) in raw.regions.iter_mut().zip(regions) {
+        *row = Region { kind, reserved: 0, start, blocks };
+        start += blocks;
+    }
+    raw.region_count = regions.len() as u32;
+    Ok(crate::superblock::of(raw))
+}

@@ -1,0 +1,194 @@
+//! Mounting and unmounting.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::{AtomicBool, Ordering};
+use nacre_engine::{Error, Kind, Result};
+use nacre_layout_parts::report::RecoveryReport;
+use nacre_media::Pm;
+
+use crate::alloc::Allocator;
+use crate::badblocks;
+use crate::blockmap::Bounds;
+use crate::commit::Journal;
+use crate::format::{ROOT_INODE, feature, region, state};
+use crate::fs::Shared;
+use crate::inode::{Graveyard, Inode, Node};
+use crate::recover::{Walk, read_journal, refuse, roll_back};
+use crate::seeded::Mistake;
+use crate::superblock::Summary;
+use crate::table::{Table, table_address};
+
+/// How a file system is mounted.
+#[derive(Debug, Clone, Default)]
+pub struct MountOptions {
+    /// Nothing may change. A file system that was not unmounted in order is still recovered, which writes.
+    pub read_only: bool,
+    /// Lanes for allocation; the number of CPUs when not given.
+    pub lanes: Option<usize>,
+    /// The media itself cannot be written.
+    pub media_read_only: bool,
+    /// Keep an index of names in DRAM; as mkfs was told when not given.
+    pub name_index: Option<bool>,
+}
+
+/// A mounted file system with the in-place layout. Dropping it unmounts it, without telling of errors.
+pub struct InplaceFs<P: Pm> {
+    pub(crate) shared: Arc<Shared<P>>,
+    pub(crate) root: Option<Node>,
+    recovery: RecoveryReport,
+    summary: Summary,
+}
+
+impl<P: Pm + 'static> InplaceFs<P> {
+    /// Mounts the file system on `pm`.
+    pub fn mount(pm: Arc<P>, options: &MountOptions) -> Result<InplaceFs<P>> {
+        let started = Instant::now();
+        let found = crate::superblock::read(&*pm)?;
+        let mut superblock = found.superblock;
+        let read_only = options.read_only || options.media_read_only;
+        if superblock.is_read_only_for_us() && !read_only {
+            return Err(Error::new(Kind::Unsupported)
+                .object("a feature that this program does not know")
+                .advice("mount it read-only"));
+        }
+        if options.media_read_only && !superblock.is_clean() {
+            return Err(Error::new(Kind::ReadOnly)
+                .object("recovery after a crash")
+                .advice("it has to write: mount it writable once"));
+        }
+        let mut lanes = read_journal(&*pm, &superblock)?;
+        let rolled_back = match superblock.is_clean() {
+            true => 0,
+            false => roll_back(&*pm, &superblock, &mut lanes)?,
+        };
+        let mut walk = Walk::new(&*pm, &superblock);
+        walk.run(&superblock, &mut |_, _, _| {})?;
+        let recovery = walk.report(started, rolled_back);
+        if recovery.damage_count > 0 && !options.read_only {
+            return Err(refuse(&recovery));
+        }
+        let count = options.lanes.unwrap_or_else(default_lanes).clamp(1, 64);
+        let device_blocks = superblock.raw.device_blocks;
+        let alloc = Allocator::new(device_blocks, count, reserve(device_blocks));
+        for block in badblocks::read(&*pm, &superblock)?.blocks {
+            alloc.withdraw(block);
+        }
+        walk.free_the_rest(&alloc);
+        let next: Vec<u64> = lanes.iter().map(|lane| lane.next()).collect();
+        let table = Table::new(
+            table_address(&superblock)?,
+            walk.table_root,
+            std::mem::take(&mut walk.table),
+            std::mem::take(&mut walk.free_inodes),
+            device_blocks,
+        );
+        let damaged = std::mem::take(&mut walk.damaged);
+        drop(walk);
+        if !read_only {
+            superblock.raw.state = state::DIRTY;
+            superblock.raw.mount_epoch += 1;
+            superblock.raw.lanes = count as u32;
+            if !Mistake::NotMarkedDirty.is_made(&*pm) {
+                superblock.write(&*pm)?;
+            }
+        }
+        let linear = superblock.raw.features_compatible & feature::LINEAR_NAMES != 0;
+        let summary = superblock.summary(found.valid);
+        let shared = Arc::new(Shared {
+            seed: superblock.seed(),
+            hash_seed: superblock.raw.hash_seed,
+            journal: Journal::new(superblock.region(region::JOURNAL)?, superblock.seed(), &next),
+            bounds: Bounds::of(&superblock),
+            superblock: Mutex::new(superblock),
+            pm,
+            alloc,
+            table,
+            graveyard: Arc::new(Graveyard::default()),
+            move_directories: Mutex::new(()),
+            read_only,
+            name_index: options.name_index.unwrap_or(!linear),
+            broken: AtomicBool::new(false),
+            damaged,
+        });
+        let root = shared.hold(ROOT_INODE).map_err(|error| error.object("root directory"))?;
+        root.inode.check_directory().map_err(|_| Error::corrupt("root directory"))?;
+        Ok(InplaceFs { shared, root: Some(root), recovery, summary })
+    }
+}
+
+impl<P: Pm> InplaceFs<P> {
+    /// What recovery found when this was mounted.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// What the superblock said when this was mounted.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// The media.
+    pub fn pm(&self) -> &Arc<P> {
+        &self.shared.pm
+    }
+
+    /// Unmounts: persists what is kept lazily and marks the file system clean. Inodes without links are free, held or
+    /// not.
+    pub fn unmount(mut self) -> Result<()> {
+        self.shut_down()
+    }
+
+    /// Goes away without unmounting, like a process that was killed: the next mount recovers.
+    pub fn abandon(mut self) {
+        self.root = None;
+    }
+
+    fn shut_down(&mut self) -> Result<()> {
+        if self.root.take().is_none() || self.shared.read_only {
+            return Ok(());
+        }
+        let fs = &self.shared;
+        if Mistake::CleanTooSoon.is_made(&*fs.pm) {
+            let mut superblock = fs.superblock.lock();
+            superblock.raw.state = state::CLEAN;
+            superblock.write(&*fs.pm)?;
+        }
+        fs.check_unbroken()?;
+        let mut changed: Vec<Arc<Inode>> = Vec::new();
+        fs.table.for_each_loaded(|inode| {
+            if inode.lazy.load(Ordering::Acquire) {
+                changed.push(Arc::clone(inode));
+            }
+        });
+        changed.iter().try_for_each(|inode| fs.persist_lazy(inode))?;
+        let mut superblock = fs.superblock.lock();
+        if fs.alloc.contradicts_itself() {
+            // The next mount sees what belongs to whom.
+            superblock.raw.errors = superblock.raw.errors.saturating_add(1);
+            superblock.write(&*fs.pm)?;
+            return Err(Error::corrupt("a block that was free was freed again").advice("run fsck"));
+        }
+        superblock.raw.state = state::CLEAN;
+        superblock.write(&*fs.pm)
+    }
+}
+
+impl<P: Pm> Drop for InplaceFs<P> {
+    fn drop(&mut self) {
+        // Errors are told by `unmount`; here the next mount finds the state dirty and recovers.
+        let _ = self.shut_down();
+    }
+}
+
+/// Blocks that only metadata may use, so that names can be moved on a full file system: 1 in 256, at least 16, at most
+/// 16 MiB. Removing needs no block at all.
+fn reserve(device_blocks: u64) -> u64 {
+    (device_blocks / 256).clamp(16, 4096)
+}
+
+fn default_lanes() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

@@ -1,0 +1,421 @@
+//! Recovery: transactions without a commit entry are undone.
+//!
+//! What it writes can be written again any number of times: the old values go back while the lane's commit entry is as
+//! it was; only when all of them are durable does the commit entry take the generation, which ends the transaction.
+//! Nothing else is left to do after a crash. Inodes without links are free, so files that were open and unlinked need no
+//! list; which blocks and inodes are free is found by reading the table and the trees ([`Walk`]).
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::Instant;
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_layout_parts::report::RecoveryReport;
+use nacre_media::{Durable, Flushed, Pm};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::alloc::{Allocator, Run};
+use crate::blockmap::{BlockMap, Bounds, Found};
+use crate::commit::{LANE_BYTES, join, lane_address, lane_count};
+use crate::format::{
+    INODE_SIZE, LINE, MAX_GENERATION, RawInode, RawUndo, Region, TABLE_INODE, lane_seed, open_word, region,
+    seal_word,
+};
+use crate::inode::has_tree;
+use crate::seeded::Mistake;
+use crate::superblock::Superblock;
+use crate::table::{read_inode, table_address};
+use crate::xattr;
+
+/// Damage that a report describes one by one.
+const MAX_DAMAGE: usize = 100;
+
+/// What a lane holds.
+pub(crate) struct LaneState {
+    /// Every transaction up to this generation is over.
+    pub(crate) committed: u64,
+    /// The entries of the transaction that is not, in the order in which they were made.
+    pub(crate) undo: Vec<RawUndo>,
+}
+
+impl LaneState {
+    /// The generation of the next transaction, once the one that is not over is undone.
+    pub(crate) fn next(&self) -> u64 {
+        self.undo.first().map_or(self.committed, |entry| entry.generation) + 1
+    }
+}
+
+/// Reads one lane of the journal.
+fn read_lane<P: Pm>(pm: &P, superblock: &Superblock, journal: Region, lane: u64) -> Result<LaneState> {
+    let volume_seed = superblock.seed();
+    let bounds = Bounds::of(superblock);
+    let files = Block(bounds.first).offset()..Block(bounds.end).offset();
+    let table = table_address(superblock)?;
+    let table = table..table + INODE_SIZE;
+    let (address, seed) = (lane_address(journal, lane), lane_seed(volume_seed, lane));
+    let damaged = || Error::corrupt(format!("lane {lane} of the journal"));
+    let committed = open_word(pm.load_u64(address)?, seed, &|| format!("lane {lane} of the journal"))?;
+    let committed = committed.unwrap_or(0);
+    if committed >= MAX_GENERATION {
+        return Err(damaged());
+    }
+    let mut bytes = vec![0u8; (LANE_BYTES - LINE) as usize];
+    pm.read(address + LINE, &mut bytes)?;
+    let mut undo: Vec<RawUndo> = Vec::new();
+    let mut entry = RawUndo::new_zeroed();
+    for line in bytes.chunks_exact(LINE as usize) {
+        entry.as_mut_bytes().copy_from_slice(line);
+        if !entry.is_valid(seed) || entry.generation <= committed {
+            continue;
+        }
+        let last = entry.address.checked_add(u64::from(entry.words) * 8 - 1).ok_or_else(damaged)?;
+        let is_inside = |range: &Range<u64>| range.contains(&entry.address) && range.contains(&last);
+        // A lane has one transaction under way, and none begins before the one before is over.
+        if !(is_inside(&files) || is_inside(&table))
+            || undo.first().is_some_and(|first| first.generation != entry.generation)
+        {
+            return Err(damaged());
+        }
+        undo.push(entry);
+    }
+    Ok(LaneState { committed, undo })
+}
+
+/// Reads the journal, a lane at a time.
+pub(crate) fn read_journal<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Vec<LaneState>> {
+    let journal = superblock.region(region::JOURNAL)?;
+    if lane_count(journal) == 0 {
+        return Err(Error::corrupt("superblock: a journal without a lane"));
+    }
+    (0..lane_count(journal)).map(|lane| read_lane(pm, superblock, journal, lane)).collect()
+}
+
+/// Undoes what was not committed; gives the number of transactions.
+pub(crate) fn roll_back<P: Pm>(pm: &P, superblock: &Superblock, lanes: &mut [LaneState]) -> Result<u64> {
+    if Mistake::NotUndone.is_made(pm) {
+        return Ok(0);
+    }
+    let journal = superblock.region(region::JOURNAL)?;
+    let mut undone: Option<Flushed> = None;
+    for state in lanes.iter() {
+        for entry in state.undo.iter().rev() {
+            let old = &entry.old[..usize::from(entry.words)];
+            let stored = pm.store(entry.address, old.as_bytes())?;
+            undone = join(undone, pm.flush(stored));
+        }
+    }
+    let Some(undone) = undone else { return Ok(0) };
+    let mut after = Some(if Mistake::SettledEarly.is_made(pm) {
+        undone.may_be_lost();
+        Durable::nothing_before()
+    } else {
+        pm.fence(undone)
+    });
+    let mut count = 0;
+    let mut settled: Option<Flushed> = None;
+    for (lane, state) in lanes.iter_mut().enumerate() {
+        let Some(generation) = state.undo.first().map(|entry| entry.generation) else { continue };
+        count += 1;
+        if !Mistake::NotSettled.is_made(pm) {
+            let word = seal_word(generation, lane_seed(superblock.seed(), lane as u64));
+            // The one fence above covers what was undone in every lane.
+            let after = after.take().unwrap_or_else(Durable::nothing_before);
+            let stored = pm.publish_u64(lane_address(journal, lane as u64), word, after)?;
+            settled = join(settled, pm.flush(stored));
+        }
+        state.committed = generation;
+        state.undo.clear();
+    }
+    if let Some(settled) = settled {
+        pm.fence(settled);
+    }
+    Ok(count)
+}
+
+/// A walk over all inodes: what is in use.
+pub(crate) struct Walk<'a, P> {
+    pm: &'a P,
+    seed: u32,
+    bounds: Bounds,
+    used: Vec<u64>,
+    /// Numbers that can be given out.
+    pub(crate) free_inodes: Vec<u64>,
+    /// Inodes whose tree or attributes cannot be followed.
+    pub(crate) damaged: BTreeSet<u64>,
+    /// The blocks of the inode table.
+    pub(crate) table: Vec<u64>,
+    pub(crate) table_root: u64,
+    directories: u64,
+    files: u64,
+    damage: Vec<String>,
+    damage_count: u64,
+}
+
+impl<'a, P: Pm> Walk<'a, P> {
+    /// Nothing is read yet.
+    pub(crate) fn new(pm: &'a P, superblock: &Superblock) -> Walk<'a, P> {
+        let bounds = Bounds::of(superblock);
+        Walk {
+            pm,
+            seed: superblock.seed(),
+            bounds,
+            used: vec![0; bounds.end.div_ceil(64) as usize],
+            free_inodes: Vec::new(),
+            damaged: BTreeSet::new(),
+            table: Vec::new(),
+            table_root: 0,
+            directories: 0,
+            files: 0,
+            damage: Vec::new(),
+            damage_count: 0,
+        }
+    }
+
+    fn note(&mut self, what: impl std::fmt::Display) {
+        self.damage_count += 1;
+        if self.damage.len() < MAX_DAMAGE {
+            self.damage.push(what.to_string());
+        }
+    }
+
+    /// Reads everything; `visit` is called with each inode that is in use. An error means that there is no table.
+    pub(crate) fn run(
+        &mut self,
+        superblock: &Superblock,
+        visit: &mut dyn FnMut(&mut Walk<'a, P>, u64, &RawInode),
+    ) -> Result<()> {
+        let table = read_inode(self.pm, table_address(superblock)?)?;
+        if !table.is_used(self.seed, TABLE_INODE) {
+            return Err(Error::corrupt("the inode of the inode table"));
+        }
+        self.table_root = table.root;
+        let count = table.size / BLOCK_SIZE;
+        if count > self.bounds.end || !table.size.is_multiple_of(BLOCK_SIZE) {
+            return Err(Error::corrupt("the size of the inode table"));
+        }
+        let mut blocks = vec![0u64; count as usize];
+        self.take_tree(&table, "the inode table", &mut |block, place| {
+            if let Some(slot) = blocks.get_mut(block as usize) {
+                *slot = place;
+            }
+        })?;
+        if blocks.is_empty() || blocks.contains(&0) {
+            return Err(Error::corrupt("the inode table has a hole"));
+        }
+        self.table = blocks;
+        for index in 0..self.table.len() {
+            let mut page = [0u8; BLOCK_SIZE as usize];
+            let first = index as u64 * crate::format::BLOCK_INODES;
+            if let Err(error) = self.pm.read(Block(self.table[index]).offset(), &mut page) {
+                self.note(error.object(format!("inodes from {first} on")));
+                continue;
+            }
+            for (slot, bytes) in page.chunks_exact(crate::format::INODE_SIZE as usize).enumerate() {
+                let number = first + slot as u64;
+                let mut raw = RawInode::new_zeroed();
+                raw.as_mut_bytes().copy_from_slice(bytes);
+                self.inode(number, &raw, visit);
+            }
+        }
+        Ok(())
+    }
+
+    fn inode(
+        &mut self,
+        number: u64,
+        raw: &RawInode,
+        visit: &mut dyn FnMut(&mut Walk<'a, P>, u64, &RawInode),
+    ) {
+        if number == TABLE_INODE {
+            return;
+        }
+        if raw.links == 0 {
+            self.free_inodes.push(number);
+            return;
+        }
+        let kind = FileKind::from_u8(raw.kind).filter(|_| raw.is_valid(self.seed, number));
+        let Some(kind) = kind else {
+            self.note(format!("inode {number}: header"));
+            return;
+        };
+        match kind {
+            FileKind::Directory => self.directories += 1,
+            _ => self.files += 1,
+        }
+        if let Err(error) = self.take_tree(raw, &format!("inode {number}"), &mut |_, _| {}) {
+            self.damaged.insert(number);
+            self.note(error);
+        }
+        if raw.xattrs != 0 {
+            match xattr::blocks_of(self.pm, self.bounds, self.seed, number, raw.generation, raw.xattrs) {
+                Ok(blocks) => blocks.into_iter().for_each(|block| {
+                    if !self.take(block) {
+                        self.note(format!("inode {number}: attributes in block {block}, which is in use"));
+                    }
+                }),
+                Err(error) => {
+                    self.damaged.insert(number);
+                    self.note(error.object(format!("inode {number}: attributes")));
+                }
+            }
+        }
+        visit(self, number, raw);
+    }
+
+    /// Takes the blocks of a tree into use; `visit` is called with each file block and its place.
+    fn take_tree(&mut self, raw: &RawInode, what: &str, visit: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        if !FileKind::from_u8(raw.kind).is_some_and(has_tree) {
+            return Ok(());
+        }
+        let map = BlockMap { pm: self.pm, root: raw.root, bounds: self.bounds };
+        let mut twice = None;
+        let end = raw.size.div_ceil(BLOCK_SIZE);
+        map.for_each_used(&mut |found| {
+            let block = match found {
+                Found::Node(block) => block,
+                Found::Data(at, place) => {
+                    if at >= end && place & crate::format::tree::UNWRITTEN == 0 {
+                        self.note(format!("{what}: block {at} is beyond its end"));
+                    }
+                    let block = place & crate::format::tree::BLOCK_MASK;
+                    visit(at, block);
+                    block
+                }
+            };
+            if !self.take(block) {
+                twice = Some(block);
+                return false;
+            }
+            true
+        })
+        .map_err(|error| error.object(format!("{what}: tree of blocks")))?;
+        match twice {
+            Some(block) => Err(Error::corrupt(format!("{what}: block {block} is in use already"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a block into use; false when it is already.
+    fn take(&mut self, block: u64) -> bool {
+        let (word, bit) = (&mut self.used[(block / 64) as usize], 1 << (block % 64));
+        let is_free = *word & bit == 0;
+        *word |= bit;
+        is_free
+    }
+
+    /// Gives everything that is not in use to the allocator.
+    pub(crate) fn free_the_rest(&self, alloc: &Allocator) {
+        let Bounds { first, end } = self.bounds;
+        let mut start = None;
+        for block in first..=end {
+            let is_free = block < end && self.used[(block / 64) as usize] >> (block % 64) & 1 == 0;
+            match (is_free, start) {
+                (true, None) => start = Some(block),
+                (false, Some(from)) => {
+                    alloc.free(Run { start: Block(from), len: block - from });
+                    start = None;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What was found.
+    pub(crate) fn report(&self, started: Instant, rolled_back: u64) -> RecoveryReport {
+        RecoveryReport {
+            walked: true,
+            directories: self.directories,
+            files: self.files,
+            torn: 0,
+            rolled_back,
+            relinked: 0,
+            damage: self.damage.clone(),
+            damage_count: self.damage_count,
+            duration: started.elapsed(),
+        }
+    }
+}
+
+/// Why a damaged file system is not mounted.
+pub(crate) fn refuse(report: &RecoveryReport) -> Error {
+    let first = report.damage.first().map_or("", String::as_str);
+    Error::new(Kind::Corrupt)
+        .object(format!("{first} ({} findings)", report.damage_count))
+        .advice("run fsck, or mount it read-only")
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_media::{Pm, SimPm};
+    use zerocopy::IntoBytes;
+
+    use super::{read_journal, roll_back};
+    use crate::commit::lane_address;
+    use crate::format::{LINE, RawUndo, lane_seed, region};
+    use crate::mkfs::{MkfsOptions, mkfs};
+
+    const SIZE: u64 = 16 << 20;
+    /// Somewhere in free space.
+    const PLACE: u64 = 8 << 20;
+
+    /// Puts the undo entry for `words` at `address` into line `line` of a lane.
+    fn put(pm: &SimPm, lane: u64, line: u64, generation: u64, address: u64, words: &[u64]) {
+        let superblock = crate::superblock::read(pm).unwrap().superblock;
+        let journal = superblock.region(region::JOURNAL).unwrap();
+        let mut entry = RawUndo { words: words.len() as u8, generation, address, ..RawUndo::default() };
+        entry.old[..words.len()].copy_from_slice(words);
+        entry.checksum = entry.compute_checksum(lane_seed(superblock.seed(), lane));
+        pm.poke(lane_address(journal, lane) + line * LINE, entry.as_bytes());
+    }
+
+    fn recover(pm: &SimPm) -> u64 {
+        let superblock = crate::superblock::read(pm).unwrap().superblock;
+        let mut lanes = read_journal(pm, &superblock).unwrap();
+        roll_back(pm, &superblock, &mut lanes).unwrap()
+    }
+
+    fn made() -> SimPm {
+        let pm = SimPm::new(SIZE);
+        mkfs(&pm, &MkfsOptions::default()).unwrap();
+        pm
+    }
+
+    #[test]
+    fn what_was_not_committed_is_undone_once() {
+        let pm = made();
+        put(&pm, 1, 1, 1, PLACE, &[11, 12]);
+        put(&pm, 1, 3, 1, PLACE + 64, &[13]);
+        put(&pm, 2, 1, 1, PLACE + 128, &[14]);
+        assert_eq!(recover(&pm), 2);
+        let words = [0, 8, 64, 128].map(|at| pm.load_u64(PLACE + at).unwrap());
+        assert_eq!(words, [11, 12, 13, 14]);
+        // It is over: what others store there later stays.
+        pm.poke(PLACE, &99u64.to_le_bytes());
+        assert_eq!(recover(&pm), 0);
+        assert_eq!(pm.load_u64(PLACE).unwrap(), 99);
+    }
+
+    #[test]
+    fn entries_of_earlier_transactions_and_torn_ones_do_not_count() {
+        let pm = made();
+        put(&pm, 0, 1, 1, PLACE, &[11]);
+        assert_eq!(recover(&pm), 1);
+        put(&pm, 0, 5, 1, PLACE, &[12]);
+        let superblock = crate::superblock::read(&pm).unwrap().superblock;
+        let journal = superblock.region(region::JOURNAL).unwrap();
+        put(&pm, 0, 1, 2, PLACE + 8, &[13]);
+        pm.poke(lane_address(journal, 0) + LINE + 24, &[77]);
+        assert_eq!(recover(&pm), 0);
+        assert_eq!(pm.load_u64(PLACE).unwrap(), 11);
+        assert_eq!(pm.load_u64(PLACE + 8).unwrap(), 0);
+    }
+
+    #[test]
+    fn two_transactions_of_one_lane_are_damage() {
+        let pm = made();
+        put(&pm, 0, 1, 1, PLACE, &[11]);
+        put(&pm, 0, 2, 2, PLACE, &[12]);
+        let superblock = crate::superblock::read(&pm).unwrap().superblock;
+        assert!(read_journal(&pm, &superblock).is_err());
+    }
+}

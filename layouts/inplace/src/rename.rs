@@ -1,0 +1,276 @@
+//! Renaming: one transaction, within a directory and across two.
+
+use std::sync::Arc;
+
+use nacre_engine::sync::MutexGuard;
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{Attr, Error, Kind, RenameMode, Result, Timestamp};
+use nacre_media::Pm;
+use smallvec::{SmallVec, smallvec};
+
+use crate::alloc::Purpose;
+use crate::commit::Transaction;
+use crate::directory::{Found, directory_of};
+use crate::format::ROOT_INODE;
+use crate::fs::Shared;
+use crate::inode::{Inode, Node};
+use crate::names::Edit;
+use crate::namespace::{Locked, check_name, check_removable, lock_all, put_parent};
+use crate::seeded::Mistake;
+
+/// One side of a rename.
+#[derive(Clone, Copy)]
+pub(crate) struct Side<'a> {
+    pub(crate) dir: &'a Arc<Inode>,
+    pub(crate) name: &'a [u8],
+}
+
+/// What the two names refer to.
+struct Names<'a> {
+    source: &'a Node,
+    from: Found,
+    target: Option<(&'a Node, Found)>,
+}
+
+impl<P: Pm> Shared<P> {
+    pub(crate) fn rename(
+        &self,
+        from: Side<'_>,
+        to: Side<'_>,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        check_name(from.name)?;
+        check_name(to.name)?;
+        self.reclaim_buried();
+        loop {
+            let source = self.lookup(from.dir, from.name)?;
+            let target = match self.lookup(to.dir, to.name) {
+                Ok(target) => Some(target),
+                Err(error) if error.kind() == Kind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            let across = from.dir.number != to.dir.number;
+            let is_directory = |node: &Node| node.inode.is_directory();
+            let moves_directory = is_directory(&source) || target.as_ref().is_some_and(is_directory);
+            let moving = (across && moves_directory).then(|| self.move_directories.lock());
+            let replaced = self.rename_found(from, to, &source, target.as_ref(), mode, now, moving)?;
+            match (replaced, target) {
+                (Outcome::Again, _) => {}
+                (Outcome::Done { left: Some(left) }, Some(target)) => {
+                    self.name_gone(target, left);
+                    return Ok(());
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
+    fn rename_found(
+        &self,
+        from: Side<'_>,
+        to: Side<'_>,
+        source: &Node,
+        target: Option<&Node>,
+        mode: RenameMode,
+        now: Timestamp,
+        moving: Option<MutexGuard<'_, ()>>,
+    ) -> Result<Outcome> {
+        if moving.is_some() {
+            self.check_no_cycle(from.dir, to.dir, source, target, mode)?;
+        }
+        let mut inodes: SmallVec<[&Arc<Inode>; 4]> = smallvec![from.dir, to.dir, &source.inode];
+        inodes.extend(target.map(|target| &target.inode));
+        let mut locked = lock_all(&inodes);
+        let Some(found) = self.found_again(&mut locked, from.dir, from.name, source)? else {
+            return Ok(Outcome::Again);
+        };
+        let now_there = locked.directory(to.dir)?.find(self, to.name)?;
+        if now_there.map(|found| found.id) != target.map(|target| target.inode.id()) {
+            return Ok(Outcome::Again);
+        }
+        let names = Names { source, from: found, target: target.zip(now_there) };
+        if !check_rename(from.dir, to.dir, &names, mode)? {
+            return Ok(Outcome::Done { left: None }); // two names of one inode: nothing to do
+        }
+        let left = self.rename_locked(&mut locked, from, to, &names, mode, now)?;
+        drop(locked);
+        drop(moving);
+        Ok(Outcome::Done { left })
+    }
+
+    /// Commits a rename that may happen. Gives how many names what was replaced has left.
+    fn rename_locked(
+        &self,
+        locked: &mut Locked<'_>,
+        from: Side<'_>,
+        to: Side<'_>,
+        names: &Names<'_>,
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<Option<u32>> {
+        let across = from.dir.number != to.dir.number;
+        let mut transaction = Transaction::default();
+        let mut from_edit = Edit::new(self, from.dir);
+        let mut to_edit = Edit::new(self, to.dir);
+        let source = &names.source.inode;
+        let prepared = (|| {
+            {
+                let body = locked.body(from.dir)?;
+                match &names.target {
+                    Some((target, _)) if mode == RenameMode::Exchange => {
+                        from_edit.replace(directory_of(body)?, &names.from, &target.inode)?;
+                    }
+                    _ => from_edit.remove(directory_of(body)?, &names.from, from.name)?,
+                }
+            }
+            let edit = if across { &mut to_edit } else { &mut from_edit };
+            let body = locked.body(to.dir)?;
+            match &names.target {
+                Some((_, found)) => edit.replace(directory_of(body)?, found, source)?,
+                // A file system without a free block can still be tidied up.
+                None => edit.insert(body, to.name, source, Purpose::Metadata)?,
+            }
+            let pending = from_edit.finish(directory_of(locked.body(from.dir)?)?, &mut transaction, None)?;
+            if Mistake::RenamedInSteps.is_made(&*self.pm) {
+                self.commit(std::mem::take(&mut transaction), None)?;
+            }
+            to_edit.finish(directory_of(locked.body(to.dir)?)?, &mut transaction, pending)
+        })();
+        let mut left = None;
+        let result = prepared.and_then(|pending| {
+            source.put_changed(&mut transaction, now);
+            if !Mistake::ParentForgotten.is_made(&*self.pm) {
+                put_parent(source, &mut transaction, to.dir.number);
+            }
+            match &names.target {
+                Some((target, _)) if mode == RenameMode::Exchange => {
+                    target.inode.put_changed(&mut transaction, now);
+                    put_parent(&target.inode, &mut transaction, from.dir.number);
+                }
+                Some((target, _)) => {
+                    left = Some(self.put_one_name_fewer(&target.inode, &mut transaction, now))
+                }
+                None => {}
+            }
+            from.dir.put_modified(&mut transaction, now);
+            to.dir.put_modified(&mut transaction, now);
+            self.commit(transaction, pending)
+        });
+        if let Err(error) = result {
+            from_edit.give_up();
+            to_edit.give_up();
+            return Err(error);
+        }
+        from_edit.done(locked.body(from.dir)?);
+        to_edit.done(locked.body(to.dir)?);
+        self.renamed(from, to, names, left, now);
+        Ok(left)
+    }
+
+    /// What is known in DRAM after a rename.
+    fn renamed(&self, from: Side<'_>, to: Side<'_>, names: &Names<'_>, left: Option<u32>, now: Timestamp) {
+        names.source.inode.changed(now);
+        names.source.inode.parent.store(to.dir.number, Ordering::Relaxed);
+        if let Some((target, _)) = &names.target {
+            target.inode.changed(now);
+            match left {
+                Some(left) => target.inode.links.store(left, Ordering::Release),
+                None => target.inode.parent.store(from.dir.number, Ordering::Relaxed),
+            }
+        }
+        from.dir.modified(now);
+        if from.dir.number != to.dir.number {
+            to.dir.modified(now);
+        }
+    }
+
+    /// No directory may come to lie below itself.
+    fn check_no_cycle(
+        &self,
+        from_dir: &Arc<Inode>,
+        to_dir: &Arc<Inode>,
+        source: &Node,
+        target: Option<&Node>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        // What the mode says of the target comes before the cycle, as in the kernel.
+        match (mode, target) {
+            (RenameMode::Exchange, None) => return Err(Error::new(Kind::NotFound)),
+            (RenameMode::NoReplace, Some(_)) => return Err(Error::new(Kind::Exists)),
+            _ => {}
+        }
+        if source.inode.is_directory() && self.is_within(to_dir, source.inode.number)? {
+            return Err(Error::new(Kind::InvalidInput));
+        }
+        if let Some(target) = target
+            && target.inode.is_directory()
+            && self.is_within(from_dir, target.inode.number)?
+        {
+            // Its name is on the way to the source, so it is not empty.
+            let kind = if mode == RenameMode::Exchange { Kind::InvalidInput } else { Kind::NotEmpty };
+            return Err(Error::new(kind));
+        }
+        Ok(())
+    }
+
+    /// True when `dir` is the directory `number` or below it.
+    fn is_within(&self, dir: &Arc<Inode>, number: u64) -> Result<bool> {
+        let mut at = Arc::clone(dir);
+        // No way up is longer than there are inodes, unless parents on media form a circle.
+        for _ in 0..=self.table.in_use() {
+            if at.number == number {
+                return Ok(true);
+            }
+            if at.number == ROOT_INODE {
+                return Ok(false);
+            }
+            if at.links() == 0 {
+                return Err(Error::new(Kind::NotFound)); // it was removed
+            }
+            at.check_directory()?;
+            let parent = at.parent.load(Ordering::Relaxed);
+            at = Arc::clone(&self.hold(parent)?.inode);
+        }
+        Err(Error::corrupt(format!("the parents of directory {} form a circle", at.number)))
+    }
+}
+
+enum Outcome {
+    /// With a name that was replaced: how many its inode has left.
+    Done { left: Option<u32> },
+    /// A name refers to another inode than before the locks.
+    Again,
+}
+
+/// Whether the rename may happen; false when there is nothing to do.
+fn check_rename(from_dir: &Inode, to_dir: &Inode, names: &Names<'_>, mode: RenameMode) -> Result<bool> {
+    let source = &names.source.inode;
+    let Some((target, _)) = &names.target else {
+        if mode == RenameMode::Exchange {
+            return Err(Error::new(Kind::NotFound));
+        }
+        check_removable(from_dir, source)?;
+        to_dir.check_flags(Attr::IMMUTABLE)?;
+        return Ok(true);
+    };
+    let target = &target.inode;
+    if mode == RenameMode::NoReplace {
+        return Err(Error::new(Kind::Exists));
+    }
+    if source.number == target.number {
+        return Ok(false);
+    }
+    check_removable(from_dir, source)?;
+    check_removable(to_dir, target)?;
+    if mode == RenameMode::Exchange {
+        return Ok(true);
+    }
+    match (source.is_directory(), target.is_directory()) {
+        (true, false) => Err(Error::new(Kind::NotDirectory)),
+        (false, true) => Err(Error::new(Kind::IsDirectory)),
+        (true, true) if target.entries.load(Ordering::Relaxed) > 0 => Err(Error::new(Kind::NotEmpty)),
+        _ => Ok(true),
+    }
+}

@@ -1,0 +1,360 @@
+//! Sizes, attributes, allocation and holes.
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{
+    Attr, BLOCK_SIZE, Error, FallocateMode, FileBlock, FileKind, Kind, Place, PlacedExtent, Result, SeekTo,
+    SetAttr, Timestamp,
+};
+use nacre_media::{Flushed, Pm};
+
+use crate::alloc::{Purpose, Runs};
+use crate::attributes::Attributes;
+use crate::blockmap::{Edit, Piece};
+use crate::commit::{Transaction, join};
+use crate::file::PIECE_BLOCKS;
+use crate::format::{MAX_FILE_SIZE, tree, word};
+use crate::fs::Shared;
+use crate::inode::{Body, Inode, MAX_BLOCKS, links_word};
+use crate::seeded::Mistake;
+
+/// The word of an inode that has mode, policy and owner.
+pub(crate) fn mode_word(attributes: &Attributes) -> u64 {
+    u64::from(attributes.mode) | u64::from(attributes.policy) << 16 | u64::from(attributes.uid) << 32
+}
+
+/// Words for all attributes.
+fn put_attributes(inode: &Inode, transaction: &mut Transaction, attributes: &Attributes) {
+    transaction.word(inode.address + word::LINKS, links_word(inode.links(), attributes.flags));
+    transaction.word(inode.address + word::MODE, mode_word(attributes));
+    transaction.word(inode.address + word::GID, u64::from(attributes.gid));
+    inode.put_times(transaction, attributes.mtime, attributes.ctime);
+    transaction.word(inode.address + word::ATIME, attributes.atime.pack());
+}
+
+/// The attributes after a change.
+fn changed_attributes(before: Attributes, change: &SetAttr, now: Timestamp, sized: bool) -> Attributes {
+    let mut attributes = before;
+    if let Some(mode) = change.mode {
+        attributes.mode = (mode & 0o7777) as u16;
+    }
+    attributes.uid = change.uid.unwrap_or(attributes.uid);
+    attributes.gid = change.gid.unwrap_or(attributes.gid);
+    attributes.flags = change.flags.unwrap_or(attributes.flags);
+    attributes.atime = change.atime.unwrap_or(attributes.atime).clamped();
+    let mtime = if sized { now } else { attributes.mtime };
+    attributes.mtime = change.mtime.unwrap_or(mtime).clamped();
+    attributes.ctime = now.clamped();
+    attributes
+}
+
+impl<P: Pm> Shared<P> {
+    pub(crate) fn setattr(&self, inode: &Inode, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        // Flags can always be changed (who may, the caller has checked); nothing else of a protected inode.
+        if *change != (SetAttr { flags: change.flags, ..SetAttr::default() }) {
+            inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
+        }
+        match change.size {
+            None => {
+                let _body = inode.body.write();
+                let before = inode.attr.get();
+                let after = changed_attributes(before, change, now, false);
+                let mut transaction = Transaction::default();
+                put_attributes(inode, &mut transaction, &after);
+                self.commit(transaction, None)?;
+                self.attributes_changed(inode, before, after);
+            }
+            Some(size) => self.set_size(inode, size, change, now)?,
+        }
+        Ok(inode.attr())
+    }
+
+    /// The attributes in DRAM after they were committed.
+    fn attributes_changed(&self, inode: &Inode, before: Attributes, after: Attributes) {
+        let mut attr = inode.attr.lock();
+        // Another thread may have read meanwhile: the change wins only where it says something about atime.
+        let read_since = attr.atime != before.atime && after.atime == before.atime;
+        *attr = Attributes { atime: if read_since { attr.atime } else { after.atime }, ..after };
+        inode.lazy.store(read_since, Ordering::Release);
+        inode.flags.store(after.flags, Ordering::Release);
+        inode.atime_secs.store(attr.atime.secs, Ordering::Relaxed);
+        let due = attr.atime <= attr.mtime || attr.atime <= attr.ctime;
+        drop(attr);
+        inode.noted();
+        inode.atime_due.store(due, Ordering::Relaxed);
+    }
+
+    fn set_size(&self, inode: &Inode, size: u64, change: &SetAttr, now: Timestamp) -> Result<()> {
+        inode.check_file()?;
+        inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
+        if size > MAX_FILE_SIZE {
+            return Err(Error::new(Kind::FileTooBig));
+        }
+        let mut body = inode.body.write();
+        self.check_unbroken()?;
+        let old = inode.size();
+        let before = inode.attr.get();
+        let after = changed_attributes(before, change, now, true);
+        let mut edit = Edit::new(self, body.root);
+        let mut pending = None;
+        if size > old {
+            pending = self.zero_gap(body.root, old, size)?;
+        } else {
+            // To the same size, too: what was allocated beyond it goes.
+            edit.clear(size.div_ceil(BLOCK_SIZE), MAX_BLOCKS)?;
+        }
+        let too_soon = Mistake::BlocksFreedTooSoon.is_made(&*self.pm);
+        if too_soon {
+            self.reuse_now(&edit);
+        }
+        let mut transaction = Transaction::default();
+        let pending = edit.finish(&mut transaction, pending)?;
+        transaction.word(inode.address + word::ROOT, edit.root);
+        transaction.word(inode.address + word::SIZE, size);
+        put_attributes(inode, &mut transaction, &after);
+        self.commit(transaction, pending)?;
+        inode.size.store(size, Ordering::Release);
+        self.tree_changed(inode, &mut body, &edit, 0);
+        self.attributes_changed(inode, before, after);
+        Ok(())
+    }
+
+    /// Of the mistake to free blocks too soon: whoever gets them writes to them.
+    fn reuse_now(&self, edit: &Edit<'_, P>) {
+        if let Some(run) = edit.freed.first()
+            && let Ok(flushed) = self.pm.copy(run.start.offset(), &[0xdb; 64])
+        {
+            self.pm.fence(flushed);
+        }
+    }
+
+    /// What is known in DRAM after the commit of a tree; what it gave up is free.
+    fn tree_changed(&self, inode: &Inode, body: &mut Body, edit: &Edit<'_, P>, new_blocks: u64) {
+        body.root = edit.root;
+        inode.blocks.fetch_add(new_blocks, Ordering::Relaxed);
+        inode.blocks.fetch_sub(edit.freed_data, Ordering::Relaxed);
+        self.free_runs(&edit.freed);
+    }
+
+    pub(crate) fn fallocate(
+        &self,
+        inode: &Inode,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        inode.check_file()?;
+        inode.check_flags(Attr::IMMUTABLE)?;
+        if len == 0 {
+            return Err(Error::new(Kind::InvalidInput));
+        }
+        let end = offset
+            .checked_add(len)
+            .filter(|&end| end <= MAX_FILE_SIZE)
+            .ok_or(Error::new(Kind::FileTooBig))?;
+        if !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
+            inode.check_flags(Attr::APPEND_ONLY)?;
+        }
+        let mut body = inode.body.write();
+        self.check_unbroken()?;
+        let size = match mode {
+            FallocateMode::Allocate | FallocateMode::ZeroRange => inode.size().max(end),
+            _ => inode.size(),
+        };
+        if mode != FallocateMode::PunchHole {
+            self.check_room(&body, offset, end)?;
+        }
+        let mut at = offset;
+        while at < end {
+            let until = ((at / BLOCK_SIZE + PIECE_BLOCKS) * BLOCK_SIZE).min(end);
+            // A hole is as easily made in one piece.
+            let until = if mode == FallocateMode::PunchHole { end } else { until };
+            let size = (until == end).then_some(size);
+            self.fallocate_piece(inode, &mut body, mode, (at, until), size, now)?;
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// One transaction of an allocation; the last one has the size.
+    fn fallocate_piece(
+        &self,
+        inode: &Inode,
+        body: &mut Body,
+        mode: FallocateMode,
+        (offset, end): (u64, u64),
+        size: Option<u64>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut edit = Edit::new(self, body.root);
+        let mut allocated = Runs::new();
+        let mut pending = None;
+        let old = inode.size();
+        let prepared = match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                self.fill_holes(&mut edit, offset, end, &mut allocated)
+            }
+            FallocateMode::PunchHole => self
+                .whole_blocks(&edit, offset, end, old, &mut pending)
+                .and_then(|(first, last)| if first < last { edit.clear(first, last) } else { Ok(()) }),
+            FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => self
+                .whole_blocks(&edit, offset, end, old, &mut pending)
+                .and_then(|(first, last)| self.unwrite(&mut edit, first, last))
+                .and_then(|()| self.fill_holes(&mut edit, offset, end, &mut allocated)),
+        };
+        let result = prepared.and_then(|()| {
+            if let Some(gap) = size.filter(|&size| size > old).map(|size| self.zero_gap(body.root, old, size))
+            {
+                if let Some(gap) = gap? {
+                    pending = join(pending.take(), gap);
+                }
+            }
+            let mut transaction = Transaction::default();
+            let pending = edit.finish(&mut transaction, pending.take())?;
+            transaction.word(inode.address + word::ROOT, edit.root);
+            if let Some(size) = size {
+                transaction.word(inode.address + word::SIZE, size);
+            }
+            inode.put_modified(&mut transaction, now);
+            self.commit(transaction, pending)
+        });
+        if let Err(error) = result {
+            if !self.is_broken() {
+                edit.give_up();
+                self.free_runs(&allocated);
+            }
+            return Err(error);
+        }
+        if let Some(size) = size {
+            inode.size.store(size, Ordering::Release);
+        }
+        self.tree_changed(inode, body, &edit, allocated.iter().map(|run| run.len).sum());
+        inode.modified(now);
+        Ok(())
+    }
+
+    /// Unwritten blocks for the holes of a range.
+    fn fill_holes(&self, edit: &mut Edit<'_, P>, offset: u64, end: u64, allocated: &mut Runs) -> Result<()> {
+        let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
+        let mut holes = Vec::new();
+        let mut at = first;
+        self.map(edit.before).for_each(first, last, &mut |piece| {
+            holes.push((at, piece.start - at));
+            at = piece.start + piece.len;
+        })?;
+        holes.push((at, last - at));
+        for (mut start, len) in holes.into_iter().filter(|&(_, len)| len > 0) {
+            let mut runs = Runs::new();
+            self.allocate(None, len, Purpose::Data, &mut runs)?;
+            allocated.extend(runs.iter().copied());
+            for run in runs {
+                edit.set(start, run.len, run.start.0 | tree::UNWRITTEN)?;
+                start += run.len;
+            }
+        }
+        Ok(())
+    }
+
+    /// The written blocks of a range read as zeros from now on, and stay allocated.
+    fn unwrite(&self, edit: &mut Edit<'_, P>, first: u64, last: u64) -> Result<()> {
+        let mut written: Vec<Piece> = Vec::new();
+        self.map(edit.before).for_each(first, last, &mut |piece| {
+            if piece.is_written() {
+                written.push(piece);
+            }
+        })?;
+        written
+            .into_iter()
+            .try_for_each(|piece| edit.set(piece.start, piece.len, piece.place | tree::UNWRITTEN))
+    }
+
+    /// Zeros the parts of blocks at the edges of a range, in place; gives the whole blocks between them.
+    fn whole_blocks(
+        &self,
+        edit: &Edit<'_, P>,
+        offset: u64,
+        end: u64,
+        size: u64,
+        pending: &mut Option<Flushed>,
+    ) -> Result<(u64, u64)> {
+        let (first, last) = (offset.div_ceil(BLOCK_SIZE), end / BLOCK_SIZE);
+        let mut edges = Vec::new();
+        if first > last {
+            edges.push((last, offset % BLOCK_SIZE, end % BLOCK_SIZE));
+        } else {
+            if !offset.is_multiple_of(BLOCK_SIZE) {
+                edges.push((first - 1, offset % BLOCK_SIZE, BLOCK_SIZE));
+            }
+            if !end.is_multiple_of(BLOCK_SIZE) {
+                edges.push((last, 0, end % BLOCK_SIZE));
+            }
+        }
+        for (block, from, to) in edges {
+            // Beyond the size nothing needs zeros: nobody reads it before it is zeroed.
+            let to = to.min(size.saturating_sub(block * BLOCK_SIZE));
+            let Some(place) = self.map(edit.before).find(block)? else { continue };
+            if place & tree::UNWRITTEN == 0 && from < to {
+                let media = nacre_engine::Block(self.bounds.block(place)?).offset() + from;
+                *pending = join(pending.take(), self.pm.zero(media, to - from)?);
+            }
+        }
+        Ok((first, last.max(first)))
+    }
+
+    pub(crate) fn seek(&self, inode: &Inode, offset: u64, to: SeekTo) -> Result<u64> {
+        inode.check_file()?;
+        let body = inode.body.read();
+        let size = inode.size();
+        if offset >= size {
+            return Err(Error::new(Kind::NoSuchOffset));
+        }
+        let map = self.map(body.root);
+        let end = size.div_ceil(BLOCK_SIZE);
+        let mut block = offset / BLOCK_SIZE;
+        while block < end {
+            let piece = map.next_mapped(block, end)?;
+            match (piece, to) {
+                (None, SeekTo::Hole) => return Ok((block * BLOCK_SIZE).max(offset)),
+                (None, SeekTo::Data) => return Err(Error::new(Kind::NoSuchOffset)),
+                (Some(piece), SeekTo::Hole) if piece.start > block || !piece.is_written() => {
+                    return Ok((block * BLOCK_SIZE).max(offset));
+                }
+                (Some(piece), SeekTo::Data) if piece.is_written() => {
+                    return Ok((piece.start.max(block) * BLOCK_SIZE).max(offset));
+                }
+                (Some(piece), _) => block = piece.start + piece.len,
+            }
+        }
+        match to {
+            SeekTo::Data => Err(Error::new(Kind::NoSuchOffset)),
+            SeekTo::Hole => Ok(size),
+        }
+    }
+
+    pub(crate) fn resolve(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        if !matches!(inode.kind, FileKind::Regular | FileKind::Symlink | FileKind::Directory) {
+            return Ok(Vec::new());
+        }
+        let body = inode.body.read();
+        let end = start.0.saturating_add(len).min(inode.size().div_ceil(BLOCK_SIZE));
+        let mut extents = Vec::new();
+        if inode.is_directory() || start.0 >= end {
+            return Ok(extents);
+        }
+        let mut at = start.0;
+        let mut push = |from: u64, len: u64, place: Place| {
+            if len > 0 {
+                extents.push(PlacedExtent { start: FileBlock(from), len, place });
+            }
+        };
+        self.map(body.root).for_each(start.0, end, &mut |piece| {
+            push(at, piece.start - at, Place::Hole);
+            let place =
+                if piece.is_written() { Place::Pm(piece.block()) } else { Place::Unwritten(piece.block()) };
+            push(piece.start, piece.len, place);
+            at = piece.start + piece.len;
+        })?;
+        push(at, end - at, Place::Hole);
+        Ok(extents)
+    }
+}
