@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nacre_lab::model::{Flaw, MemLayout, Mutant};
 use nacre_lab::random::{Profile, Settings, Stats, Subject, Tolerance, check, check_threads};
+use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use rand::rngs::SmallRng;
@@ -249,4 +250,94 @@ fn the_log_layout_is_the_model_for_each_of_four_threads() {
 fn the_log_layout_is_the_model_when_space_is_scarce() {
     run(Log::new(16 << 20, true), SCARCE);
     run(Log::new(16 << 20, false), SCARCE);
+}
+
+/// The in-place layout on simulated memory.
+struct Inplace {
+    pm: Arc<SimPm>,
+    size: u64,
+    name_index: bool,
+}
+
+impl Inplace {
+    fn new(size: u64, name_index: bool) -> Inplace {
+        Inplace { pm: Arc::new(SimPm::new(size)), size, name_index }
+    }
+
+    fn mount(&self) -> InplaceFs<SimPm> {
+        let options = nacre_layout_inplace::MountOptions {
+            lanes: Some(2),
+            name_index: Some(self.name_index),
+            ..Default::default()
+        };
+        InplaceFs::mount(Arc::clone(&self.pm), &options).expect("mount")
+    }
+
+    /// Checks what is not mounted.
+    fn assert_sound(&self) {
+        let report = nacre_layout_inplace::check::check(&*self.pm, false).expect("check");
+        assert!(report.problems.is_empty(), "the check finds: {:?}", report.problems);
+    }
+}
+
+impl Subject for Inplace {
+    type Layout = InplaceFs<SimPm>;
+
+    fn describe(&self) -> String {
+        "the in-place layout".to_owned()
+    }
+
+    fn make(&mut self) -> InplaceFs<SimPm> {
+        self.pm = Arc::new(SimPm::new(self.size));
+        nacre_layout_inplace::mkfs(&*self.pm, &nacre_layout_inplace::MkfsOptions::default()).expect("mkfs");
+        self.mount()
+    }
+
+    fn remount(&mut self, layout: InplaceFs<SimPm>) -> InplaceFs<SimPm> {
+        layout.unmount().expect("unmount");
+        self.assert_sound();
+        self.mount()
+    }
+
+    fn crash(&mut self, layout: &InplaceFs<SimPm>) -> Option<InplaceFs<SimPm>> {
+        // Every operation is durable when it returns, so what the memory holds is what a crash leaves.
+        self.pm = Arc::new(SimPm::from_image(&layout.pm().snapshot()));
+        self.assert_sound();
+        Some(self.mount())
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        // An inode without links is reclaimed by the next change of a name.
+        Tolerance { exact_stale: false, ..Tolerance::NONE }
+    }
+
+    fn tolerance_after_crash(&self) -> Tolerance {
+        // atime is kept in DRAM and written down lazily.
+        Tolerance { exact_atime: false, ..self.tolerance() }
+    }
+}
+
+#[test]
+fn the_inplace_layout_is_the_model() {
+    run(Inplace::new(48 << 20, true), TREE);
+}
+
+#[test]
+fn the_inplace_layout_without_an_index_is_the_model_in_names() {
+    run(Inplace::new(48 << 20, false), NAMES);
+}
+
+#[test]
+fn the_inplace_layout_is_the_model_in_one_file() {
+    run(Inplace::new(48 << 20, true), ONE_FILE);
+}
+
+#[test]
+fn the_inplace_layout_is_the_model_for_each_of_four_threads() {
+    run_threads(Inplace::new(48 << 20, true), TREE);
+}
+
+#[test]
+fn the_inplace_layout_is_the_model_when_space_is_scarce() {
+    run(Inplace::new(16 << 20, true), SCARCE);
 }

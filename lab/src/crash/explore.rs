@@ -182,6 +182,8 @@ struct Explorer<'e, 's, S: Subject> {
     recording: &'e Recording,
     /// The state that each image was recovered to, by hash.
     seen: HashMap<u64, Option<usize>>,
+    /// Each operation that overwrites in place: the state before it, and the one after.
+    torn: Vec<(usize, usize)>,
     /// Recoveries that were crashed in.
     recoveries: u64,
     report: Report,
@@ -196,7 +198,10 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
     ) -> Self {
         let report =
             Report { commit_points: vec![0; rig.subject.commit_points().len()], ..Report::default() };
-        Explorer { rig, workload, settings, recording, seen: HashMap::new(), recoveries: 0, report }
+        let ops = workload.ops.iter().enumerate();
+        let torn = ops.filter(|(_, op)| !rig.subject.atomic_write() && op.overwrites());
+        let torn = torn.map(|(index, _)| (index, index + 1)).collect();
+        Explorer { rig, workload, settings, recording, seen: HashMap::new(), torn, recoveries: 0, report }
     }
 
     fn is_full(&self) -> bool {
@@ -398,11 +403,15 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         None
     }
 
-    fn expected(&self, progress: Progress) -> Expected<'e> {
+    fn expected(&self, progress: Progress) -> Expected<'_> {
         let next = self.workload.ops.get(progress.acknowledged);
         Expected {
             states: &self.recording.states,
             allowed: progress.allowed(),
+            torn: match progress.in_flight {
+                true => &self.torn,
+                false => &[],
+            },
             remaking: match next {
                 Some(Op::Mkfs) if progress.made => Remaking::Made,
                 Some(Op::Mkfs) if progress.in_flight => Remaking::Begun,

@@ -1,7 +1,6 @@
 //! The log layout as the explorer sees it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use nacre_engine::Result;
 use nacre_layout_log::check::check;
@@ -9,6 +8,7 @@ use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs, probe, use_lane};
 use nacre_media::SimPm;
 use nacre_media::sim::Site;
 
+use super::source::{Sources, Spot};
 use super::subject::{Harmless, Mistake, Moment, Mounting, Subject};
 use super::tree::Ctime;
 
@@ -17,23 +17,25 @@ use super::tree::Ctime;
 pub struct Log;
 
 /// The files that store, flush or fence.
-const SOURCES: [(&str, &str); 15] = [
-    ("checkpoint.rs", include_str!("../../../layouts/log/src/checkpoint.rs")),
-    ("collect.rs", include_str!("../../../layouts/log/src/collect.rs")),
-    ("commit.rs", include_str!("../../../layouts/log/src/commit.rs")),
-    ("file.rs", include_str!("../../../layouts/log/src/file.rs")),
-    ("fs.rs", include_str!("../../../layouts/log/src/fs.rs")),
-    ("layout.rs", include_str!("../../../layouts/log/src/layout.rs")),
-    ("mkfs.rs", include_str!("../../../layouts/log/src/mkfs.rs")),
-    ("mount.rs", include_str!("../../../layouts/log/src/mount.rs")),
-    ("namespace.rs", include_str!("../../../layouts/log/src/namespace.rs")),
-    ("recover.rs", include_str!("../../../layouts/log/src/recover.rs")),
-    ("rename.rs", include_str!("../../../layouts/log/src/rename.rs")),
-    ("space.rs", include_str!("../../../layouts/log/src/space.rs")),
-    ("superblock.rs", include_str!("../../../layouts/log/src/superblock.rs")),
-    ("table.rs", include_str!("../../../layouts/log/src/table.rs")),
-    ("xattr.rs", include_str!("../../../layouts/log/src/xattr.rs")),
-];
+static SOURCES: Sources = Sources::new(
+    "layouts/log/src",
+    &[
+        ("checkpoint.rs", include_str!("../../../layouts/log/src/checkpoint.rs")),
+        ("collect.rs", include_str!("../../../layouts/log/src/collect.rs")),
+        ("commit.rs", include_str!("../../../layouts/log/src/commit.rs")),
+        ("file.rs", include_str!("../../../layouts/log/src/file.rs")),
+        ("fs.rs", include_str!("../../../layouts/log/src/fs.rs")),
+        ("layout.rs", include_str!("../../../layouts/log/src/layout.rs")),
+        ("mkfs.rs", include_str!("../../../layouts/log/src/mkfs.rs")),
+        ("mount.rs", include_str!("../../../layouts/log/src/mount.rs")),
+        ("namespace.rs", include_str!("../../../layouts/log/src/namespace.rs")),
+        ("recover.rs", include_str!("../../../layouts/log/src/recover.rs")),
+        ("rename.rs", include_str!("../../../layouts/log/src/rename.rs")),
+        ("space.rs", include_str!("../../../layouts/log/src/space.rs")),
+        ("table.rs", include_str!("../../../layouts/log/src/table.rs")),
+        ("xattr.rs", include_str!("../../../layouts/log/src/xattr.rs")),
+    ],
+);
 
 /// Offset of the word in an inode that names its log's first page, and bytes of an inode.
 const HEAD: (u64, u64) = (40, 256);
@@ -88,43 +90,6 @@ const HARMLESS: [Harmless; 4] = [
                    for a thread that has run out and takes the others",
     },
 ];
-
-/// Where a line of the layout's source is.
-#[derive(Debug, Clone, Copy)]
-struct Spot {
-    file: &'static str,
-    function: &'static str,
-    text: &'static str,
-}
-
-/// The spot of every line of every source, by file and line.
-fn spots() -> &'static HashMap<&'static str, Vec<Spot>> {
-    static SPOTS: OnceLock<HashMap<&'static str, Vec<Spot>>> = OnceLock::new();
-    SPOTS.get_or_init(|| {
-        let spots_of = |(file, source): (&'static str, &'static str)| {
-            let mut function = "";
-            let spots = source.lines().map(|text| {
-                let text = text.trim();
-                if let Some((before, after)) = text.split_once("fn ")
-                    && (before.is_empty() || before.starts_with("pub"))
-                {
-                    function = after.split(['(', '<']).next().unwrap_or_default();
-                }
-                Spot { file, function, text }
-            });
-            (file, spots.collect())
-        };
-        SOURCES.into_iter().map(spots_of).collect()
-    })
-}
-
-fn spot(site: Site) -> Option<Spot> {
-    let (rest, file) = site.file().rsplit_once('/')?;
-    if !rest.ends_with("layouts/log/src") {
-        return None;
-    }
-    spots().get(file)?.get(site.line() as usize - 1).copied()
-}
 
 /// The commit point of a store, by its place in the source.
 fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
@@ -205,11 +170,13 @@ impl Subject for Log {
     fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {
         let mut seen = [false; COMMIT_POINTS.len()];
         for &(site, offset) in moment.stores {
-            if let Some(point) = spot(site).and_then(|spot| commit_of_store(spot, offset)) {
+            if let Some(point) = SOURCES.spot(site).and_then(|spot| commit_of_store(spot, offset)) {
                 seen[point] = true;
             }
         }
-        let at = |site: Option<Site>| site.and_then(spot).map_or(("", ""), |spot| (spot.file, spot.function));
+        let at = |site: Option<Site>| {
+            site.and_then(|site| SOURCES.spot(site)).map_or(("", ""), |spot| (spot.file, spot.function))
+        };
         match at(moment.fence) {
             ("commit.rs", "write_lines") => seen[3] = true,
             ("file.rs", "commit_write") => seen[4] = true,
@@ -222,27 +189,11 @@ impl Subject for Log {
     }
 
     fn site_name(&self, site: Site) -> String {
-        let Some(spot) = spot(site) else { return site.to_string() };
-        // Several in one function are told apart by their order.
-        let lines = spots().get(spot.file).map_or(&[][..], Vec::as_slice);
-        let is_site = |other: &&Spot| {
-            other.function == spot.function
-                && [
-                    ".fence(",
-                    ".flush(",
-                    ".copy(",
-                    ".zero(",
-                    "publish_",
-                    "write(",
-                    "write_cached",
-                    ".link(",
-                    "write_page(",
-                ]
-                .iter()
-                .any(|call| other.text.contains(call))
-        };
-        let before = lines[..site.line() as usize - 1].iter().filter(is_site).count();
-        format!("{} {} {}", spot.file, spot.function, before + 1)
+        SOURCES.name(site)
+    }
+
+    fn atomic_write(&self) -> bool {
+        true
     }
 
     fn mistakes(&self) -> Vec<Mistake> {

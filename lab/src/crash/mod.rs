@@ -16,12 +16,13 @@
 //! | `case`, `thread_case` | one crash as text, of one thread and of several; making it smaller |
 //! | `selftest` | mutants and mistakes that the explorer must find |
 //! | `threads`, `turns` | several threads; whose turn it is |
-//! | `subject`, `log` | what is explored; the log layout |
+//! | `subject`, `log`, `inplace`, `source` | what is explored; the layouts; places in their source |
 
 mod campaign;
 mod case;
 mod explore;
 mod full;
+mod inplace;
 mod lanes;
 mod log;
 mod op;
@@ -29,6 +30,7 @@ mod record;
 mod report;
 mod selftest;
 pub mod sequences;
+mod source;
 mod subject;
 mod text;
 mod thread_case;
@@ -42,6 +44,7 @@ pub use campaign::{Campaign, Limits, Outcome, Progress, Stage};
 pub use case::minimise;
 pub use explore::{MAX_SAMPLES_BY_LINES, MEMORY, Settings, explore, reproduce, sites};
 pub use full::full;
+pub use inplace::Inplace;
 pub use lanes::lanes;
 pub use log::Log;
 pub use op::{Op, Runner, payload};

@@ -83,6 +83,17 @@ impl fmt::Debug for Op {
     }
 }
 
+impl Op {
+    /// It changes data that can be read already, where a layout writes in place.
+    pub(super) fn overwrites(&self) -> bool {
+        use FallocateMode::{PunchHole, ZeroRange, ZeroRangeKeepSize};
+        matches!(
+            self,
+            Op::Write(..) | Op::Append(..) | Op::Fallocate(_, PunchHole | ZeroRange | ZeroRangeKeepSize, ..)
+        )
+    }
+}
+
 /// A file system and what is held open on it.
 pub struct Runner<F: Data> {
     /// The file system.

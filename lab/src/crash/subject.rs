@@ -65,6 +65,9 @@ pub trait Subject: Sync {
     /// What becomes of ctime in a crash.
     fn ctime(&self) -> Ctime;
 
+    /// A write is all or nothing after a crash. Otherwise what was being overwritten may be there word by word.
+    fn atomic_write(&self) -> bool;
+
     /// Makes an empty file system.
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()>;
 

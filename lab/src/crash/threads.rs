@@ -199,7 +199,7 @@ pub fn explore_threads<S: Subject>(
     let mut report =
         Report { commit_points: vec![0; rig.subject.commit_points().len()], ..Report::default() };
     let mut seen = HashSet::new();
-    let mut walk = Walk::new(workload, &model, &run);
+    let mut walk = Walk::new(workload, &model, &run, rig.subject.atomic_write());
     rig.pm.seed_mistake(flaw.mistake());
     while let Some(point) = walk.advance()? {
         rig.pm.load(walk.replay.media());
@@ -238,17 +238,22 @@ pub(super) struct Walk<'r> {
     run: &'r Run,
     oracle: Oracle<'r>,
     progress: Progress,
-    states: Arc<Vec<Tree>>,
+    states: Arc<States>,
     /// Events whose marks count already.
     events: usize,
 }
 
 impl<'r> Walk<'r> {
-    pub(super) fn new(workload: &'r Threads, model: &'r MemLayout, run: &'r Run) -> Walk<'r> {
+    pub(super) fn new(
+        workload: &'r Threads,
+        model: &'r MemLayout,
+        run: &'r Run,
+        atomic_write: bool,
+    ) -> Walk<'r> {
         Walk {
             replay: Replay::new(run.start.clone(), &run.trace),
             run,
-            oracle: Oracle { workload, model, allowed: BTreeMap::new() },
+            oracle: Oracle { workload, model, atomic_write, allowed: BTreeMap::new() },
             progress: vec![(0, false); workload.threads.len()],
             states: Arc::default(),
             events: 0,
@@ -263,7 +268,7 @@ impl<'r> Walk<'r> {
         }
         self.events = point.events;
         self.states = self.oracle.states(&self.progress)?;
-        if self.states.is_empty() {
+        if self.states.trees.is_empty() {
             return Err(
                 Error::new(Kind::InvalidInput).object("threads that wait for what none of them makes")
             );
@@ -280,8 +285,9 @@ impl<'r> Walk<'r> {
     ) -> Vec<String> {
         image.apply(&rig.pm);
         let expected = Expected {
-            states: &self.states,
-            allowed: 0..=self.states.len() - 1,
+            states: &self.states.trees,
+            allowed: 0..=self.states.trees.len() - 1,
+            torn: &self.states.torn,
             remaking: Remaking::No,
             free_when_empty: self.run.free_when_empty,
             mounting: self.oracle.workload.mounting,
@@ -381,26 +387,49 @@ fn run<S: Subject>(rig: &Rig<'_, S>, fs: &S::Fs, workload: &Threads, seed: u64, 
 struct Oracle<'w> {
     workload: &'w Threads,
     model: &'w MemLayout,
-    allowed: BTreeMap<Progress, Arc<Vec<Tree>>>,
+    atomic_write: bool,
+    allowed: BTreeMap<Progress, Arc<States>>,
+}
+
+/// The states that a crash may leave, and of which of them parts may show in which.
+#[derive(Default)]
+struct States {
+    trees: Vec<Tree>,
+    torn: Vec<(usize, usize)>,
 }
 
 impl Oracle<'_> {
-    fn states(&mut self, progress: &Progress) -> Result<Arc<Vec<Tree>>> {
+    fn states(&mut self, progress: &Progress) -> Result<Arc<States>> {
         if let Some(states) = self.allowed.get(progress) {
             return Ok(Arc::clone(states));
         }
         let in_flight: Vec<usize> = (0..progress.len()).filter(|&thread| progress[thread].1).collect();
-        let mut states: Vec<Tree> = Vec::new();
+        let mut states = States::default();
+        // Which operations in flight have landed, a bit each, and the state that this is.
+        let mut indices: Vec<(usize, usize)> = Vec::new();
         for landed in 0..1usize << in_flight.len() {
             let mut counts: Vec<usize> = progress.iter().map(|(returned, _)| *returned).collect();
             for (bit, &thread) in in_flight.iter().enumerate() {
                 counts[thread] += landed >> bit & 1;
             }
-            if let Some(state) = self.state(&counts)?
-                && !states.contains(&state)
-            {
-                states.push(state);
+            if let Some(state) = self.state(&counts)? {
+                let index = states.trees.iter().position(|other| *other == state).unwrap_or_else(|| {
+                    states.trees.push(state);
+                    states.trees.len() - 1
+                });
+                indices.push((landed, index));
             }
+        }
+        let overwrites = |bit: usize| {
+            let thread = in_flight[bit];
+            self.workload.threads[thread][progress[thread].0].overwrites()
+        };
+        for &(some, base) in indices.iter().filter(|_| !self.atomic_write) {
+            let more = indices.iter().filter(|&&(landed, index)| landed & some == some && index != base);
+            let torn = more.filter(|&&(landed, _)| {
+                (0..in_flight.len()).all(|bit| (landed & !some) >> bit & 1 == 0 || overwrites(bit))
+            });
+            states.torn.extend(torn.map(|&(_, index)| (base, index)));
         }
         let states = Arc::new(states);
         self.allowed.insert(progress.clone(), Arc::clone(&states));

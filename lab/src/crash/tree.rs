@@ -88,9 +88,44 @@ impl Tree {
         differences.extend(extra.map(|path| format!("{path} should not exist")));
         differences
     }
+
+    /// True when `found` differs from this in nothing but contents of files, and there every aligned word of 8 bytes is
+    /// that of this or of one of `through`.
+    pub(super) fn is_torn(&self, found: &Tree, through: &[&Tree], ctime: Ctime) -> bool {
+        self.entries.len() == found.entries.len()
+            && self.entries.iter().all(|(path, expected)| {
+                let Some(found) = found.entries.get(path) else { return false };
+                let others: Vec<&[u8]> = through
+                    .iter()
+                    .filter_map(|tree| tree.entries.get(path))
+                    .map(|entry| entry.content.as_slice())
+                    .collect();
+                let mut differences = Vec::new();
+                if expected.content == found.content {
+                    expected.differences(path, found, ctime, &mut differences);
+                } else {
+                    if !expected.is_mixture(&found.content, &others) {
+                        return false;
+                    }
+                    let found = Entry { content: expected.content.clone(), ..found.clone() };
+                    expected.differences(path, &found, ctime, &mut differences);
+                }
+                differences.is_empty()
+            })
+    }
 }
 
 impl Entry {
+    /// Every word of `content` is the one here or the one in the same place of one of the others.
+    fn is_mixture(&self, content: &[u8], others: &[&[u8]]) -> bool {
+        self.kind == FileKind::Regular
+            && self.content.len() == content.len()
+            && content.chunks(8).zip(self.content.chunks(8)).enumerate().all(|(index, (found, expected))| {
+                let range = index * 8..index * 8 + found.len();
+                found == expected || others.iter().any(|other| other.get(range.clone()) == Some(found))
+            })
+    }
+
     fn differences(&self, path: &str, found: &Entry, ctime: Ctime, out: &mut Vec<String>) {
         let good = match ctime {
             Ctime::Exact => found.ctime == self.ctime,

@@ -30,6 +30,8 @@ pub(super) struct Expected<'e> {
     pub(super) states: &'e [Tree],
     /// One of these.
     pub(super) allowed: RangeInclusive<usize>,
+    /// Of a layout that overwrites in place: in the first of these states, words of the content of the second may show.
+    pub(super) torn: &'e [(usize, usize)],
     /// A new file system was being made over it.
     pub(super) remaking: Remaking,
     /// So many blocks are free again when everything is removed.
@@ -195,6 +197,13 @@ fn compare(expected: &Expected<'_>, found: &Tree, ctime: Ctime) -> (Option<usize
     }
     if expected.remaking != Remaking::No && found.is_empty() {
         return (None, Vec::new());
+    }
+    for state in expected.allowed.clone() {
+        let through = expected.torn.iter().filter(|(base, _)| *base == state);
+        let through: Vec<&Tree> = through.map(|&(_, other)| &expected.states[other]).collect();
+        if !through.is_empty() && expected.states[state].is_torn(found, &through, ctime) {
+            return (None, Vec::new());
+        }
     }
     let words = match expected.allowed.clone().count() {
         1 => "what was acknowledged",

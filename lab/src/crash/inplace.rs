@@ -1,0 +1,160 @@
+//! The in-place layout as the explorer sees it.
+
+use std::sync::Arc;
+
+use nacre_engine::Result;
+use nacre_layout_inplace::check::check;
+use nacre_layout_inplace::{InplaceFs, MkfsOptions, MountOptions, mkfs, probe, use_lane};
+use nacre_media::SimPm;
+use nacre_media::sim::Site;
+
+use super::source::{Sources, Spot};
+use super::subject::{Harmless, Mistake, Moment, Mounting, Subject};
+use super::tree::Ctime;
+
+/// The in-place layout.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Inplace;
+
+/// The files that store, flush or fence.
+static SOURCES: Sources = Sources::new(
+    "layouts/inplace/src",
+    &[
+        ("blockmap.rs", include_str!("../../../layouts/inplace/src/blockmap.rs")),
+        ("check.rs", include_str!("../../../layouts/inplace/src/check.rs")),
+        ("commit.rs", include_str!("../../../layouts/inplace/src/commit.rs")),
+        ("names.rs", include_str!("../../../layouts/inplace/src/names.rs")),
+        ("file.rs", include_str!("../../../layouts/inplace/src/file.rs")),
+        ("fs.rs", include_str!("../../../layouts/inplace/src/fs.rs")),
+        ("mkfs.rs", include_str!("../../../layouts/inplace/src/mkfs.rs")),
+        ("mount.rs", include_str!("../../../layouts/inplace/src/mount.rs")),
+        ("namespace.rs", include_str!("../../../layouts/inplace/src/namespace.rs")),
+        ("recover.rs", include_str!("../../../layouts/inplace/src/recover.rs")),
+        ("space.rs", include_str!("../../../layouts/inplace/src/space.rs")),
+        ("table.rs", include_str!("../../../layouts/inplace/src/table.rs")),
+        ("xattr.rs", include_str!("../../../layouts/inplace/src/xattr.rs")),
+    ],
+);
+
+const COMMIT_POINTS: [&str; 15] = [
+    "undo entries",
+    "words in place",
+    "a commit entry",
+    "a single word",
+    "free space of a directory",
+    "a new inode",
+    "a new block of a directory",
+    "a new node of a tree",
+    "data before what shows it",
+    "zeros before the size grows",
+    "extended attributes in new blocks",
+    "the inode table grows",
+    "a mount marks dirty, an unmount clean",
+    "recovery undoes",
+    "recovery ends a transaction",
+];
+
+const HARMLESS: [Harmless; 0] = [];
+
+/// The commit point of a store, by its place in the source.
+fn commit_of_store(spot: Spot) -> Option<usize> {
+    Some(match (spot.file, spot.function) {
+        ("commit.rs", "journal") if spot.text.contains("publish_entry") => 0,
+        ("commit.rs", "journal") if spot.text.contains("pm.store") => 1,
+        ("commit.rs", "journal") => 2,
+        ("commit.rs", "store_word") => 3,
+        ("commit.rs", "store_idle") => 4,
+        ("namespace.rs", "build_inode") => 5,
+        ("names.rs", "finish") => 6,
+        ("blockmap.rs", "finish") => 7,
+        ("file.rs", "copy_to") => 8,
+        ("file.rs", "zero_gap") => 9,
+        ("xattr.rs", "write") => 10,
+        ("table.rs", "grow_table") => 11,
+        ("mount.rs", "mount" | "shut_down") => 12,
+        ("recover.rs", "roll_back") if spot.text.contains("pm.store") => 13,
+        ("recover.rs", "roll_back") => 14,
+        _ => return None,
+    })
+}
+
+impl Subject for Inplace {
+    type Fs = InplaceFs<SimPm>;
+
+    fn name(&self) -> &'static str {
+        "inplace"
+    }
+
+    fn ctime(&self) -> Ctime {
+        Ctime::Exact
+    }
+
+    fn atomic_write(&self) -> bool {
+        false
+    }
+
+    fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
+        let uuid = Some(uuid::Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0002));
+        mkfs(&**pm, &MkfsOptions { uuid, ..MkfsOptions::default() }).map(drop)
+    }
+
+    fn is_formatted(&self, pm: &Arc<SimPm>) -> bool {
+        probe(&**pm).is_ok()
+    }
+
+    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<InplaceFs<SimPm>> {
+        // It has no thread of its own.
+        let options = MountOptions { lanes: Some(mounting.lanes), ..MountOptions::default() };
+        InplaceFs::mount(Arc::clone(pm), &options)
+    }
+
+    fn use_lane(&self, lane: usize) {
+        use_lane(lane);
+    }
+
+    fn unmount(&self, fs: InplaceFs<SimPm>) -> Result<()> {
+        fs.unmount()
+    }
+
+    fn abandon(&self, fs: InplaceFs<SimPm>) {
+        fs.abandon();
+    }
+
+    fn repair(&self, pm: &Arc<SimPm>) -> Result<()> {
+        check(&**pm, true).map(drop)
+    }
+
+    fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
+        let problems = check(&**pm, false)?.problems.into_iter().map(|problem| problem.what);
+        // A crash may tear the copy that was being written; nothing can tell that from damage, and a mount mends it.
+        let torn = |what: &String| crashed && what.ends_with("of the superblock is damaged");
+        Ok(problems.filter(|what| !torn(what)).collect())
+    }
+
+    fn commit_points(&self) -> &'static [&'static str] {
+        &COMMIT_POINTS
+    }
+
+    fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {
+        let mut seen = [false; COMMIT_POINTS.len()];
+        for &(site, _) in moment.stores {
+            if let Some(point) = SOURCES.spot(site).and_then(commit_of_store) {
+                seen[point] = true;
+            }
+        }
+        (0..seen.len()).filter(|&point| seen[point]).for_each(hit);
+    }
+
+    fn site_name(&self, site: Site) -> String {
+        SOURCES.name(site)
+    }
+
+    fn mistakes(&self) -> Vec<Mistake> {
+        let all = nacre_layout_inplace::Mistake::ALL.into_iter();
+        all.map(|mistake| Mistake { number: mistake as u32, words: mistake.words() }).collect()
+    }
+
+    fn harmless(&self) -> &'static [Harmless] {
+        &HARMLESS
+    }
+}

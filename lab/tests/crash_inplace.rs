@@ -1,0 +1,134 @@
+//! The in-place layout, crashed at every fence, as `tests/crash.rs` does it with the log layout: a slice of what
+//! `nacre crash --layout inplace` explores.
+//!
+//! `NACRE_CRASH_SEED` is what samples and random workloads depend on (1 by default), `NACRE_CRASH_IMAGES` how many images
+//! of pairs of operations are explored.
+
+use nacre_lab::crash::sequences::Length;
+use nacre_lab::crash::{
+    Campaign, Case, Flaw, Inplace, Limits, MEMORY, Rig, Settings, Stage, Subject, Workload, deep, explore,
+    fixed, minimise, reproduce,
+};
+use nacre_media::crash::Sampling;
+use nacre_media::sim::Defect;
+
+fn variable(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Explores, prints what was tried, and fails when something is wrong.
+fn run(stages: &[Stage], images: Option<u64>) {
+    let campaign = Campaign { seed: variable("NACRE_CRASH_SEED", 1), stages: stages.to_vec() };
+    let limits = Limits { jobs: 1, time: None, images, violations: 5 };
+    let outcome = campaign.run(&Inplace, &limits, None, &mut |_| {}).expect("it can be run");
+    println!("{:?}: {}", outcome.elapsed, outcome.report);
+    for (count, name) in outcome.report.commit_points.iter().zip(Inplace.commit_points()) {
+        println!("{count:8} {name}");
+    }
+    assert!(outcome.is_good(), "{:#?}\n{}", outcome.failures, outcome.report);
+}
+
+#[test]
+fn scripts_survive() {
+    run(&[Stage::Fixed], None);
+}
+
+#[test]
+fn random_workloads_survive() {
+    run(&[Stage::Random(4)], None);
+}
+
+#[test]
+fn threads_survive() {
+    run(&[Stage::Threads(3)], None);
+}
+
+#[test]
+fn full_devices_survive() {
+    run(&[Stage::Full(6)], None);
+}
+
+#[test]
+fn short_sequences_survive() {
+    let images = variable("NACRE_CRASH_IMAGES", 10_000);
+    run(&[Stage::Sequences(Length::One), Stage::Sequences(Length::Two)], Some(images));
+}
+
+fn by_name(name: &str) -> Workload {
+    let all = fixed().into_iter().chain(deep());
+    all.into_iter().find(|workload| workload.name == name).unwrap_or_else(|| panic!("{name} is a workload"))
+}
+
+fn quick(flaw: Flaw) -> Settings {
+    Settings {
+        sampling: Sampling { exhaustive_up_to: 256, samples: 64, seed: 1 },
+        max_violations: 1,
+        recovery_every: 16,
+        empty_every: 4,
+        flaw,
+        ..Settings::default()
+    }
+}
+
+fn mistake(words: &str) -> Flaw {
+    let all = Inplace.mistakes();
+    let found = all.iter().find(|mistake| mistake.words == words);
+    Flaw::Layout(found.unwrap_or_else(|| panic!("{words} is a mistake")).number)
+}
+
+/// The inode table grows.
+#[test]
+fn a_table_that_grows_survives() {
+    let mut rig = Rig::new(&Inplace, MEMORY);
+    let settings = Settings {
+        sampling: Sampling { exhaustive_up_to: 4, samples: 4, seed: variable("NACRE_CRASH_SEED", 1) },
+        empty_every: 64,
+        recovery_every: 512,
+        ..Settings::default()
+    };
+    for name in ["inode-chunk-0", "grow-sparse", "cross-directories-remove"] {
+        let report = explore(&mut rig, &by_name(name), &settings).expect("it can be run");
+        println!("{name}: {report}");
+        assert!(report.violations.is_empty() && report.images > 0, "{name}: {report}");
+    }
+}
+
+/// The explorer is not blind to what this layout could do wrong, although it lets overwritten data be torn.
+#[test]
+fn flaws_are_found() {
+    let mut rig = Rig::new(&Inplace, MEMORY);
+    for name in ["create", "append", "rename-across", "unlink", "truncate", "setattr", "xattr"] {
+        let report = explore(&mut rig, &by_name(name), &quick(Flaw::Memory(Defect::NoFences)));
+        assert!(report.map_or(true, |report| !report.violations.is_empty()), "{name} without any fence");
+    }
+    for (words, name) in [
+        ("words are stored before the undo entries are durable", "rename-across"),
+        ("a transaction is committed before its words are durable", "create"),
+        ("a single word is stored before its data is durable", "overwrite"),
+        ("recovery does not undo", "create"),
+        ("a file grows over bytes that were not zeroed", "truncate"),
+        ("blocks are free before the commit that takes them away", "truncate"),
+        ("a new inode is not written before its name", "create"),
+        ("a rename is two transactions", "rename-across"),
+        ("a mount does not mark the file system dirty", "create"),
+    ] {
+        let found = explore(&mut rig, &by_name(name), &quick(mistake(words)));
+        // A mistake may also be such that the workload itself fails.
+        assert_ne!(found.map(|report| report.violations.len()).ok(), Some(0), "{words}, in {name}");
+    }
+}
+
+/// A violation is made smaller, written, read, and produced again.
+#[test]
+fn a_violation_is_minimised_and_replayed() {
+    let mut rig = Rig::new(&Inplace, MEMORY);
+    let flaw = mistake("a transaction is committed before its words are durable");
+    let report = explore(&mut rig, &by_name("create"), &quick(flaw)).expect("it can be run");
+    let violation = report.violations.first().expect("the mistake is found");
+    let smaller = minimise(&mut rig, violation).expect("it can be made smaller");
+    let text = smaller.case.to_text(&Inplace, &smaller.problems);
+    let (layout, case) = Case::parse(&text).expect("it can be read");
+    assert_eq!((layout.as_str(), &case), ("inplace", &smaller.case));
+    let (_, problems) = reproduce(&mut rig, &case).expect("it can be run");
+    assert!(!problems.is_empty());
+}
