@@ -9,8 +9,8 @@ use clap::{Args, ValueEnum};
 use nacre::LayoutKind;
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
-    Campaign, Case, Limits, Log, MEMORY, Mutant, Outcome, Progress, Rig, Stage, Subject, Verdict, minimise,
-    reproduce, self_test,
+    Campaign, Case, Inplace, Limits, Log, MEMORY, Mutant, Outcome, Progress, Rig, Stage, Subject, Verdict,
+    minimise, reproduce, self_test,
 };
 use serde_json::{Value, json};
 
@@ -28,11 +28,12 @@ const SLOW_PROGRESS: Duration = Duration::from_secs(30);
 ///
 /// The layout's own code runs over simulated memory that records every store, flush and fence. At each fence the images
 /// that a crash may leave are recovered, checked, and compared with a model: what was acknowledged is there, what was
-/// on its way is there wholly or not at all. docs/crash-model.md says what is assumed and what is covered. The exit
+/// on its way is there wholly or not at all (of the layout inplace, what was being overwritten may be there in part).
+/// docs/crash-model.md says what is assumed and what is covered. The exit
 /// code is 1 when something is wrong, and when a run of all workloads has less than 100 images at a commit point.
 #[derive(Debug, Args)]
 pub(crate) struct CrashArgs {
-    /// The layout
+    /// The layout: log, inplace
     #[arg(long, value_name = "LAYOUT", default_value = "log")]
     layout: LayoutKind,
     /// Sequences of operations: each alone, each pair as well, or a sample of triples as well
@@ -98,6 +99,7 @@ enum Sequences {
 pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
     match args.layout {
         LayoutKind::Log => run_on(&Log, args),
+        LayoutKind::Inplace => run_on(&Inplace, args),
         other => Err(Failure::usage(format!("crash: the layout {other} cannot be explored"))),
     }
 }

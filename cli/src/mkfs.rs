@@ -23,10 +23,10 @@ pub(crate) struct MkfsArgs {
     /// A name for machines; a random one by default
     #[arg(short = 'U', long)]
     uuid: Option<Uuid>,
-    /// Layout and policies together: nacre, nova
+    /// Layout and policies together: nacre, nova, pmfs
     #[arg(long, default_value = "nacre", value_parser = |text: &str| text.parse::<Preset>())]
     preset: Preset,
-    /// Another layout than the preset's: log
+    /// Another layout than the preset's: log, inplace
     #[arg(long, value_parser = |text: &str| text.parse::<LayoutKind>())]
     layout: Option<LayoutKind>,
     /// Refuse a device that promises less than this: process, power

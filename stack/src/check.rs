@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nacre_engine::{BLOCK_SIZE, Error, Result};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 pub use nacre_layout_log::check::Repair;
 use nacre_media::{Emulation, PmOptions, RealPm};
 use serde::Serialize;
 
 use crate::info::VolumeInfo;
+use crate::layout::probe;
+use crate::preset::LayoutKind;
 
 /// One thing that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -96,6 +98,9 @@ pub fn check(path: impl AsRef<Path>, repair: Repair, checked: &CheckOptions) -> 
     };
     let run = || {
         let pm = RealPm::open(path.as_ref(), &options)?;
+        if probe(&pm)?.0 == LayoutKind::Inplace {
+            return check_inplace(&pm, repair, checked);
+        }
         let found = nacre_layout_log::check::check_with(&pm, repair)?;
         let problem = |problem: &nacre_layout_log::check::Problem| Problem {
             what: problem.what.clone(),
@@ -121,7 +126,7 @@ pub fn check(path: impl AsRef<Path>, repair: Repair, checked: &CheckOptions) -> 
             }
         }
         Ok(CheckReport {
-            volume: VolumeInfo::of_log(&found.summary),
+            volume: VolumeInfo::of(LayoutKind::Log, &found.summary),
             problems,
             unreadable,
             bad_blocks,
@@ -134,4 +139,32 @@ pub fn check(path: impl AsRef<Path>, repair: Repair, checked: &CheckOptions) -> 
         })
     };
     run().map_err(|error: Error| error.operation("check").object(name))
+}
+
+/// The same for the layout `inplace`. What it can repair loses nothing.
+fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<CheckReport> {
+    if checked.media {
+        return Err(Error::new(Kind::Unsupported)
+            .object("looking for media errors on the layout inplace")
+            .advice("leave the option out"));
+    }
+    let found = nacre_layout_inplace::check::check(pm, repair != Repair::None)?;
+    let problem = |problem: &nacre_layout_inplace::check::Problem| Problem {
+        what: problem.what.clone(),
+        repair: (!problem.repair.is_empty()).then_some(problem.repair),
+        loses: false,
+        repaired: problem.repaired,
+    };
+    Ok(CheckReport {
+        volume: VolumeInfo::of(LayoutKind::Inplace, &found.summary),
+        problems: found.problems.iter().map(problem).collect(),
+        unreadable: Vec::new(),
+        bad_blocks: found.bad_blocks,
+        directories: found.walk.directories,
+        files: found.walk.files,
+        interrupted: found.walk.rolled_back + u64::from(found.interrupted_superblock),
+        used: found.used_blocks * BLOCK_SIZE,
+        free: found.free_blocks * BLOCK_SIZE,
+        duration: found.walk.duration,
+    })
 }

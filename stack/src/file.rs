@@ -122,7 +122,7 @@ impl FileOptions {
 ///
 /// [`Read`], [`Write`] and [`Seek`] use an offset of their own, as on a [`std::fs::File`]; `read_at` and `write_at` run
 /// in parallel from any number of threads. A write of any size is one operation: after a crash all of it is there or
-/// nothing.
+/// nothing. (On the layout `inplace`, what is overwritten may be there in part.)
 pub struct File {
     inner: Arc<Inner>,
     handle: Handle<AnyLayout>,

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use nacre_engine::{Error, Extents, FsStat, Kind, Result};
+use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, MountOptions, RecoveryReport};
 use nacre_media::{Emulation, PmOptions, Promise, RealPm};
 use nacre_vfs::{Vfs, VfsOptions};
 
 use crate::identity::Identity;
 use crate::info::{DeviceInfo, Info, ScrubInfo, SpaceInfo, VolumeInfo};
-use crate::layout::AnyLayout;
+use crate::layout::{AnyLayout, probe};
 use crate::mkfs::{self, MkfsOptions};
+use crate::preset::LayoutKind;
 
 /// How a file system is opened.
 #[derive(Debug, Clone)]
@@ -23,6 +25,8 @@ pub struct OpenOptions {
     pub no_atime: bool,
     /// Independent lanes of allocation; by default one for each core.
     pub lanes: Option<usize>,
+    /// Keep an index of names in DRAM, where the layout has that choice (`inplace`); by default as mkfs was told.
+    pub name_index: Option<bool>,
     /// What the device must promise; less is refused.
     pub require: Promise,
     /// Slow the device down to what it emulates, and count what is stored.
@@ -37,6 +41,7 @@ impl Default for OpenOptions {
             read_only: false,
             no_atime: false,
             lanes: None,
+            name_index: None,
             require: Promise::None,
             emulation: None,
             identity: Identity::default(),
@@ -103,14 +108,11 @@ impl FileSystem {
     }
 
     fn over(pm: RealPm, options: &OpenOptions) -> Result<FileSystem> {
-        let mount = MountOptions {
-            read_only: options.read_only,
-            lanes: options.lanes,
-            media_read_only: pm.is_read_only(),
-            ..MountOptions::default()
+        let layout = mount(Arc::new(pm), options)?;
+        let pm = match &layout {
+            AnyLayout::Log(layout) => layout.pm().clone(),
+            AnyLayout::Inplace(layout) => layout.pm().clone(),
         };
-        let pm = Arc::new(pm);
-        let layout = AnyLayout::Log(LogFs::mount(pm.clone(), &mount)?);
         let vfs_options = VfsOptions { read_only: options.read_only, no_atime: options.no_atime };
         let vfs = Arc::new(Vfs::new(layout, vfs_options));
         Ok(FileSystem { inner: Arc::new(Inner { vfs, identity: options.identity.clone(), pm }) })
@@ -134,6 +136,7 @@ impl FileSystem {
         let vfs = Arc::into_inner(inner.vfs).ok_or_else(busy)?;
         match vfs.into_layout() {
             AnyLayout::Log(layout) => layout.unmount(),
+            AnyLayout::Inplace(layout) => layout.unmount(),
         }
     }
 
@@ -141,6 +144,7 @@ impl FileSystem {
     pub fn recovery(&self) -> &RecoveryReport {
         match self.inner.vfs.layout() {
             AnyLayout::Log(layout) => layout.recovery(),
+            AnyLayout::Inplace(layout) => layout.recovery(),
         }
     }
 
@@ -162,10 +166,14 @@ impl FileSystem {
 
     /// Starts to read everything in the background, at most `rate` bytes in a second (by default 1 GiB): what cannot be
     /// read or does not validate is told by [`FileSystem::scrub_status`], blocks with media errors are not allocated
-    /// again. [`Busy`](Kind::Busy) while that is under way.
+    /// again. [`Busy`](Kind::Busy) while that is under way, [`Unsupported`](Kind::Unsupported) on the layout `inplace`.
     pub fn start_scrub(&self, rate: Option<u64>) -> Result<()> {
         match self.inner.vfs.layout() {
             AnyLayout::Log(layout) => layout.start_scrub(rate.unwrap_or(nacre_layout_log::DEFAULT_RATE)),
+            AnyLayout::Inplace(_) => Err(Error::new(Kind::Unsupported)
+                .operation("scrub")
+                .object("layout inplace")
+                .advice("unmount it and run fsck")),
         }
     }
 
@@ -173,6 +181,7 @@ impl FileSystem {
     pub fn scrub_status(&self) -> ScrubInfo {
         match self.inner.vfs.layout() {
             AnyLayout::Log(layout) => ScrubInfo::of_log(layout.scrub_status()),
+            AnyLayout::Inplace(_) => ScrubInfo::never(),
         }
     }
 
@@ -193,20 +202,37 @@ impl FileSystem {
 
     /// Everything about the device and the file system.
     pub fn info(&self) -> Result<Info> {
-        let summary = nacre_layout_log::probe(&*self.inner.pm)?;
+        let (layout, summary) = probe(&self.inner.pm)?;
         Ok(Info {
             device: self.device(),
-            volume: VolumeInfo::of_log(&summary),
+            volume: VolumeInfo::of(layout, &summary),
             space: Some(SpaceInfo::new(self.statfs(), self.inner.vfs.layout().index_bytes())),
         })
     }
+}
+
+/// Mounts whatever layout is on a device.
+fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
+    let media_read_only = pm.is_read_only();
+    let OpenOptions { read_only, lanes, .. } = *options;
+    Ok(match probe(&pm)?.0 {
+        LayoutKind::Log => {
+            let mount = MountOptions { read_only, lanes, media_read_only, ..MountOptions::default() };
+            AnyLayout::Log(LogFs::mount(pm, &mount)?)
+        }
+        LayoutKind::Inplace => {
+            let name_index = options.name_index;
+            let mount = nacre_layout_inplace::MountOptions { read_only, lanes, media_read_only, name_index };
+            AnyLayout::Inplace(InplaceFs::mount(pm, &mount)?)
+        }
+    })
 }
 
 /// Opens a device for reading only. A file system that was not closed in order has to be recovered first, which writes;
 /// where the device cannot be written, the layout says what is possible.
 fn open_to_read(path: &Path, options: &OpenOptions) -> Result<FileSystem> {
     let pm = RealPm::open(path, &options.media(true))?;
-    if nacre_layout_log::probe(&pm)?.clean {
+    if probe(&pm)?.1.clean {
         return FileSystem::over(pm, options);
     }
     drop(pm);

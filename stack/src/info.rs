@@ -7,6 +7,9 @@ use nacre_layout_log::Summary;
 use nacre_media::{PmOptions, RealPm};
 use serde::Serialize;
 
+use crate::layout::probe;
+use crate::preset::LayoutKind;
+
 /// What the superblock of a file system says.
 #[derive(Debug, Clone, Serialize)]
 pub struct VolumeInfo {
@@ -52,13 +55,13 @@ pub struct Features {
 }
 
 impl VolumeInfo {
-    pub(crate) fn of_log(summary: &Summary) -> VolumeInfo {
+    pub(crate) fn of(layout: LayoutKind, summary: &Summary) -> VolumeInfo {
         let [compatible, read_only_compatible, incompatible] = summary.features;
         let seconds = |time: Timestamp| time.secs;
         VolumeInfo {
             uuid: summary.uuid.to_string(),
             label: summary.label.clone(),
-            layout: "log",
+            layout: layout.as_str(),
             preset: summary.preset.clone(),
             format_version: summary.version,
             features: Features { compatible, read_only_compatible, incompatible },
@@ -177,8 +180,8 @@ pub fn info(path: impl AsRef<Path>) -> Result<Info> {
     let options = PmOptions { read_only: true, ..PmOptions::default() };
     let read = || {
         let pm = RealPm::open(path.as_ref(), &options)?;
-        let summary = nacre_layout_log::probe(&pm)?;
-        Ok(Info { device: DeviceInfo::of(&pm), volume: VolumeInfo::of_log(&summary), space: None })
+        let (layout, summary) = probe(&pm)?;
+        Ok(Info { device: DeviceInfo::of(&pm), volume: VolumeInfo::of(layout, &summary), space: None })
     };
     read().map_err(|error: nacre_engine::Error| error.operation("info").object(name))
 }
@@ -203,6 +206,19 @@ pub struct ScrubInfo {
 }
 
 impl ScrubInfo {
+    /// Of a layout that cannot do it.
+    pub(crate) fn never() -> ScrubInfo {
+        ScrubInfo {
+            state: "never",
+            bytes: 0,
+            total: 0,
+            inodes: 0,
+            findings: Vec::new(),
+            repaired: 0,
+            bad_blocks: 0,
+        }
+    }
+
     pub(crate) fn of_log(status: nacre_layout_log::ScrubStatus) -> ScrubInfo {
         let state = match (status.running, status.finished, status.total) {
             (true, ..) => "running",

@@ -5,15 +5,19 @@ use std::ops::ControlFlow;
 
 use nacre_engine::{
     Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
-    InodeId, Names, NewInode, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt,
+    InodeId, Kind, Names, NewInode, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt,
     XattrMode,
 };
-use nacre_layout_log::LogFs;
+use nacre_layout_inplace::InplaceFs;
+use nacre_layout_log::{LogFs, Summary};
 use nacre_media::RealPm;
 
-/// Any layout that exists, on real media. A branch on a closed enum, which costs nothing while there is one, stands
-/// where a virtual call would.
+use crate::preset::LayoutKind;
+
+/// Any layout that exists, on real media. A branch on a closed enum stands where a virtual call would.
 pub enum AnyLayout {
+    /// The `inplace` layout.
+    Inplace(InplaceFs<RealPm>),
     /// The `log` layout.
     Log(LogFs<RealPm>),
 }
@@ -21,6 +25,8 @@ pub enum AnyLayout {
 /// A held inode of [`AnyLayout`].
 #[derive(Clone)]
 pub enum AnyNode {
+    /// Of the `inplace` layout.
+    Inplace(<InplaceFs<RealPm> as Names>::Node),
     /// Of the `log` layout.
     Log(<LogFs<RealPm> as Names>::Node),
 }
@@ -28,20 +34,50 @@ pub enum AnyNode {
 /// Evaluates an expression with the layout and its nodes in place of the enums around them. A new layout adds its line
 /// here and in [`delegate_node`]; nodes of two layouts never meet, for each file system has one.
 macro_rules! delegate {
-    ($this:ident, |$layout:ident $(, $node:ident)*| $body:expr) => {
-        match ($this, $($node),*) {
-            (AnyLayout::Log($layout), $(AnyNode::Log($node)),*) => $body,
+    ($this:ident, |$layout:ident| $body:expr) => {
+        match $this {
+            AnyLayout::Log($layout) => $body,
+            AnyLayout::Inplace($layout) => $body,
+        }
+    };
+    ($this:ident, |$layout:ident, $($node:ident),+| $body:expr) => {
+        match ($this, $($node),+) {
+            (AnyLayout::Log($layout), $(AnyNode::Log($node)),+) => $body,
+            (AnyLayout::Inplace($layout), $(AnyNode::Inplace($node)),+) => $body,
+            _ => unreachable!("a node of another layout"),
         }
     };
 }
 
 /// As [`delegate`], for an expression that yields a node or an error.
 macro_rules! delegate_node {
-    ($this:ident, |$layout:ident $(, $node:ident)*| $body:expr) => {
-        match ($this, $($node),*) {
-            (AnyLayout::Log($layout), $(AnyNode::Log($node)),*) => $body.map(AnyNode::Log),
+    ($this:ident, |$layout:ident| $body:expr) => {
+        match $this {
+            AnyLayout::Log($layout) => $body.map(AnyNode::Log),
+            AnyLayout::Inplace($layout) => $body.map(AnyNode::Inplace),
         }
     };
+    ($this:ident, |$layout:ident, $($node:ident),+| $body:expr) => {
+        match ($this, $($node),+) {
+            (AnyLayout::Log($layout), $(AnyNode::Log($node)),+) => $body.map(AnyNode::Log),
+            (AnyLayout::Inplace($layout), $(AnyNode::Inplace($node)),+) => $body.map(AnyNode::Inplace),
+            _ => unreachable!("a node of another layout"),
+        }
+    };
+}
+
+/// What a device holds: its layout, and what its superblock says. Reads the superblock only.
+pub(crate) fn probe(pm: &RealPm) -> Result<(LayoutKind, Summary)> {
+    match nacre_layout_log::probe(pm) {
+        Ok(summary) => Ok((LayoutKind::Log, summary)),
+        // Not this one; whatever else is wrong with it is told.
+        Err(error) if error.kind() == Kind::InvalidInput => match nacre_layout_inplace::probe(pm) {
+            Ok(summary) => Ok((LayoutKind::Inplace, summary)),
+            Err(other) if other.kind() == Kind::InvalidInput => Err(error),
+            Err(other) => Err(other),
+        },
+        Err(error) => Err(error),
+    }
 }
 
 impl Names for AnyLayout {
@@ -50,6 +86,7 @@ impl Names for AnyLayout {
     fn root(&self) -> AnyNode {
         match self {
             AnyLayout::Log(layout) => AnyNode::Log(layout.root()),
+            AnyLayout::Inplace(layout) => AnyNode::Inplace(layout.root()),
         }
     }
 

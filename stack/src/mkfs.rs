@@ -96,7 +96,8 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
     if let Prepared::Present(signatures) = &prepared {
         signature::wipe(&pm, signatures)?;
     }
-    let made = match options.layout.unwrap_or(options.preset.layout()) {
+    let layout = options.layout.unwrap_or(options.preset.layout());
+    let made = match layout {
         LayoutKind::Log => nacre_layout_log::mkfs(
             &pm,
             &nacre_layout_log::MkfsOptions {
@@ -107,10 +108,21 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
                 now: SystemTime::now().into(),
             },
         ),
+        LayoutKind::Inplace => nacre_layout_inplace::mkfs(
+            &pm,
+            &nacre_layout_inplace::MkfsOptions {
+                uuid: options.uuid,
+                label: options.label.clone(),
+                preset: options.preset.as_str().into(),
+                root_owner: options.root_owner,
+                now: SystemTime::now().into(),
+                linear_names: options.preset.searches_names(),
+            },
+        ),
     };
     match made {
         Ok(summary) => {
-            let info = VolumeInfo::of_log(&summary);
+            let info = VolumeInfo::of(layout, &summary);
             Ok((pm, info))
         }
         Err(error) => {

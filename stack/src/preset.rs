@@ -13,6 +13,8 @@ use serde::Serialize;
 pub enum LayoutKind {
     /// A log of self-validating entries per inode, copy-on-write data.
     Log,
+    /// A tree of blocks per file, data in place, metadata under an undo journal.
+    Inplace,
 }
 
 impl LayoutKind {
@@ -20,6 +22,7 @@ impl LayoutKind {
     pub fn as_str(self) -> &'static str {
         match self {
             LayoutKind::Log => "log",
+            LayoutKind::Inplace => "inplace",
         }
     }
 }
@@ -36,8 +39,9 @@ impl FromStr for LayoutKind {
     fn from_str(text: &str) -> Result<LayoutKind> {
         match text {
             "log" => Ok(LayoutKind::Log),
-            "inplace" | "shadow" | "pool" => Err(not_built("layout", text)),
-            _ => Err(unknown("layout", text, "the layouts are: log")),
+            "inplace" => Ok(LayoutKind::Inplace),
+            "shadow" | "pool" => Err(not_built("layout", text)),
+            _ => Err(unknown("layout", text, "the layouts are: log, inplace")),
         }
     }
 }
@@ -52,17 +56,20 @@ pub enum Preset {
     Nacre,
     /// As NOVA: the `log` layout without cache and tiers.
     Nova,
+    /// As PMFS: the `inplace` layout without a cache, directories searched from their start.
+    Pmfs,
 }
 
 impl Preset {
     /// All that can be had.
-    pub const ALL: [Preset; 2] = [Preset::Nacre, Preset::Nova];
+    pub const ALL: [Preset; 3] = [Preset::Nacre, Preset::Nova, Preset::Pmfs];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Preset::Nacre => "nacre",
             Preset::Nova => "nova",
+            Preset::Pmfs => "pmfs",
         }
     }
 
@@ -70,7 +77,13 @@ impl Preset {
     pub fn layout(self) -> LayoutKind {
         match self {
             Preset::Nacre | Preset::Nova => LayoutKind::Log,
+            Preset::Pmfs => LayoutKind::Inplace,
         }
+    }
+
+    /// Directories are searched without an index in DRAM, where the layout has that choice.
+    pub(crate) fn searches_names(self) -> bool {
+        self == Preset::Pmfs
     }
 }
 
@@ -87,18 +100,19 @@ impl FromStr for Preset {
         match text {
             "nacre" => Ok(Preset::Nacre),
             "nova" => Ok(Preset::Nova),
-            "pmfs" | "hinfs" | "hinfs-wb" | "hinfs-nclfw" | "tpfs" | "bpfs" | "acbpfs" | "spfs" => {
+            "pmfs" => Ok(Preset::Pmfs),
+            "hinfs" | "hinfs-wb" | "hinfs-nclfw" | "tpfs" | "bpfs" | "acbpfs" | "spfs" => {
                 Err(not_built("preset", text))
             }
-            _ => Err(unknown("preset", text, "the presets are: nacre, nova")),
+            _ => Err(unknown("preset", text, "the presets are: nacre, nova, pmfs")),
         }
     }
 }
 
 fn not_built(what: &'static str, name: &str) -> Error {
-    Error::new(Kind::Unsupported)
-        .object(format!("{what} {name}"))
-        .advice("it is planned and not built yet; nacre and nova (layout log) exist")
+    Error::new(Kind::Unsupported).object(format!("{what} {name}")).advice(
+        "it is planned and not built yet; nacre and nova (layout log) and pmfs (layout inplace) exist",
+    )
 }
 
 fn unknown(what: &'static str, name: &str, advice: &'static str) -> Error {

@@ -75,6 +75,8 @@ const NVDIMM: &str = "the info block of an NVDIMM namespace";
 const MARKS: &[Mark] = &[
     mark(NACRE, 0, b"nacreLOG"),
     mark(NACRE, 64 << 10, b"nacreLOG"),
+    mark(NACRE, 0, b"nacreINP"),
+    mark(NACRE, 64 << 10, b"nacreINP"),
     mark_if("an ext4 file system", 0x438, &[0x53, 0xef], |image| image.u32(0x460) & 0x2c0 != 0),
     mark_if("an ext3 file system", 0x438, &[0x53, 0xef], |image| image.u32(0x45c) & 4 != 0),
     mark_if("an ext2 file system", 0x438, &[0x53, 0xef], |image| image.u32(0x418) <= 6),

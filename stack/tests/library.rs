@@ -235,3 +235,34 @@ fn permissions_are_checked_for_a_user_who_asks_for_it() {
     refused(bob.set_permissions("/secret", Permissions::from_mode(0o777)), Kind::NotPermitted);
     refused(fs.close(), Kind::Busy);
 }
+
+/// A device says by itself which layout it has; what that layout cannot do is refused by name.
+#[test]
+fn the_in_place_layout_is_found_on_its_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pm");
+    let preset: nacre::Preset = "pmfs".parse().unwrap();
+    let made = mkfs(&path, &MkfsOptions { preset, ..MkfsOptions::with_size(SIZE) }).unwrap();
+    assert_eq!((made.layout, made.preset.as_str(), made.features.compatible), ("inplace", "pmfs", 1));
+    let fs = FileSystem::open(&path, &OpenOptions::default()).unwrap();
+    fs.create_dir_all("/a/b").unwrap();
+    fs.write("/a/b/f", b"contents").unwrap();
+    fs.rename("/a/b/f", "/a/g").unwrap();
+    refused(fs.start_scrub(None), Kind::Unsupported);
+    assert_eq!(fs.scrub_status().state, "never");
+    assert_eq!(fs.info().unwrap().volume.layout, "inplace");
+    fs.close().unwrap();
+
+    // With an index of names, too, whatever mkfs was told.
+    let options = OpenOptions { name_index: Some(true), ..OpenOptions::default() };
+    let fs = FileSystem::open(&path, &options).unwrap();
+    assert_eq!(fs.read_to_string("/a/g").unwrap(), "contents");
+    fs.close().unwrap();
+    let checked = nacre::CheckOptions::default();
+    let report = nacre::check(&path, nacre::Repair::None, &checked).unwrap();
+    assert!(report.is_sound() && report.volume.layout == "inplace");
+    assert_eq!((report.directories, report.files), (3, 1));
+    let media = nacre::CheckOptions { media: true, ..checked };
+    refused(nacre::check(&path, nacre::Repair::None, &media), Kind::Unsupported);
+    refused(mkfs(&path, &MkfsOptions::with_size(SIZE)), Kind::Exists);
+}
