@@ -7,7 +7,7 @@ SBINDIR ?= /sbin
 KILLS ?= 500
 FUZZ_SECONDS ?= 3600
 FUZZ_ARGS ?=
-FUZZ_TARGETS = image log fuse options
+FUZZ_TARGETS = image inplace log fuse options
 TRIPLES ?= 40000
 SEED ?= $(shell date +%s)
 # What is measured beside each other; the last one is what ratios are of.

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use nacre_lab::fuzz::fuse::{any_requests, succeeded};
 use nacre_lab::fuzz::image::damaged_image;
+use nacre_lab::fuzz::inplace::damaged_inplace;
 use nacre_lab::fuzz::log::any_log;
 
 fn variable(name: &str, default: u64) -> u64 {
@@ -124,6 +125,11 @@ fn damaged_images() {
 }
 
 #[test]
+fn damaged_images_of_the_in_place_layout() {
+    replay("inplace", damaged_inplace, inplace_input);
+}
+
+#[test]
 fn logs_of_any_content() {
     replay("log", any_log, log_input);
 }
@@ -136,6 +142,21 @@ fn image_input(random: &mut Random) -> Vec<u8> {
         data.extend((random.any_size() as u16 % 64).to_le_bytes());
         data.push(random.next() as u8);
         data.push(u8::from(random.below(4) == 0));
+        data.extend(random.any_size().to_le_bytes());
+    }
+    data
+}
+
+fn inplace_input(random: &mut Random) -> Vec<u8> {
+    let mut data = vec![random.below(2) as u8];
+    for _ in 0..1 + random.below(4) {
+        data.extend((random.next() as u16).to_le_bytes());
+        let early = random.below(2) == 0;
+        let within = if early { random.any_size() as u16 % 128 } else { random.next() as u16 };
+        data.extend(within.to_le_bytes());
+        data.push(random.next() as u8);
+        // One of its kind, mostly: there are far more nodes and inodes than anything else.
+        data.push((random.below(9) << 1) as u8 | u8::from(random.below(4) == 0));
         data.extend(random.any_size().to_le_bytes());
     }
     data
@@ -192,6 +213,11 @@ fn corpus(target: &str, body: fn(&[u8])) {
 #[test]
 fn corpus_of_images() {
     corpus("image", damaged_image);
+}
+
+#[test]
+fn corpus_of_images_of_the_in_place_layout() {
+    corpus("inplace", damaged_inplace);
 }
 
 #[test]

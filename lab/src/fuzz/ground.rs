@@ -7,15 +7,15 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Names, NewInode, RenameMode,
-    Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
+    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, NewInode, RenameMode, Result,
+    SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_log::anatomy::{Kind, Structure, structures};
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
+use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::{Image, SimPm};
 
 /// The smallest device.
-const SIZE: u64 = 16 << 20;
+pub(super) const SIZE: u64 = 16 << 20;
 /// Inodes that a walk looks at.
 const MAX_INODES: usize = 2000;
 /// Bytes that are read of a file, at its beginning and at its end.
@@ -81,11 +81,11 @@ pub(super) fn mount(pm: &Arc<SimPm>) -> Result<LogFs<SimPm>> {
     LogFs::mount(Arc::clone(pm), &options)
 }
 
-fn put(fs: &LogFs<SimPm>, node: &Node, at: WriteAt, bytes: &[u8]) -> Result<()> {
+fn put<F: Data>(fs: &F, node: &F::Node, at: WriteAt, bytes: &[u8]) -> Result<()> {
     fs.write(node, at, &[IoSlice::new(bytes)], Durability::Now, now()).map(drop)
 }
 
-fn populate(fs: &LogFs<SimPm>) -> Result<()> {
+pub(super) fn populate<F: Data>(fs: &F) -> Result<()> {
     let root = fs.root();
     let dir = fs.create(&root, b"dir", &new(FileKind::Directory))?;
     let deep = fs.create(&dir, b"deep", &new(FileKind::Directory))?;
@@ -115,7 +115,7 @@ fn populate(fs: &LogFs<SimPm>) -> Result<()> {
 }
 
 /// Reads everything that can be reached, within bounds. Gives the first error and the regular files.
-pub(super) fn read_all(fs: &LogFs<SimPm>) -> (Option<nacre_engine::Error>, Vec<Node>) {
+pub(super) fn read_all<F: Data + Extents>(fs: &F) -> (Option<nacre_engine::Error>, Vec<F::Node>) {
     let mut first = None;
     let mut note = |error| {
         first.get_or_insert(error);
@@ -154,7 +154,7 @@ pub(super) fn read_all(fs: &LogFs<SimPm>) -> (Option<nacre_engine::Error>, Vec<N
     (first, files)
 }
 
-fn look_at(fs: &LogFs<SimPm>, node: &Node) -> Result<()> {
+fn look_at<F: Data + Extents>(fs: &F, node: &F::Node) -> Result<()> {
     let attr = fs.getattr(node)?;
     for name in fs.list_xattrs(node)? {
         fs.get_xattr(node, &name)?;
@@ -176,7 +176,7 @@ fn look_at(fs: &LogFs<SimPm>, node: &Node) -> Result<()> {
 }
 
 /// Changes what there is. Errors are allowed: this is what a damaged file system is for.
-pub(super) fn change_all(fs: &LogFs<SimPm>, files: &[Node]) {
+pub(super) fn change_all<F: Data + Extents>(fs: &F, files: &[F::Node]) {
     let root = fs.root();
     let _ = fs
         .create(&root, b"new", &new(FileKind::Regular))

@@ -1,6 +1,7 @@
 //! The bodies of the fuzz targets: plain functions on bytes, so that the corpus is replayed by `cargo test` on stable.
 //!
 //! - [`image`]: an image whose structures are changed, with right checksums or without: it may be refused or repaired.
+//! - [`inplace`]: an image of the in-place layout whose structures are changed, its journal among them.
 //! - [`log`]: entries of any content, with right checksums, as the log of an inode.
 //! - [`fuse`]: FUSE requests of any form, to a server over a sound file system.
 //!
@@ -12,6 +13,7 @@
 pub mod fuse;
 mod ground;
 pub mod image;
+pub mod inplace;
 pub mod log;
 
 /// The bytes of an input, taken from the front; when they are used up there are only zeros.
