@@ -78,7 +78,8 @@ impl Table {
             freed: Mutex::default(),
             in_use: AtomicU64::new(in_use),
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            limit: device_blocks,
+            // As many as fit the device; numbers have 32 bits where others see them.
+            limit: (device_blocks * BLOCK_INODES).min(u64::from(u32::MAX)),
         }
     }
 
