@@ -203,11 +203,10 @@ impl<P: Pm> Shared<P> {
                 .and_then(|()| self.fill_holes(&mut edit, offset, end, &mut allocated)),
         };
         let result = prepared.and_then(|()| {
-            if let Some(gap) = size.filter(|&size| size > old).map(|size| self.zero_gap(body.root, old, size))
+            if let Some(size) = size.filter(|&size| size > old)
+                && let Some(gap) = self.zero_gap(body.root, old, size)?
             {
-                if let Some(gap) = gap? {
-                    pending = join(pending.take(), gap);
-                }
+                pending = join(pending.take(), gap);
             }
             let mut transaction = Transaction::default();
             let pending = edit.finish(&mut transaction, pending.take())?;
