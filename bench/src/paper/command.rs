@@ -31,8 +31,8 @@ pub(crate) struct PaperArgs {
     /// Print the runs as commands instead of running them
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Multiply the papers' sizes and counts; by default the largest factor up to 1 with which a target has 256 MiB of
-    /// data, and all of them together half of the free memory
+    /// Multiply the papers' sizes and counts; by default the largest factor up to 1 with which a target has 1 GiB of
+    /// data at most, and all of them together half of the free memory
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     scale: Option<f64>,
     /// The file of a trace, as facebook=FILE (repeatable)

@@ -23,7 +23,7 @@ const LEAST_CACHE: u64 = 32 << 20;
 const LEAST_ASIDE: [(&str, u64); 3] =
     [("peer:xfs-ml", 64 << 20), ("peer:ext4-dj", 8 << 20), ("peer:dm-writecache", 8 << 20)];
 /// By default, a target has no more data than this.
-const DATA: u64 = 256 << 20;
+const DATA: u64 = 1 << 30;
 
 /// What there is to run with, besides programs and the kernel.
 #[derive(Debug, Clone, Default)]
@@ -414,17 +414,17 @@ mod tests {
     #[test]
     fn a_factor_is_found_that_fits() {
         for name in ["spfs-fig5.a", "compare-fig2.b", "tpfs-fig11.sata", "hinfs-fig7", "spfs-fig7c"] {
-            let room = 3 << 30;
+            let room = 16 << 30;
             let runs = Runs::fitting(find(name)[0], &Means::default(), room);
             let (data, needs) = runs.needs();
-            assert!(data > 0 && data <= 256 << 20 && needs <= room, "{name}: {data} {needs} {}", runs.scale);
+            assert!(data > 0 && data <= 1 << 30 && needs <= room, "{name}: {data} {needs} {}", runs.scale);
             assert!(
-                runs.scale == 1.0 || data > 128 << 20 || needs > room / 2,
+                runs.scale == 1.0 || data > 512 << 20 || needs > room / 2,
                 "{name}: {data} {}",
                 runs.scale
             );
         }
-        assert_eq!(Runs::fitting(find("spfs-fig5.a")[0], &Means::default(), 3 << 30).scale, 1.0);
+        assert_eq!(Runs::fitting(find("spfs-fig5.a")[0], &Means::default(), 16 << 30).scale, 1.0);
     }
 
     #[test]
