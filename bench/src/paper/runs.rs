@@ -364,8 +364,6 @@ mod tests {
         assert_eq!(of("50").as_deref(), Some("preset:nova,emulate=latency=50"));
         assert_eq!(of("1200").as_deref(), Some("preset:nova,emulate=latency=1200"));
         assert_eq!(sweep.baseline.as_deref(), Some("NOVA (preset:nova)"));
-        let pmfs = sweep.waits.iter().find(|absent| absent.what == "PMFS").expect("it is not there");
-        assert_eq!(pmfs.why, "preset:pmfs is not built yet");
 
         let caches = runs("hinfs-fig11.fileserver", 0.1);
         assert!(caches.places.iter().all(|place| place.cold == Cold::Begin));
