@@ -206,7 +206,8 @@ fn what_is_said_of_all_sweeps_is_the_best_of_what_ran() {
     let claims = paper.overall_claims(&paper.overall[0], &all, &mut answer);
     assert_eq!(claims.len(), 2);
     assert_eq!((claims[0].found, claims[0].verdict()), (Some(4.0), Verdict::Holds));
-    assert_eq!(claims[0].what, "New over Old, Third; all sweeps (largest)");
+    // A program works on mounts only: in the process there is one panel.
+    assert_eq!(claims[0].what, "New over Old, Third; all points (largest)");
     assert_eq!(claims[1].what, "New over Old, Third; all sweeps (largest), mounted");
     assert!(paper.overall_claims(&paper.overall[0], &[], &mut answer).is_empty());
 }
