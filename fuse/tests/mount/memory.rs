@@ -43,8 +43,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // munmap(2) waits for what it writes back, and holds the lock of this process' memory meanwhile, which the server
+        // in this process may want for its heap: nothing may be left to be written. msync(2) does not hold it.
         // SAFETY: the range is the mapping, and no slice of it outlives self.
-        unsafe { libc::munmap(self.start.cast(), self.len) };
+        unsafe {
+            libc::msync(self.start.cast(), self.len, libc::MS_SYNC);
+            libc::munmap(self.start.cast(), self.len);
+        }
     }
 }
 
