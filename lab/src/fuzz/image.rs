@@ -1,20 +1,15 @@
 //! A damaged image.
 //!
-//! The first byte chooses the image. What follows are edits of 14 bytes: structure (2), offset in it (2), what is
-//! done (1), how the structure is chosen and whether its checksum is made right again (1), a value (8). A structure is
-//! one of all, or one of its kind: superblocks, words of the chunk table, the parts of inodes and of log pages, entries
-//! by what they say (those of transactions are the journal), blocks of the checkpoint, words of the list of bad
-//! blocks.
+//! The first byte chooses the image. What follows are edits, as `edit.rs` reads them. Kinds of structures are superblocks,
+//! words of the chunk table, the parts of inodes and of log pages, entries by what they say (those of transactions are
+//! the journal), blocks of the checkpoint, words of the list of bad blocks.
 
-use nacre_layout_log::anatomy::reseal;
+use nacre_layout_log::anatomy::{Structure, reseal};
 use nacre_layout_log::check::check;
-use nacre_media::{Pm, SimPm};
+use nacre_media::SimPm;
 
-use super::Input;
-use super::ground::{Ground, change_all, grounds, memory, mount, read_all};
-
-/// Edits that one input may have.
-const MAX_EDITS: usize = 64;
+use super::ground::{change_all, grounds, memory, mount, read_all};
+use super::{Input, edit};
 
 /// Damages an image, checks it, uses it as it is, repairs it, and uses it again.
 ///
@@ -24,7 +19,11 @@ pub fn damaged_image(data: &[u8]) {
     let ground = &grounds()[usize::from(input.byte() & 1)];
     let edit = || {
         let pm = memory(&ground.image);
-        apply(&pm, ground, input);
+        let range = |structure: &Structure| (structure.offset, structure.len);
+        for structure in edit::apply(&pm, &ground.structures, &ground.kinds, range, input) {
+            // A superblock that was changed beyond recognition cannot be sealed; then it is simply damaged.
+            let _ = reseal(&*pm, &structure);
+        }
         pm
     };
     use_damaged(&edit());
@@ -71,44 +70,4 @@ pub(super) fn repair(pm: &std::sync::Arc<SimPm>) {
         last.problems,
         report.problems
     );
-}
-
-fn apply(pm: &SimPm, ground: &Ground, mut input: Input<'_>) {
-    let mut touched = Vec::new();
-    for _ in 0..MAX_EDITS {
-        if input.is_empty() {
-            break;
-        }
-        let (index, within) = (usize::from(input.short()), u64::from(input.short()));
-        let (what, how, value) = (input.byte(), input.byte(), input.word());
-        let among = match usize::from(how >> 1) {
-            0 => &ground.structures,
-            kind => &ground.kinds[(kind - 1) % ground.kinds.len()],
-        };
-        let structure = among[index % among.len()];
-        let within = within % structure.len;
-        let width = [1u64, 2, 4, 8][usize::from(what & 3)].min(structure.len - within);
-        let mut bytes = [0; 8];
-        let bytes = &mut bytes[..width as usize];
-        if pm.read(structure.offset + within, bytes).is_err() {
-            continue;
-        }
-        let given = value.to_le_bytes();
-        for (byte, given) in bytes.iter_mut().zip(given) {
-            *byte = match what >> 2 & 3 {
-                0 => given,
-                1 => *byte ^ given,
-                2 => byte.wrapping_add(given),
-                _ => 0,
-            };
-        }
-        pm.poke(structure.offset + within, bytes);
-        if how & 1 == 0 {
-            touched.push(structure);
-        }
-    }
-    for structure in touched {
-        // A superblock that was changed beyond recognition cannot be sealed; then it is simply damaged.
-        let _ = reseal(pm, &structure);
-    }
 }

@@ -1,9 +1,7 @@
 //! A damaged image of the in-place layout.
 //!
-//! The first byte chooses the image. What follows are edits of 14 bytes: structure (2), offset in it (2), what is
-//! done (1), how the structure is chosen and whether its checksum is made right again (1), a value (8). A structure is
-//! one of all, or one of its kind: superblocks, commit entries, lines of the journal, the table, inodes, nodes of trees,
-//! blocks of directories, attributes.
+//! The first byte chooses the image. What follows are edits, as `edit.rs` reads them. Kinds of structures are superblocks,
+//! commit entries, lines of the journal, the table, inodes, nodes of trees, blocks of directories, attributes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -12,13 +10,10 @@ use nacre_engine::Result;
 use nacre_layout_inplace::anatomy::{Kind, Structure, reseal, structures};
 use nacre_layout_inplace::check::check;
 use nacre_layout_inplace::{InplaceFs, MkfsOptions, MountOptions, mkfs};
-use nacre_media::{Image, Pm, SimPm};
+use nacre_media::{Image, SimPm};
 
-use super::Input;
 use super::ground::{SIZE, change_all, memory, populate, read_all};
-
-/// Edits that one input may have.
-const MAX_EDITS: usize = 64;
+use super::{Input, edit};
 
 /// An image and where its structures are.
 struct Ground {
@@ -65,7 +60,11 @@ pub fn damaged_inplace(data: &[u8]) {
     let ground = &grounds()[usize::from(input.byte() & 1)];
     let edit = || {
         let pm = memory(&ground.image);
-        apply(&pm, ground, input);
+        let range = |structure: &Structure| (structure.offset, structure.len);
+        for structure in edit::apply(&pm, &ground.structures, &ground.kinds, range, input) {
+            // A superblock that was changed beyond recognition cannot be sealed; then it is simply damaged.
+            let _ = reseal(&*pm, &structure);
+        }
         pm
     };
     use_damaged(&edit());
@@ -110,43 +109,4 @@ fn repair(pm: &Arc<SimPm>) {
         last.problems,
         report.problems
     );
-}
-
-fn apply(pm: &SimPm, ground: &Ground, mut input: Input<'_>) {
-    let mut touched = Vec::new();
-    for _ in 0..MAX_EDITS {
-        if input.is_empty() {
-            break;
-        }
-        let (index, within) = (usize::from(input.short()), u64::from(input.short()));
-        let (what, how, value) = (input.byte(), input.byte(), input.word());
-        let among = match usize::from(how >> 1) {
-            0 => &ground.structures,
-            kind => &ground.kinds[(kind - 1) % ground.kinds.len()],
-        };
-        let structure = among[index % among.len()];
-        let within = within % structure.len;
-        let width = [1u64, 2, 4, 8][usize::from(what & 3)].min(structure.len - within);
-        let mut bytes = [0; 8];
-        let bytes = &mut bytes[..width as usize];
-        if pm.read(structure.offset + within, bytes).is_err() {
-            continue;
-        }
-        for (byte, given) in bytes.iter_mut().zip(value.to_le_bytes()) {
-            *byte = match what >> 2 & 3 {
-                0 => given,
-                1 => *byte ^ given,
-                2 => byte.wrapping_add(given),
-                _ => 0,
-            };
-        }
-        pm.poke(structure.offset + within, bytes);
-        if how & 1 == 0 {
-            touched.push(structure);
-        }
-    }
-    for structure in touched {
-        // A superblock that was changed beyond recognition cannot be sealed; then it is simply damaged.
-        let _ = reseal(pm, &structure);
-    }
 }

@@ -10,6 +10,7 @@
 //! None may panic, hang, allocate without bound, or read outside; `fuzz/` drives them by coverage. What a target found
 //! once is a test in `lab/tests/fuzz.rs`, with its story.
 
+mod edit;
 pub mod fuse;
 mod ground;
 pub mod image;
