@@ -44,28 +44,139 @@ pub struct Call {
 
 /// What is asked for. A handle is a number from 0 that no other open in the trace has.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "the names are those of the calls")]
 pub enum What {
-    Open { handle: u32, how: Open, path: PathBuf },
-    Close { handle: u32 },
-    Read { handle: u32, offset: u64, len: u64 },
-    Write { handle: u32, offset: u64, len: u64 },
-    Append { handle: u32, len: u64 },
-    Sync { handle: u32, data_only: bool },
-    SetLen { handle: u32, size: u64 },
-    Allocate { handle: u32, offset: u64, len: u64 },
-    Size { handle: u32 },
-    Truncate { path: PathBuf, size: u64 },
-    Stat { path: PathBuf },
-    ReadDir { path: PathBuf },
-    SyncDir { path: PathBuf },
-    Mkdir { path: PathBuf },
-    Rmdir { path: PathBuf },
-    Unlink { path: PathBuf },
-    Rename { path: PathBuf, to: PathBuf },
-    Link { path: PathBuf, to: PathBuf },
-    Symlink { path: PathBuf, target: PathBuf },
-    Chmod { path: PathBuf, mode: u32 },
+    /// A file is opened, and made where that is asked for.
+    Open {
+        /// The open file.
+        handle: u32,
+        /// How it is opened.
+        how: Open,
+        /// Its path.
+        path: PathBuf,
+    },
+    /// An open file is closed.
+    Close {
+        /// The open file.
+        handle: u32,
+    },
+    /// Bytes are read.
+    Read {
+        /// The open file.
+        handle: u32,
+        /// Where it begins, in bytes.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// Bytes are written.
+    Write {
+        /// The open file.
+        handle: u32,
+        /// Where it begins, in bytes.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// Bytes are written at the end.
+    Append {
+        /// The open file.
+        handle: u32,
+        /// How many bytes.
+        len: u64,
+    },
+    /// An open file is made durable.
+    Sync {
+        /// The open file.
+        handle: u32,
+        /// As fdatasync(2).
+        data_only: bool,
+    },
+    /// An open file is truncated or grows.
+    SetLen {
+        /// The open file.
+        handle: u32,
+        /// Its size then, in bytes.
+        size: u64,
+    },
+    /// Space is allocated.
+    Allocate {
+        /// The open file.
+        handle: u32,
+        /// Where it begins, in bytes.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// The size of an open file is asked for.
+    Size {
+        /// The open file.
+        handle: u32,
+    },
+    /// A file is truncated or grows.
+    Truncate {
+        /// Its path.
+        path: PathBuf,
+        /// Its size then, in bytes.
+        size: u64,
+    },
+    /// Attributes are asked for.
+    Stat {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A directory is listed.
+    ReadDir {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A directory is made durable.
+    SyncDir {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A directory is made.
+    Mkdir {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A directory is removed.
+    Rmdir {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A name is removed.
+    Unlink {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A name is moved.
+    Rename {
+        /// Its path.
+        path: PathBuf,
+        /// The other name.
+        to: PathBuf,
+    },
+    /// A file is given another name.
+    Link {
+        /// Its path.
+        path: PathBuf,
+        /// The other name.
+        to: PathBuf,
+    },
+    /// A symbolic link is made.
+    Symlink {
+        /// Its path.
+        path: PathBuf,
+        /// What it points to.
+        target: PathBuf,
+    },
+    /// Permission bits are changed.
+    Chmod {
+        /// Its path.
+        path: PathBuf,
+        /// The bits (07777).
+        mode: u32,
+    },
 }
 
 impl What {

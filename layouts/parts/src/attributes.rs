@@ -11,19 +11,23 @@ use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use nacre_engine::sync::{EXPLORED, Mutex, MutexGuard, hint};
 
 /// The attributes that are changed together, without the size.
-#[allow(
-    missing_docs,
-    reason = "they are those of [`nacre_engine::Attr`]; policy bits are for tiers and the cache"
-)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attributes {
+    /// Permission bits with set-id and sticky bits (07777).
     pub mode: u16,
+    /// Policy bits, for tiers and the cache.
     pub policy: u16,
+    /// Owner.
     pub uid: u32,
+    /// Group.
     pub gid: u32,
+    /// Flags of the inode ([`nacre_engine::Attr::IMMUTABLE`] and others).
     pub flags: u32,
+    /// Last read.
     pub atime: Timestamp,
+    /// Last change of data.
     pub mtime: Timestamp,
+    /// Last change of data or attributes.
     pub ctime: Timestamp,
 }
 
