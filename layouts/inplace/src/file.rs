@@ -202,15 +202,16 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         let (size, end) = (inode.size(), offset + data.len() as u64);
         let targets = self.targets(edit, allocated, offset, end)?;
+        // Nodes first: when there is no space for them, nothing may be overwritten.
+        for target in targets.iter().filter(|target| target.is_fresh) {
+            edit.set(target.piece.start, target.piece.len, target.piece.place)?;
+        }
         let mut pending = None;
         if offset > size {
-            pending = self.zero_gap(edit.root, size, offset)?;
+            pending = self.zero_gap(edit.before, size, offset)?;
         }
         for target in &targets {
             pending = self.copy_to(target, offset, data, size, pending)?;
-        }
-        for target in targets.iter().filter(|target| target.is_fresh) {
-            edit.set(target.piece.start, target.piece.len, target.piece.place)?;
         }
         let mut transaction = Transaction::default();
         let pending = edit.finish(&mut transaction, pending)?;

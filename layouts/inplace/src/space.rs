@@ -47,6 +47,12 @@ fn changed_attributes(before: Attributes, change: &SetAttr, now: Timestamp, size
     attributes
 }
 
+/// The first block that a range has whole, and the first behind them.
+fn whole_blocks(offset: u64, end: u64) -> (u64, u64) {
+    let (first, last) = (offset.div_ceil(BLOCK_SIZE), end / BLOCK_SIZE);
+    (first, last.max(first))
+}
+
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Inode, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         // Flags can always be changed (who may, the caller has checked); nothing else of a protected inode.
@@ -190,19 +196,22 @@ impl<P: Pm> Shared<P> {
         let mut allocated = Runs::new();
         let mut pending = None;
         let old = inode.size();
+        let (first, last) = whole_blocks(offset, end);
+        // The edges are zeroed in place, where everybody sees it: when nothing can be missing any more.
         let prepared = match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
                 self.fill_holes(&mut edit, offset, end, &mut allocated)
             }
-            FallocateMode::PunchHole => self
-                .whole_blocks(&edit, offset, end, old, &mut pending)
-                .and_then(|(first, last)| if first < last { edit.clear(first, last) } else { Ok(()) }),
+            FallocateMode::PunchHole if first < last => edit.clear(first, last),
+            FallocateMode::PunchHole => Ok(()),
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => self
-                .whole_blocks(&edit, offset, end, old, &mut pending)
-                .and_then(|(first, last)| self.unwrite(&mut edit, first, last))
+                .unwrite(&mut edit, first, last)
                 .and_then(|()| self.fill_holes(&mut edit, offset, end, &mut allocated)),
         };
         let result = prepared.and_then(|()| {
+            if !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
+                self.zero_edges(body.root, offset, end, old, &mut pending)?;
+            }
             if let Some(size) = size.filter(|&size| size > old)
                 && let Some(gap) = self.zero_gap(body.root, old, size)?
             {
@@ -267,15 +276,15 @@ impl<P: Pm> Shared<P> {
             .try_for_each(|piece| edit.set(piece.start, piece.len, piece.place | tree::UNWRITTEN))
     }
 
-    /// Zeros the parts of blocks at the edges of a range, in place; gives the whole blocks between them.
-    fn whole_blocks(
+    /// Zeros the parts of blocks at the edges of a range, in place.
+    fn zero_edges(
         &self,
-        edit: &Edit<'_, P>,
+        root: u64,
         offset: u64,
         end: u64,
         size: u64,
         pending: &mut Option<Flushed>,
-    ) -> Result<(u64, u64)> {
+    ) -> Result<()> {
         let (first, last) = (offset.div_ceil(BLOCK_SIZE), end / BLOCK_SIZE);
         let mut edges = Vec::new();
         if first > last {
@@ -291,13 +300,13 @@ impl<P: Pm> Shared<P> {
         for (block, from, to) in edges {
             // Beyond the size nothing needs zeros: nobody reads it before it is zeroed.
             let to = to.min(size.saturating_sub(block * BLOCK_SIZE));
-            let Some(place) = self.map(edit.before).find(block)? else { continue };
+            let Some(place) = self.map(root).find(block)? else { continue };
             if place & tree::UNWRITTEN == 0 && from < to {
                 let media = nacre_engine::Block(self.bounds.block(place)?).offset() + from;
                 *pending = join(pending.take(), self.pm.zero(media, to - from)?);
             }
         }
-        Ok((first, last.max(first)))
+        Ok(())
     }
 
     pub(crate) fn seek(&self, inode: &Inode, offset: u64, to: SeekTo) -> Result<u64> {

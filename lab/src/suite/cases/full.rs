@@ -15,6 +15,7 @@ pub(super) const CASES: &[Case] = &[
     case("full-by-names", SMALL, names),
     case("full-and-still-usable", SMALL, usable),
     case("full-by-allocation", &[Need::SmallDevice, Need::Allocate], allocation),
+    case("full-and-zeroed-or-nothing", &[Need::SmallDevice, Need::ZeroRange], zeroed),
     case("full-and-remounted", &[Need::SmallDevice, Need::Remount], remounted),
 ];
 
@@ -152,6 +153,26 @@ fn allocation(fs: &mut Fs<'_>) {
     // What is allocated is there for the file, however full the device is.
     for offset in (0..most).step_by(1 << 20) {
         assert_eq!(file.write_at(offset, &pattern(1, offset, 4096)), Ok(4096), "at {offset}");
+    }
+}
+
+/// A range is zeroed when its holes find space, or stays as it is: its edges, too, which need none.
+fn zeroed(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    let file = fs.opened("file", Open::NEW);
+    let (end, bytes) = (40 * 4096, pattern(3, 0, 5000));
+    assert_eq!(file.write_at(end, &bytes), Ok(bytes.len()));
+    fill(fs, "big");
+    let whole = read_exactly(file.as_ref(), 0, end as usize + bytes.len());
+    match file.fallocate(FallocateMode::ZeroRangeKeepSize, 3 * 4096, end + 1000 - 3 * 4096) {
+        Err(Kind::NoSpace) => {}
+        other => panic!("37 blocks on a full device: {other:?}"),
+    }
+    assert_same(&read_exactly(file.as_ref(), 0, whole.len()), &whole, "after a refusal");
+    // Where a write needs a block for its first part, what it overwrites behind that stays.
+    let from = end - 4096;
+    if file.write_at(from, &[9; 8192]) == Err(Kind::NoSpace) {
+        assert_same(&read_exactly(file.as_ref(), 0, whole.len()), &whole, "after a refused write");
     }
 }
 
