@@ -1,9 +1,14 @@
 //! Makes real memory as slow as the memory that it stands for, and counts what is done to it.
 //!
 //! Each line that is flushed or stored past the cache adds to a debt of its thread; the fence pays it, less the time
-//! that the real stores, flushes and fence took, by spinning on the time-stamp counter. The bandwidth of all writers is
-//! a clock that every write moves on by its share and no fence returns before. Debt belongs to the thread, as the
-//! stores of a fence do, so several emulated devices may be used by one thread.
+//! that the real flushes, stores past the cache and fence took, by spinning on the time-stamp counter. The bandwidth of
+//! all writers is a clock that every write moves on by its share and no fence returns before. Debt belongs to the thread,
+//! as the stores of a fence do, so several emulated devices may be used by one thread.
+//!
+//! Counting must not cost what it measures. A store through the cache waits for its line in the fence, where the wait is
+//! taken off the debt, unless something makes it wait before: a locked instruction would. So a thread counts in a shard
+//! of its own, by plain loads and stores, and reads the clock for a write of many lines or under a cap only; reading it
+//! costs as much as flushing a line.
 
 use std::arch::x86_64::_rdtsc;
 use std::cell::Cell;
@@ -39,7 +44,10 @@ struct Shard {
     busy_ticks: AtomicU64,
 }
 
-const SHARDS: usize = 16;
+/// Each thread has a shard of its own, but for the last one, which all later threads share.
+const SHARDS: usize = 64;
+/// Writes of so few lines are over before the clock has been read; what they wait for, they wait for in the fence.
+const FEW_LINES: u64 = 4;
 /// A small read that takes less than this came from a cache of the CPU and would have done so above slow memory, too.
 const CACHE_HIT_NS: u64 = 50;
 /// Bandwidth is kept in parts of a tick for each line.
@@ -52,6 +60,8 @@ pub(super) struct Emulator {
     shards: [Shard; SHARDS],
     write_ticks: u64,
     read_ticks: u64,
+    /// What it takes to read the clock.
+    clock_ticks: u64,
     cache_hit_ticks: u64,
     writers: Clock,
     readers: Clock,
@@ -76,7 +86,8 @@ impl Emulator {
     pub(super) fn new(emulation: Emulation) -> Emulator {
         let ticks = |ns: u64| (ns as f64 * ticks_per_ns()).round() as u64;
         Emulator {
-            shards: Default::default(),
+            shards: std::array::from_fn(|_| Shard::default()),
+            clock_ticks: clock_ticks(),
             write_ticks: ticks(emulation.write_latency_ns),
             read_ticks: ticks(emulation.read_latency_ns),
             cache_hit_ticks: ticks(CACHE_HIT_NS),
@@ -102,45 +113,72 @@ impl Emulator {
         }
     }
 
-    fn shard(&self) -> &Shard {
-        &self.shards[thread_number() as usize % SHARDS]
+    /// Adds to a counter of this thread.
+    #[inline]
+    fn count(&self, counter: fn(&Shard) -> &AtomicU64, by: u64) {
+        let number = thread_number() as usize;
+        if number < SHARDS - 1 {
+            let own = counter(&self.shards[number]);
+            own.store(own.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+        } else {
+            counter(&self.shards[SHARDS - 1]).fetch_add(by, Ordering::Relaxed);
+        }
     }
 
     /// Counts a store through the cache. It costs nothing until it is flushed.
+    #[inline]
     pub(super) fn stored(&self, bytes: u64) {
-        self.shard().bytes_stored.fetch_add(bytes, Ordering::Relaxed);
+        self.count(|shard| &shard.bytes_stored, bytes);
+    }
+
+    /// When a write of so many lines begins, if somebody wants to know.
+    #[inline]
+    pub(super) fn write_start(&self, lines: u64) -> Option<u64> {
+        (lines > FEW_LINES || self.writers.ticks_per_line != 0).then(now)
     }
 
     /// Charges lines that were flushed or stored past the cache since `start`.
-    pub(super) fn flushed(&self, start: u64, bytes: u64, lines: u64) {
-        let shard = self.shard();
+    #[inline]
+    pub(super) fn flushed(&self, start: Option<u64>, bytes: u64, lines: u64) {
         if bytes != 0 {
-            shard.bytes_stored.fetch_add(bytes, Ordering::Relaxed);
+            self.count(|shard| &shard.bytes_stored, bytes);
         }
-        shard.lines_flushed.fetch_add(lines, Ordering::Relaxed);
-        let now = now();
-        let free_at = self.writers.advance(now, lines);
+        self.count(|shard| &shard.lines_flushed, lines);
+        let (took, free_at) = match start {
+            None => (0, 0),
+            Some(start) => {
+                let now = now();
+                (self.took(start, now), self.writers.advance(now, lines))
+            }
+        };
         DEBT.with(|debt| {
             let Debt { owed, spent, not_before } = debt.get();
             debt.set(Debt {
                 owed: owed + lines * self.write_ticks,
-                spent: spent + now.saturating_sub(start),
+                spent: spent + took,
                 not_before: not_before.max(free_at),
             });
         });
     }
 
+    /// The time between two readings of the clock, and what one of them takes itself.
+    #[inline]
+    fn took(&self, start: u64, end: u64) -> u64 {
+        end.saturating_sub(start) + self.clock_ticks
+    }
+
     /// Pays the debt of this thread after a fence that began at `start`.
+    #[inline]
     pub(super) fn fenced(&self, start: u64) {
-        let shard = self.shard();
-        shard.fences.fetch_add(1, Ordering::Relaxed);
+        self.count(|shard| &shard.fences, 1);
         let debt = DEBT.replace(NO_DEBT);
         let now = now();
-        let spent = debt.spent + now.saturating_sub(start);
+        let spent = debt.spent + self.took(start, now);
         let end = (now + debt.owed.saturating_sub(spent)).max(debt.not_before);
         // Before the delay, so that it costs nothing beside it.
-        shard.busy_ticks.fetch_add(spent + (end - now), Ordering::Relaxed);
-        spin_until(end);
+        self.count(|shard| &shard.busy_ticks, spent + (end - now));
+        // The last look at the clock takes time, too: half of it is behind the reading.
+        spin_until(end.saturating_sub(self.clock_ticks / 2));
     }
 
     /// Pays for a read that began at `start`.
@@ -201,10 +239,25 @@ pub(super) fn now() -> u64 {
     unsafe { _rdtsc() }
 }
 
+/// Without the hint to the processor that this is a loop: under a hypervisor a pause is longer than a line.
 fn spin_until(deadline: u64) {
-    while now() < deadline {
-        std::hint::spin_loop();
-    }
+    while now() < deadline {}
+}
+
+/// Ticks that reading the clock takes, measured once.
+fn clock_ticks() -> u64 {
+    static TICKS: OnceLock<u64> = OnceLock::new();
+    *TICKS.get_or_init(|| {
+        // The fastest of several: an interruption must not be taken for the clock.
+        let fastest = (0..64).map(|_| {
+            let start = now();
+            for _ in 0..15 {
+                std::hint::black_box(now());
+            }
+            (now() - start) / 16
+        });
+        fastest.min().unwrap_or(0)
+    })
 }
 
 /// Ticks of the time-stamp counter in a nanosecond, measured once against the monotonic clock.

@@ -277,7 +277,7 @@ impl RealPm {
         }
         let first = offset / LINE_SIZE;
         let lines = (offset + len).div_ceil(LINE_SIZE) - first;
-        let start = self.start();
+        let start = self.write_start(lines);
         // A line that faults here was stored to a moment ago and cannot be written back now; the next access to it
         // will fail and say so.
         // SAFETY: the lines lie in the mapping, whose length is a multiple of a line.
@@ -305,6 +305,12 @@ impl RealPm {
     #[inline]
     fn start(&self) -> u64 {
         if self.emulator.is_some() { emulator::now() } else { 0 }
+    }
+
+    /// The same for a write of so many lines.
+    #[inline]
+    fn write_start(&self, lines: u64) -> Option<u64> {
+        self.emulator.as_ref().and_then(|emulator| emulator.write_start(lines))
     }
 }
 
@@ -375,7 +381,7 @@ impl Pm for RealPm {
             self.store_and_flush(to, offset, head_bytes)?;
         }
         if !body.is_empty() {
-            let start = self.start();
+            let start = self.write_start(body.len() as u64 / LINE_SIZE);
             // SAFETY: the destination is whole lines within the writable mapping, the source a slice of that length.
             let outcome =
                 unsafe { (self.routines.copy)(to_body, body.as_ptr(), body.len() / LINE_SIZE as usize) };
@@ -399,7 +405,7 @@ impl Pm for RealPm {
         if head > 0 {
             self.store_and_flush(to, offset, &ZEROS[..head as usize])?;
         }
-        let start = self.start();
+        let start = self.write_start(lines);
         // SAFETY: the destination is whole lines of the range that was checked.
         let outcome = unsafe { (self.routines.zero)(to.add(head as usize), 0, lines as usize) };
         self.check(outcome, offset + head, lines * LINE_SIZE)?;
