@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Error, Result};
 pub use nacre_layout_log::check::Repair;
+use nacre_layout_parts::report::MediaReport;
 use nacre_media::{Emulation, PmOptions, RealPm};
 use serde::Serialize;
 
@@ -61,6 +62,20 @@ impl CheckReport {
     pub fn is_repaired(&self) -> bool {
         self.problems.iter().any(|problem| problem.repaired)
     }
+
+    /// Takes in what a search for media errors found, and recorded or not.
+    fn add_media(&mut self, media: MediaReport, recorded: bool) {
+        self.unreadable = media.errors;
+        if media.new_blocks > 0 {
+            self.problems.push(Problem {
+                what: format!("{} blocks with media errors may be allocated", media.new_blocks),
+                repair: Some("put them into the list of bad blocks"),
+                loses: false,
+                repaired: recorded,
+            });
+            self.bad_blocks += if recorded { media.new_blocks } else { 0 };
+        }
+    }
 }
 
 /// What is checked.
@@ -98,64 +113,52 @@ pub fn check(path: impl AsRef<Path>, repair: Repair, checked: &CheckOptions) -> 
     };
     let run = || {
         let pm = RealPm::open(path.as_ref(), &options)?;
-        if probe(&pm)?.0 == LayoutKind::Inplace {
-            return check_inplace(&pm, repair, checked);
+        match probe(&pm)?.0 {
+            LayoutKind::Log => check_log(&pm, repair, checked),
+            LayoutKind::Inplace => check_inplace(&pm, repair, checked),
         }
-        let found = nacre_layout_log::check::check_with(&pm, repair)?;
-        let problem = |problem: &nacre_layout_log::check::Problem| Problem {
-            what: problem.what.clone(),
-            repair: (!problem.repair.is_empty()).then_some(problem.repair),
-            loses: problem.loses,
-            repaired: problem.repaired,
-        };
-        let mut problems: Vec<Problem> = found.problems.iter().map(problem).collect();
-        let mut unreadable = Vec::new();
-        let mut bad_blocks = found.bad_blocks;
-        if checked.media {
-            let record = repair != Repair::None;
-            let media = nacre_layout_log::check::check_media(&pm, record)?;
-            unreadable = media.errors;
-            if media.new_blocks > 0 {
-                problems.push(Problem {
-                    what: format!("{} blocks with media errors may be allocated", media.new_blocks),
-                    repair: Some("put them into the list of bad blocks"),
-                    loses: false,
-                    repaired: record,
-                });
-                bad_blocks += if record { media.new_blocks } else { 0 };
-            }
-        }
-        Ok(CheckReport {
-            volume: VolumeInfo::of(LayoutKind::Log, &found.summary),
-            problems,
-            unreadable,
-            bad_blocks,
-            directories: found.walk.directories,
-            files: found.walk.files,
-            interrupted: found.walk.torn + found.walk.rolled_back + u64::from(found.interrupted_superblock),
-            used: found.used_blocks * BLOCK_SIZE,
-            free: found.free_blocks * BLOCK_SIZE,
-            duration: found.walk.duration,
-        })
     };
     run().map_err(|error: Error| error.operation("check").object(name))
 }
 
+fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<CheckReport> {
+    let found = nacre_layout_log::check::check_with(pm, repair)?;
+    let problem = |problem: &nacre_layout_log::check::Problem| Problem {
+        what: problem.what.clone(),
+        repair: (!problem.repair.is_empty()).then_some(problem.repair),
+        loses: problem.loses,
+        repaired: problem.repaired,
+    };
+    let mut report = CheckReport {
+        volume: VolumeInfo::of(LayoutKind::Log, &found.summary),
+        problems: found.problems.iter().map(problem).collect(),
+        unreadable: Vec::new(),
+        bad_blocks: found.bad_blocks,
+        directories: found.walk.directories,
+        files: found.walk.files,
+        interrupted: found.walk.torn + found.walk.rolled_back + u64::from(found.interrupted_superblock),
+        used: found.used_blocks * BLOCK_SIZE,
+        free: found.free_blocks * BLOCK_SIZE,
+        duration: found.walk.duration,
+    };
+    if checked.media {
+        let record = repair != Repair::None;
+        report.add_media(nacre_layout_log::check::check_media(pm, record)?, record);
+    }
+    Ok(report)
+}
+
 /// The same for the layout `inplace`. What it can repair loses nothing.
 fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<CheckReport> {
-    if checked.media {
-        return Err(Error::new(Kind::Unsupported)
-            .object("looking for media errors on the layout inplace")
-            .advice("leave the option out"));
-    }
-    let found = nacre_layout_inplace::check::check(pm, repair != Repair::None)?;
+    let record = repair != Repair::None;
+    let found = nacre_layout_inplace::check::check(pm, record)?;
     let problem = |problem: &nacre_layout_inplace::check::Problem| Problem {
         what: problem.what.clone(),
         repair: (!problem.repair.is_empty()).then_some(problem.repair),
         loses: false,
         repaired: problem.repaired,
     };
-    Ok(CheckReport {
+    let mut report = CheckReport {
         volume: VolumeInfo::of(LayoutKind::Inplace, &found.summary),
         problems: found.problems.iter().map(problem).collect(),
         unreadable: Vec::new(),
@@ -166,5 +169,9 @@ fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<
         used: found.used_blocks * BLOCK_SIZE,
         free: found.free_blocks * BLOCK_SIZE,
         duration: found.walk.duration,
-    })
+    };
+    if checked.media {
+        report.add_media(nacre_layout_inplace::check::check_media(pm, record)?, record);
+    }
+    Ok(report)
 }

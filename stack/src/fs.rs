@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use nacre_engine::{Error, Extents, FsStat, Kind, Result};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, MountOptions, RecoveryReport};
+use nacre_layout_parts::scrub::DEFAULT_RATE;
 use nacre_media::{Emulation, PmOptions, Promise, RealPm};
 use nacre_vfs::{Vfs, VfsOptions};
 
@@ -168,21 +169,19 @@ impl FileSystem {
     /// read or does not validate is told by [`FileSystem::scrub_status`], blocks with media errors are not allocated
     /// again. [`Busy`](Kind::Busy) while that is under way, [`Unsupported`](Kind::Unsupported) on the layout `inplace`.
     pub fn start_scrub(&self, rate: Option<u64>) -> Result<()> {
+        let rate = rate.unwrap_or(DEFAULT_RATE);
         match self.inner.vfs.layout() {
-            AnyLayout::Log(layout) => layout.start_scrub(rate.unwrap_or(nacre_layout_log::DEFAULT_RATE)),
-            AnyLayout::Inplace(_) => Err(Error::new(Kind::Unsupported)
-                .operation("scrub")
-                .object("layout inplace")
-                .advice("unmount it and run fsck")),
+            AnyLayout::Log(layout) => layout.start_scrub(rate),
+            AnyLayout::Inplace(layout) => layout.start_scrub(rate),
         }
     }
 
     /// How far the last scrub is, and what it found.
     pub fn scrub_status(&self) -> ScrubInfo {
-        match self.inner.vfs.layout() {
-            AnyLayout::Log(layout) => ScrubInfo::of_log(layout.scrub_status()),
-            AnyLayout::Inplace(_) => ScrubInfo::never(),
-        }
+        ScrubInfo::of(match self.inner.vfs.layout() {
+            AnyLayout::Log(layout) => layout.scrub_status(),
+            AnyLayout::Inplace(layout) => layout.scrub_status(),
+        })
     }
 
     /// Makes everything durable.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use nacre_engine::{BLOCK_SIZE, FsStat, Result, Timestamp};
 use nacre_layout_log::Summary;
+use nacre_layout_parts::scrub::ScrubStatus;
 use nacre_media::{PmOptions, RealPm};
 use serde::Serialize;
 
@@ -195,7 +196,7 @@ pub struct ScrubInfo {
     pub bytes: u64,
     /// Bytes to read in all.
     pub total: u64,
-    /// Inodes whose logs were read.
+    /// Inodes whose metadata were read.
     pub inodes: u64,
     /// What is damaged: path and range, where it is in a file.
     pub findings: Vec<String>,
@@ -206,28 +207,14 @@ pub struct ScrubInfo {
 }
 
 impl ScrubInfo {
-    /// Of a layout that cannot do it.
-    pub(crate) fn never() -> ScrubInfo {
-        ScrubInfo {
-            state: "never",
-            bytes: 0,
-            total: 0,
-            inodes: 0,
-            findings: Vec::new(),
-            repaired: 0,
-            bad_blocks: 0,
-        }
-    }
-
-    pub(crate) fn of_log(status: nacre_layout_log::ScrubStatus) -> ScrubInfo {
+    pub(crate) fn of(status: ScrubStatus) -> ScrubInfo {
         let state = match (status.running, status.finished, status.total) {
             (true, ..) => "running",
             (_, true, _) => "finished",
             (.., 0) => "never",
             _ => "stopped",
         };
-        let nacre_layout_log::ScrubStatus { bytes, total, inodes, findings, repaired, bad_blocks, .. } =
-            status;
+        let ScrubStatus { bytes, total, inodes, findings, repaired, bad_blocks, .. } = status;
         ScrubInfo { state, bytes, total, inodes, findings, repaired, bad_blocks }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result};
-use nacre_layout_parts::report::RecoveryReport;
+use nacre_layout_parts::report::{MediaReport, RecoveryReport};
 use nacre_media::{Flushed, Overlay, Pm};
 use zerocopy::IntoBytes;
 
@@ -96,6 +96,12 @@ pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
         return Ok(report);
     }
     examine(&Overlay::new(pm)).map(|(report, _)| report)
+}
+
+/// Reads every block of a file system that is not mounted, for errors of the media. With `record`, what is found is put
+/// into the list of bad blocks.
+pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
+    crate::scrub::check_media(pm, record)
 }
 
 /// One pass over everything, after recovery; gives the words that a repair stores.

@@ -10,6 +10,7 @@
 //! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
 //! | `blockmap`, `directory`, `names` | where a file's blocks are; the names of a directory; changing them |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
+//! | `scrub` | what a scrub reads, and which files media errors are in |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
 //! | `layout` | the contract of `nacre-engine`, implemented |
 //!
@@ -36,6 +37,7 @@ mod names;
 mod namespace;
 mod recover;
 mod rename;
+mod scrub;
 mod seeded;
 mod space;
 mod superblock;
@@ -49,5 +51,6 @@ pub use inode::Node;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use mount::{InplaceFs, MountOptions};
 pub use nacre_layout_parts::report::RecoveryReport;
+pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;
 pub use superblock::{Summary, probe};

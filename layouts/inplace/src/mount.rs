@@ -7,6 +7,7 @@ use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::{Error, Kind, Result};
 use nacre_layout_parts::report::RecoveryReport;
+use nacre_layout_parts::scrub::Scrubber;
 use nacre_media::Pm;
 
 use crate::alloc::Allocator;
@@ -40,6 +41,7 @@ pub struct InplaceFs<P: Pm> {
     pub(crate) root: Option<Node>,
     recovery: RecoveryReport,
     summary: Summary,
+    pub(crate) scrubber: Mutex<Scrubber>,
 }
 
 impl<P: Pm + 'static> InplaceFs<P> {
@@ -115,7 +117,7 @@ impl<P: Pm + 'static> InplaceFs<P> {
         });
         let root = shared.hold(ROOT_INODE).map_err(|error| error.object("root directory"))?;
         root.inode.check_directory().map_err(|_| Error::corrupt("root directory"))?;
-        Ok(InplaceFs { shared, root: Some(root), recovery, summary })
+        Ok(InplaceFs { shared, root: Some(root), recovery, summary, scrubber: Mutex::default() })
     }
 }
 
@@ -143,10 +145,12 @@ impl<P: Pm> InplaceFs<P> {
 
     /// Goes away without unmounting, like a process that was killed: the next mount recovers.
     pub fn abandon(mut self) {
+        self.scrubber.lock().stop();
         self.root = None;
     }
 
     fn shut_down(&mut self) -> Result<()> {
+        self.scrubber.lock().stop();
         if self.root.take().is_none() || self.shared.read_only {
             return Ok(());
         }

@@ -91,6 +91,11 @@ impl Table {
         Ok(Block(*block).offset() + number % BLOCK_INODES * INODE_SIZE)
     }
 
+    /// Numbers are below this.
+    pub(crate) fn numbers(&self) -> u64 {
+        self.blocks.read().len() as u64 * BLOCK_INODES
+    }
+
     pub(crate) fn shard(&self, number: u64) -> &Shard {
         &self.shards[number as usize % SHARDS]
     }

@@ -124,7 +124,18 @@ fn open(
     Ok((header, bytes, blocks))
 }
 
-/// The blocks of an inode's attributes.
+/// The blocks of an inode's attributes, which need not be readable but for the first.
+pub(crate) fn places_of(
+    pm: &impl Pm,
+    bounds: Bounds,
+    number: u64,
+    generation: u32,
+    place: u64,
+) -> Result<Vec<u64>> {
+    open(pm, bounds, number, generation, place).map(|(_, _, blocks)| blocks)
+}
+
+/// The blocks of an inode's attributes, all of which validate.
 pub(crate) fn blocks_of(
     pm: &impl Pm,
     bounds: Bounds,

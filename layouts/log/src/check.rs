@@ -1,11 +1,12 @@
 //! Checks a file system that is not mounted: every structure that is reachable, every block against every other, what
 //! is cached against what is true. Repairs what the format can prove.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Result};
-use nacre_layout_parts::report::RecoveryReport;
+use nacre_engine::{Block, Result};
+use nacre_layout_parts::report::{MediaReport, RecoveryReport};
+use nacre_layout_parts::scrub::{all_bad_lines, new_bad_blocks};
 use nacre_media::{Overlay, Pm};
 
 use crate::alloc::Allocator;
@@ -16,12 +17,9 @@ pub use crate::mend::Repair;
 use crate::mend::{self, Evidence, Finding};
 use crate::recover::Walk;
 use crate::scan::Ending;
-use crate::scrub::bad_lines;
 use crate::superblock::{Found, Summary, Superblock};
 use crate::table::InodeTable;
 
-/// Bytes that are read at a time when looking for media errors.
-const MEDIA_PIECE: u64 = 1 << 20;
 /// Rounds of repair. Each leaves less damage than the one before; what is still there after so many stays.
 const ROUNDS: usize = 8;
 
@@ -36,15 +34,6 @@ pub struct Problem {
     pub loses: bool,
     /// It was repaired.
     pub repaired: bool,
-}
-
-/// What [`check_media`] found.
-#[derive(Debug, Clone, Default)]
-pub struct MediaReport {
-    /// Each media error, in words: path and range, where it is in a file.
-    pub errors: Vec<String>,
-    /// Blocks that were not in the list of bad blocks.
-    pub new_blocks: u64,
 }
 
 /// What a check found.
@@ -122,25 +111,13 @@ pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
 pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     let superblock = crate::superblock::read(pm)?.superblock;
     let mut report = MediaReport::default();
-    let end = superblock.raw.device_blocks * BLOCK_SIZE;
-    let lines: BTreeSet<u64> = (0..end)
-        .step_by(MEDIA_PIECE as usize)
-        .flat_map(|at| bad_lines(pm, at, MEDIA_PIECE.min(end - at)))
-        .collect();
+    let lines = all_bad_lines(pm, &superblock);
     if lines.is_empty() {
         return Ok(report);
     }
     let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
     report.errors = mend::locate(pm, &superblock, ending, &lines)?;
-    let known = badblocks::read(pm, &superblock)?.blocks;
-    let blocks: BTreeSet<Block> = lines.iter().map(|line| Block(line / BLOCK_SIZE)).collect();
-    let first = superblock.first_data_block();
-    for block in blocks.into_iter().filter(|block| block.0 >= first && !known.contains(block)) {
-        report.new_blocks += 1;
-        if record {
-            badblocks::add(pm, &superblock, block)?;
-        }
-    }
+    report.new_blocks = new_bad_blocks(pm, &superblock, &lines, record)?;
     if record && report.new_blocks > 0 {
         // The checkpoint may list them as free.
         let mut superblock = superblock;

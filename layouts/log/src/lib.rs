@@ -54,6 +54,6 @@ pub use inode::Node;
 pub use mkfs::{MkfsOptions, mkfs};
 pub use mount::{LogFs, MountOptions};
 pub use nacre_layout_parts::report::RecoveryReport;
-pub use scrub::{DEFAULT_RATE, ScrubStatus};
+pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;
 pub use superblock::{Summary, probe};

@@ -8,6 +8,7 @@ use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
 use nacre_layout_parts::report::RecoveryReport;
+use nacre_layout_parts::scrub::Scrubber;
 use nacre_media::Pm;
 
 use crate::alloc::Allocator;
@@ -18,7 +19,6 @@ use crate::fs::{Shared, Transactions};
 use crate::inode::{Graveyard, Inode, Node};
 use crate::recover::{Walk, refuse};
 use crate::scan::Ending;
-use crate::scrub::Scrubber;
 use crate::seeded::Mistake;
 use crate::superblock::{Summary, Superblock};
 use crate::table::InodeTable;

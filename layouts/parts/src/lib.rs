@@ -6,7 +6,8 @@
 //! | `superblock` | its two copies: read, validated, written |
 //! | `badblocks` | the list of blocks that are never used again |
 //! | `alloc` | free blocks in DRAM, in lanes |
-//! | `report` | what is told of a recovery |
+//! | `scrub` | everything read while it is mounted, and media errors found |
+//! | `report` | what is told of a recovery, and of a search for media errors |
 //! | `attributes` | the attributes of an inode in DRAM, read without a lock |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. Nothing here knows a layout; each layout
@@ -17,4 +18,5 @@ pub mod attributes;
 pub mod badblocks;
 pub mod format;
 pub mod report;
+pub mod scrub;
 pub mod superblock;

@@ -1,4 +1,4 @@
-//! What is told of a recovery.
+//! What is told of a recovery, and of a search for media errors.
 
 use std::time::Duration;
 
@@ -23,4 +23,13 @@ pub struct RecoveryReport {
     pub damage_count: u64,
     /// How long it took.
     pub duration: Duration,
+}
+
+/// What a search for media errors found.
+#[derive(Debug, Clone, Default)]
+pub struct MediaReport {
+    /// Each media error, in words: path and range, where it is in a file.
+    pub errors: Vec<String>,
+    /// Blocks that were not in the list of bad blocks.
+    pub new_blocks: u64,
 }

@@ -1,0 +1,304 @@
+//! What a scrub reads of this layout, and which files media errors are in. The scrub itself is in `nacre-layout-parts`.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LINE_SIZE, Result};
+use nacre_layout_parts::report::MediaReport;
+use nacre_layout_parts::scrub::{NameVisitor, ScrubStatus, Scrubbed, all_bad_lines, new_bad_blocks};
+use nacre_media::{Overlay, Pm};
+
+use crate::alloc::Allocator;
+use crate::blockmap::{BlockMap, Bounds, Found as Used};
+use crate::directory::{directory_of, find_record};
+use crate::format::{BLOCK_INODES, INODE_SIZE, ROOT_INODE, RawInode, tree};
+use crate::fs::Shared;
+use crate::inode::{Inode, has_tree};
+use crate::mount::InplaceFs;
+use crate::recover::{Walk, read_journal, roll_back};
+use crate::superblock::{Found, Superblock};
+use crate::table::read_inode;
+use crate::xattr;
+
+/// Names that are read at a time.
+const NAMES: usize = 128;
+
+impl<P: Pm + 'static> InplaceFs<P> {
+    /// Starts to read everything, at most `rate` bytes in a second. [`Busy`](Kind::Busy) while that is under way.
+    pub fn start_scrub(&self, rate: u64) -> Result<()> {
+        self.scrubber.lock().start(&self.shared, rate)
+    }
+
+    /// How far the last scrub is.
+    pub fn scrub_status(&self) -> ScrubStatus {
+        self.scrubber.lock().status(&*self.shared)
+    }
+}
+
+impl<P: Pm + 'static> Scrubbed for Shared<P> {
+    type Media = P;
+
+    fn media(&self) -> &P {
+        &self.pm
+    }
+
+    fn superblock(&self) -> &Mutex<Superblock> {
+        &self.superblock
+    }
+
+    fn read_superblock(&self) -> Result<Found> {
+        crate::superblock::read(&*self.pm)
+    }
+
+    fn allocator(&self) -> &Allocator {
+        &self.alloc
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn root(&self) -> u64 {
+        ROOT_INODE
+    }
+
+    fn inodes(&self) -> Vec<u64> {
+        let is_used = |&number: &u64| {
+            let raw = self.table.address(number).and_then(|address| read_inode(&*self.pm, address));
+            // One that cannot be read is said to be there, so that it is looked at.
+            raw.map_or(true, |raw| raw.links != 0)
+        };
+        (1..self.table.numbers()).filter(is_used).collect()
+    }
+
+    fn check_inode(&self, number: u64) -> Result<u64> {
+        self.with_raw(number, |raw| {
+            if !raw.is_valid(self.seed, number) {
+                return Err(Error::corrupt("header"));
+            }
+            let mut bytes = BLOCK_SIZE;
+            if FileKind::from_u8(raw.kind).is_some_and(has_tree) {
+                self.map(raw.root).for_each_used(&mut |found| {
+                    bytes += if matches!(found, Used::Node(_)) { BLOCK_SIZE } else { 0 };
+                    true
+                })?;
+            }
+            if raw.kind == FileKind::Directory as u8 {
+                bytes += raw.size;
+                for_each_record(&*self.pm, self.bounds, raw, &mut |_, _, _| ControlFlow::Continue(()))?;
+            }
+            if raw.xattrs != 0 {
+                let blocks =
+                    xattr::blocks_of(&*self.pm, self.bounds, self.seed, number, raw.generation, raw.xattrs)?;
+                bytes += blocks.len() as u64 * BLOCK_SIZE;
+            }
+            Ok(bytes)
+        })
+    }
+
+    fn hits(&self, number: u64, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Result<Vec<String>> {
+        let address = self.table.address(number)?;
+        let in_inode = in_inode(address, bad, told);
+        let contents =
+            self.with_raw(number, |raw| Ok(in_contents(&*self.pm, self.bounds, number, raw, bad, told)));
+        // Of an inode that cannot be read no more is known.
+        Ok(in_inode.into_iter().chain(contents.unwrap_or_default()).collect())
+    }
+
+    fn for_each_name(&self, number: u64, visit: &mut NameVisitor<'_>) -> Result<()> {
+        let node = self.hold(number)?;
+        if !node.inode.is_directory() {
+            return Ok(());
+        }
+        let mut after = 0;
+        loop {
+            let batch = directory_of(&node.inode.body.read())?.read(&*self.pm, after, NAMES)?;
+            for listed in &batch {
+                after = listed.cookie;
+                if visit(&listed.name, listed.id.number, listed.kind == FileKind::Directory).is_break() {
+                    return Ok(());
+                }
+            }
+            if batch.len() < NAMES {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl<P: Pm> Shared<P> {
+    /// Calls `look` with an inode as media has it, while nobody changes it: who changes one holds its lock, and while the
+    /// table is locked nobody takes one into use that is not in DRAM. [`Stale`](Kind::Stale) when it is free.
+    fn with_raw<R>(&self, number: u64, look: impl FnOnce(&RawInode) -> Result<R>) -> Result<R> {
+        let address = self.table.address(number)?;
+        let read = || {
+            let raw = read_inode(&*self.pm, address)?;
+            if raw.links == 0 { Err(Error::new(Kind::Stale)) } else { Ok(raw) }
+        };
+        let shard = self.table.shard(number).read();
+        match shard.get(&number).map(Arc::clone) {
+            Some(inode) => {
+                drop(shard);
+                let inode: &Inode = &inode;
+                let _body = inode.body.read();
+                look(&read()?)
+            }
+            None => look(&read()?),
+        }
+    }
+}
+
+/// Calls `visit` with the names of a directory as media has it.
+fn for_each_record<P: Pm>(pm: &P, bounds: Bounds, raw: &RawInode, visit: &mut NameVisitor<'_>) -> Result<()> {
+    let mut blocks = Vec::new();
+    BlockMap { pm, root: raw.root, bounds }.for_each(0, raw.size.div_ceil(BLOCK_SIZE), &mut |piece| {
+        let start = piece.block().0;
+        blocks.extend(start..start + piece.len);
+    })?;
+    let mut page = [0u8; BLOCK_SIZE as usize];
+    for block in blocks {
+        pm.read(Block(block).offset(), &mut page)?;
+        let stopped = find_record(&page, |record| {
+            let goes_on = !record.is_used()
+                || visit(record.name(&page), record.raw.inode, record.raw.kind == FileKind::Directory as u8)
+                    .is_continue();
+            Ok((!goes_on).then_some(()))
+        })?;
+        if stopped.is_some() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// The bad lines that are in an inode, in words.
+fn in_inode(address: u64, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Vec<String> {
+    let lines = bad.range(address..address + INODE_SIZE);
+    lines
+        .map(|&line| {
+            told.insert(line);
+            format!("a media error in its inode, at byte {line}")
+        })
+        .collect()
+}
+
+/// The bad lines that are in what an inode leads to, in words.
+fn in_contents<P: Pm>(
+    pm: &P,
+    bounds: Bounds,
+    number: u64,
+    raw: &RawInode,
+    bad: &BTreeSet<u64>,
+    told: &mut BTreeSet<u64>,
+) -> Vec<String> {
+    let mut hits = Vec::new();
+    let mut look = |block: u64, words: &dyn Fn(u64) -> String| {
+        let start = Block(block).offset();
+        for &line in bad.range(start..start + BLOCK_SIZE) {
+            told.insert(line);
+            hits.push(words(line - start));
+        }
+    };
+    let is_directory = raw.kind == FileKind::Directory as u8;
+    if FileKind::from_u8(raw.kind).is_some_and(has_tree) {
+        // Behind a node that cannot be read nothing is known.
+        let _ = BlockMap { pm, root: raw.root, bounds }.for_each_used(&mut |found| {
+            match found {
+                Used::Node(block) => look(block, &|within| {
+                    format!("a media error in its tree of blocks, at byte {}", Block(block).offset() + within)
+                }),
+                Used::Data(at, place) => look(place & tree::BLOCK_MASK, &|within| {
+                    let from = at * BLOCK_SIZE + within;
+                    let what = if is_directory { "the names in bytes" } else { "bytes" };
+                    format!("a media error in {what} {from} to {}", from + LINE_SIZE)
+                }),
+            }
+            true
+        });
+    }
+    if raw.xattrs != 0 {
+        let first = raw.xattrs & tree::BLOCK_MASK;
+        let blocks = xattr::places_of(pm, bounds, number, raw.generation, raw.xattrs);
+        for block in blocks.unwrap_or_else(|_| vec![first]) {
+            look(block, &|_| "a media error in its extended attributes".to_owned());
+        }
+    }
+    hits
+}
+
+/// Reads every block of a file system that is not mounted, and says which cannot be read and what they belong to. With
+/// `record` they are put into the list of bad blocks.
+pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
+    let superblock = crate::superblock::read(pm)?.superblock;
+    let mut report = MediaReport::default();
+    let lines = all_bad_lines(pm, &superblock);
+    if !lines.is_empty() {
+        report.errors = locate(&Overlay::new(pm), &superblock, &lines);
+        report.new_blocks = new_bad_blocks(pm, &superblock, &lines, record)?;
+    }
+    Ok(report)
+}
+
+/// Says what the bad lines are in. What was not committed is undone first, if it can be.
+fn locate<P: Pm>(pm: &P, superblock: &Superblock, lines: &BTreeSet<u64>) -> Vec<String> {
+    let _ = read_journal(pm, superblock).and_then(|mut lanes| roll_back(pm, superblock, &mut lanes));
+    let bounds = Bounds::of(superblock);
+    let mut inodes = Vec::new();
+    let mut walk = Walk::new(pm, superblock);
+    // Without a table no inode is known, and every line is in no file.
+    let _ = walk.run(superblock, &mut |_, number, raw| inodes.push((number, *raw)));
+    let mut names: HashMap<u64, (u64, String)> = HashMap::new();
+    for (number, raw) in inodes.iter().filter(|(_, raw)| raw.kind == FileKind::Directory as u8) {
+        let _ = for_each_record(pm, bounds, raw, &mut |name, inode, _| {
+            names.entry(inode).or_insert_with(|| (*number, String::from_utf8_lossy(name).into_owned()));
+            ControlFlow::Continue(())
+        });
+    }
+    let mut told = BTreeSet::new();
+    let mut words = Vec::new();
+    let table = |number: u64| {
+        let block = walk.table.get((number / BLOCK_INODES) as usize)?;
+        Some(Block(*block).offset() + number % BLOCK_INODES * INODE_SIZE)
+    };
+    for (number, raw) in &inodes {
+        let mut hits = table(*number).map_or_else(Vec::new, |address| in_inode(address, lines, &mut told));
+        hits.extend(in_contents(pm, bounds, *number, raw, lines, &mut told));
+        if !hits.is_empty() {
+            let path = path_of(&names, *number);
+            words.extend(hits.into_iter().map(|hit| format!("{path} (inode {number}): {hit}")));
+        }
+    }
+    for &line in lines.difference(&told) {
+        let block = line / BLOCK_SIZE;
+        let place = walk.table.iter().position(|&other| other == block);
+        words.push(match place {
+            Some(at) => {
+                let number = at as u64 * BLOCK_INODES + line % BLOCK_SIZE / INODE_SIZE;
+                format!(
+                    "{} (inode {number}): a media error in its inode, at byte {line}",
+                    path_of(&names, number)
+                )
+            }
+            None => format!("a media error at byte {line}, in no file (block {block})"),
+        });
+    }
+    words
+}
+
+/// A path that leads to an inode.
+fn path_of(names: &HashMap<u64, (u64, String)>, number: u64) -> String {
+    let mut path = String::new();
+    let mut at = number;
+    // Damaged directories may lead in a circle.
+    for _ in 0..names.len() + 1 {
+        if at == ROOT_INODE {
+            return if path.is_empty() { "/".to_owned() } else { path };
+        }
+        let Some((parent, name)) = names.get(&at) else { break };
+        path = format!("/{name}{path}");
+        at = *parent;
+    }
+    if path.is_empty() { "a file without a name".to_owned() } else { format!("...{path}") }
+}

@@ -1,0 +1,363 @@
+//! Scrubbing: reads everything while the file system is mounted, and says what cannot be read or does not validate.
+//!
+//! Three parts: the superblock's copies, each inode with its metadata, and every block of the device. A thread does it at
+//! a bounded rate, so that it costs the mount at most that much bandwidth. A bad copy of the superblock is written anew.
+//! A block with a media error is put into the list of bad blocks, and is never allocated (again). What else is
+//! damaged is for fsck. What a layout has to say for itself is in [`Scrubbed`].
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::{AtomicBool, Ordering};
+use nacre_engine::sync::thread::{self, JoinHandle};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, LINE_SIZE, Result};
+use nacre_media::Pm;
+
+use crate::alloc::Allocator;
+use crate::badblocks;
+use crate::superblock::{Found, Superblock};
+
+/// Bytes that are read at a time.
+const PIECE: u64 = 256 << 10;
+/// The rate that is taken when none is given: bytes per second.
+pub const DEFAULT_RATE: u64 = 1 << 30;
+/// An inode that is being made does not validate for a moment: it is looked at again so often, after so long.
+const BIRTH_TURNS: usize = 3;
+const BIRTH: Duration = Duration::from_millis(5);
+/// Findings that are described one by one.
+const MAX_FINDINGS: usize = 1000;
+
+/// How far a scrub is and what it found.
+#[derive(Debug, Clone, Default)]
+pub struct ScrubStatus {
+    /// It has not ended.
+    pub running: bool,
+    /// It came to its end, and was not stopped by the unmount.
+    pub finished: bool,
+    /// Inodes whose metadata were read.
+    pub inodes: u64,
+    /// Bytes of the device that were read.
+    pub bytes: u64,
+    /// Bytes to read in all.
+    pub total: u64,
+    /// What is damaged, in words: file and range where it is in a file. The first thousand.
+    pub findings: Vec<String>,
+    /// What of it was repaired.
+    pub repaired: u64,
+    /// Blocks in the list of bad blocks.
+    pub bad_blocks: u64,
+}
+
+/// Is told a name, its inode, and whether that is a directory.
+pub type NameVisitor<'a> = dyn FnMut(&[u8], u64, bool) -> ControlFlow<()> + 'a;
+
+/// A mounted file system, as a scrub sees it.
+pub trait Scrubbed: Send + Sync + 'static {
+    /// The media.
+    type Media: Pm;
+
+    /// The media.
+    fn media(&self) -> &Self::Media;
+
+    /// What the mount knows of the superblock.
+    fn superblock(&self) -> &Mutex<Superblock>;
+
+    /// What the superblock's copies say on media.
+    fn read_superblock(&self) -> Result<Found>;
+
+    /// Free blocks.
+    fn allocator(&self) -> &Allocator;
+
+    /// Nothing may be written.
+    fn is_read_only(&self) -> bool;
+
+    /// The inode that all names begin at.
+    fn root(&self) -> u64;
+
+    /// Numbers of inodes in use.
+    fn inodes(&self) -> Vec<u64>;
+
+    /// Reads an inode and its metadata; gives the bytes of both. [`Stale`](Kind::Stale) when it is there no more.
+    fn check_inode(&self, number: u64) -> Result<u64>;
+
+    /// What of an inode the bad lines are in, in words. Those lines are added to `told`.
+    fn hits(&self, number: u64, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Result<Vec<String>>;
+
+    /// Calls `visit` with the names in a directory. Nothing when it is none.
+    fn for_each_name(&self, number: u64, visit: &mut NameVisitor<'_>) -> Result<()>;
+}
+
+/// The scrub of a mounted file system.
+#[derive(Default)]
+pub struct Scrubber {
+    status: Arc<Mutex<ScrubStatus>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Scrubber {
+    /// Starts to read everything, at most `rate` bytes in a second. [`Busy`](Kind::Busy) while that is under way.
+    pub fn start<F: Scrubbed>(&mut self, fs: &Arc<F>, rate: u64) -> Result<()> {
+        if self.status.lock().running {
+            return Err(Error::new(Kind::Busy).operation("scrub").advice("one is under way"));
+        }
+        self.stop();
+        self.stop.store(false, Ordering::Release);
+        let (total, first_data_block) = {
+            let superblock = fs.superblock().lock();
+            (superblock.raw.device_blocks * BLOCK_SIZE, superblock.first_data_block())
+        };
+        *self.status.lock() = ScrubStatus { running: true, total, ..ScrubStatus::default() };
+        let scrub = Scrub {
+            fs: Arc::clone(fs),
+            end: total,
+            first_data_block,
+            status: Arc::clone(&self.status),
+            stop: Arc::clone(&self.stop),
+            pace: Pace { started: Instant::now(), done: 0, rate: rate.max(PIECE) },
+        };
+        let thread = thread::Builder::new().name("nacre-scrub".to_owned()).spawn(move || scrub.run());
+        self.thread = Some(thread.map_err(|error| Error::io("scrub", "its thread", error))?);
+        Ok(())
+    }
+
+    /// How far the last one is.
+    pub fn status(&self, fs: &impl Scrubbed) -> ScrubStatus {
+        let mut status = self.status.lock().clone();
+        status.bad_blocks = fs.allocator().bad_blocks().len() as u64;
+        status
+    }
+
+    /// Ends the one that is under way.
+    pub fn stop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Keeps to a rate.
+struct Pace {
+    started: Instant,
+    done: u64,
+    rate: u64,
+}
+
+impl Pace {
+    fn spend(&mut self, bytes: u64) {
+        self.done += bytes;
+        let due = Duration::from_secs_f64(self.done as f64 / self.rate as f64);
+        thread::sleep(due.saturating_sub(self.started.elapsed()));
+    }
+}
+
+struct Scrub<F> {
+    fs: Arc<F>,
+    /// Bytes of the file system.
+    end: u64,
+    first_data_block: u64,
+    status: Arc<Mutex<ScrubStatus>>,
+    stop: Arc<AtomicBool>,
+    pace: Pace,
+}
+
+impl<F: Scrubbed> Scrub<F> {
+    fn run(mut self) {
+        let ended = self.superblocks().and_then(|()| self.inodes()).and_then(|()| self.blocks());
+        let mut status = self.status.lock();
+        status.running = false;
+        status.finished = ended.is_ok() && !self.stop.load(Ordering::Acquire);
+        if let Err(error) = ended {
+            status.findings.push(format!("the scrub ended early: {error}"));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn found(&self, words: String) {
+        let mut status = self.status.lock();
+        if status.findings.len() < MAX_FINDINGS {
+            status.findings.push(words);
+        }
+    }
+
+    /// Both copies must validate; a bad one is written from what the mount knows.
+    fn superblocks(&self) -> Result<()> {
+        let mut superblock = self.fs.superblock().lock();
+        let valid = self.fs.read_superblock().map_or([false; 2], |found| found.valid);
+        for (index, _) in valid.iter().enumerate().filter(|(_, valid)| !**valid) {
+            let copy = index + 1;
+            if self.fs.is_read_only() {
+                self.found(format!("copy {copy} of the superblock is damaged"));
+                continue;
+            }
+            superblock.write(self.fs.media())?;
+            self.found(format!("copy {copy} of the superblock was damaged and is written anew"));
+            self.status.lock().repaired += 1;
+        }
+        Ok(())
+    }
+
+    /// Every inode in use must validate, with its metadata.
+    fn inodes(&mut self) -> Result<()> {
+        for number in self.fs.inodes() {
+            if self.is_stopped() {
+                return Ok(());
+            }
+            let bytes = match self.inode(number) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == Kind::Stale => 0, // it was removed meanwhile
+                Err(error) => {
+                    let path = self.path_of(number);
+                    self.found(format!("{path} (inode {number}): {error}"));
+                    0
+                }
+            };
+            self.status.lock().inodes += 1;
+            self.pace.spend(bytes);
+        }
+        Ok(())
+    }
+
+    fn inode(&self, number: u64) -> Result<u64> {
+        for _ in 0..BIRTH_TURNS {
+            match self.fs.check_inode(number) {
+                Err(error) if error.kind() != Kind::Stale => thread::sleep(BIRTH),
+                done => return done,
+            }
+        }
+        self.fs.check_inode(number)
+    }
+
+    /// Every block must be readable.
+    fn blocks(&mut self) -> Result<()> {
+        let mut bad = BTreeSet::new();
+        let mut bytes = vec![0u8; PIECE as usize];
+        let mut at = 0;
+        while at < self.end && !self.is_stopped() {
+            let count = PIECE.min(self.end - at);
+            if self.fs.media().read(at, &mut bytes[..count as usize]).is_err() {
+                bad.extend(bad_lines(self.fs.media(), at, count));
+            }
+            at += count;
+            self.status.lock().bytes = at;
+            self.pace.spend(count);
+        }
+        if !bad.is_empty() {
+            self.tell_owners(&bad);
+            self.withdraw(&bad)?;
+        }
+        Ok(())
+    }
+
+    /// Says which files the bad lines are in.
+    fn tell_owners(&self, bad: &BTreeSet<u64>) {
+        let mut told = BTreeSet::new();
+        for number in self.fs.inodes() {
+            // One that cannot be loaded was told of before.
+            let Ok(hits) = self.fs.hits(number, bad, &mut told) else { continue };
+            if !hits.is_empty() {
+                let path = self.path_of(number);
+                hits.iter().for_each(|hit| self.found(format!("{path} (inode {number}): {hit}")));
+            }
+        }
+        for &line in bad.difference(&told) {
+            let block = line / BLOCK_SIZE;
+            let where_ =
+                if block < self.first_data_block { "superblocks and tables" } else { "free or a table" };
+            self.found(format!("a media error at byte {line} (block {block}: {where_})"));
+        }
+    }
+
+    /// Puts blocks into the list of bad blocks.
+    fn withdraw(&self, bad: &BTreeSet<u64>) -> Result<()> {
+        let superblock = self.fs.superblock().lock();
+        for block in blocks_of(bad).into_iter().filter(|block| block.0 >= self.first_data_block) {
+            if !self.fs.allocator().bad_blocks().contains(&block) {
+                if !self.fs.is_read_only() {
+                    badblocks::add(self.fs.media(), &superblock, block)?;
+                }
+                self.fs.allocator().withdraw(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first path that leads to an inode, found by looking at all names.
+    fn path_of(&self, wanted: u64) -> String {
+        let mut pending = vec![(String::new(), self.fs.root())];
+        while let Some((path, number)) = pending.pop() {
+            if number == wanted {
+                return if path.is_empty() { "/".to_owned() } else { path };
+            }
+            let mut found = None;
+            // What cannot be read leads nowhere.
+            let _ = self.fs.for_each_name(number, &mut |name, inode, is_directory| {
+                let child = format!("{path}/{}", String::from_utf8_lossy(name));
+                if inode == wanted {
+                    found = Some(child);
+                    return ControlFlow::Break(());
+                }
+                if is_directory {
+                    pending.push((child, inode));
+                }
+                ControlFlow::Continue(())
+            });
+            if let Some(path) = found {
+                return path;
+            }
+        }
+        "a file without a name".to_owned()
+    }
+}
+
+/// The lines of a range that cannot be read, by their first bytes.
+pub fn bad_lines(pm: &impl Pm, at: u64, count: u64) -> Vec<u64> {
+    let mut bad = Vec::new();
+    let mut block = [0u8; BLOCK_SIZE as usize];
+    for start in (at..at + count).step_by(BLOCK_SIZE as usize) {
+        if pm.read(start, &mut block).is_ok() {
+            continue;
+        }
+        let lines = (start..start + BLOCK_SIZE).step_by(LINE_SIZE as usize);
+        bad.extend(lines.filter(|&line| pm.read(line, &mut block[..LINE_SIZE as usize]).is_err()));
+    }
+    bad
+}
+
+/// The blocks that lines are in.
+fn blocks_of(lines: &BTreeSet<u64>) -> BTreeSet<Block> {
+    lines.iter().map(|line| Block(line / BLOCK_SIZE)).collect()
+}
+
+/// The lines of a file system that cannot be read.
+pub fn all_bad_lines(pm: &impl Pm, superblock: &Superblock) -> BTreeSet<u64> {
+    bad_lines(pm, 0, superblock.raw.device_blocks * BLOCK_SIZE).into_iter().collect()
+}
+
+/// The blocks of these lines that the list of bad blocks does not have, nobody having mounted the file system. With
+/// `record` they are put there.
+pub fn new_bad_blocks(
+    pm: &impl Pm,
+    superblock: &Superblock,
+    lines: &BTreeSet<u64>,
+    record: bool,
+) -> Result<u64> {
+    let known = badblocks::read(pm, superblock)?.blocks;
+    let first = superblock.first_data_block();
+    let mut count = 0;
+    for block in blocks_of(lines).into_iter().filter(|block| block.0 >= first && !known.contains(block)) {
+        count += 1;
+        if record {
+            badblocks::add(pm, superblock, block)?;
+        }
+    }
+    Ok(count)
+}
