@@ -48,12 +48,29 @@ pub(crate) fn sweep(temporary: &Path, disk: &Path) {
     }
 }
 
+/// Takes away the directories that such runs have made in one that somebody named.
+pub(crate) fn sweep_directory(dir: &Path) {
+    for (process, path) in made_in(dir, |rest| rest.split_once('-').map(|(process, _)| process)) {
+        if !is_alive(process) {
+            match fs::remove_dir_all(&path) {
+                Ok(()) => eprintln!("{}: a run that was killed had left it; it is removed", path.display()),
+                Err(error) => eprintln!("{}: left by a run that was killed: {error}", path.display()),
+            }
+        }
+    }
+}
+
 /// Workplaces of our own user, and the processes that made them.
 fn workplaces(temporary: &Path) -> Vec<(u32, PathBuf)> {
+    made_in(temporary, |process| Some(process))
+}
+
+/// Directories of our own user whose names begin as ours do, and the process that `process_of` finds in the rest.
+fn made_in(dir: &Path, process_of: fn(&str) -> Option<&str>) -> Vec<(u32, PathBuf)> {
     let ours = rustix::process::geteuid().as_raw();
-    let entries = fs::read_dir(temporary).into_iter().flatten().flatten();
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let found = entries.filter_map(|entry| {
-        let process = entry.file_name().to_str()?.strip_prefix(PREFIX)?.parse().ok()?;
+        let process = process_of(entry.file_name().to_str()?.strip_prefix(PREFIX)?)?.parse().ok()?;
         // Not through a link: that of another user may lead anywhere.
         let about = entry.metadata().ok()?;
         (about.is_dir() && about.uid() == ours).then(|| (process, entry.path()))
@@ -151,6 +168,20 @@ mod tests {
             .map(|path| path.exists());
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(left, [false, false, true, true, true, true]);
+    }
+
+    #[test]
+    fn in_a_directory_of_somebody_only_what_dead_runs_made_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = [
+            format!("{PREFIX}{NOBODY}-dir--mnt"),
+            format!("{PREFIX}{}-dir--mnt", std::process::id()),
+            format!("{PREFIX}results-1"),
+            format!("{PREFIX}{NOBODY}"),
+        ];
+        names.iter().for_each(|name| std::fs::create_dir(dir.path().join(name)).unwrap());
+        super::sweep_directory(dir.path());
+        assert_eq!(names.map(|name| dir.path().join(name).exists()), [false, true, true, true]);
     }
 
     #[test]

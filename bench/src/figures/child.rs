@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use crate::figures::context::Outcome;
 use crate::figures::{mount, recovery};
+use crate::workload::program::child::tie;
 
 /// The word that says that a child is ready.
 const READY: &str = "ready";
@@ -22,7 +23,9 @@ pub(crate) struct Helper {
 impl Helper {
     /// Starts this program in a role and waits until it is ready; gives the words that it said.
     pub(crate) fn start(role: &str, args: &[&str]) -> Result<(Helper, Vec<u64>), Box<dyn std::error::Error>> {
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        tie(&mut command, libc::SIGKILL);
+        let mut child = command
             .args(["bench", "figures", "--role", role])
             .args(args.iter().flat_map(|arg| ["--with", arg]))
             .stdin(Stdio::piped())

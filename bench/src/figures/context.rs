@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::figures::measure::Budget;
 use crate::figures::report::{self, Figure};
 use crate::place::Workplace;
+use crate::run::stop::Stop;
 
 /// Anything that stops a measurement.
 pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -77,10 +78,11 @@ impl Context {
         print: bool,
         keep: bool,
     ) -> io::Result<Context> {
+        let stop = Stop::on_signals()?;
         let budget = if quick {
-            Budget { time: Duration::ZERO, rounds: (3, 3), warm_up: 1 }
+            Budget { time: Duration::ZERO, rounds: (3, 3), warm_up: 1, stop }
         } else {
-            Budget { time: Duration::from_secs_f64(seconds), rounds: (20, 2000), warm_up: 10 }
+            Budget { time: Duration::from_secs_f64(seconds), rounds: (20, 2000), warm_up: 10, stop }
         };
         Ok(Context {
             sizes: if quick { Sizes::QUICK } else { Sizes::FULL },
@@ -104,8 +106,17 @@ impl Context {
         rows.into_iter().any(|row| self.wants(row))
     }
 
-    /// Takes a figure into the report, and prints it.
+    /// Whether the run is to end: by Ctrl-C, say.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.budget.stop.is_set()
+    }
+
+    /// Takes a figure into the report, and prints it. What was being measured when the run was interrupted is none: that
+    /// is an error, which ends everything.
     pub(crate) fn report(&self, figure: Figure) -> Outcome {
+        if self.is_interrupted() {
+            return Err(format!("interrupted while measuring {}", figure.name).into());
+        }
         if self.print {
             let mut out = io::stdout().lock();
             if !self.head.replace(true) {

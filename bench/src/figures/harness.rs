@@ -57,7 +57,7 @@ fn beside_a_loop(context: &Context, name: &str, kind: &str, dir: &Path) -> Outco
     let operations = 15_000;
     let writes = kind == "micro.write";
     let pairs = interleave(
-        context.budget,
+        &context.budget,
         operations,
         &mut |number| {
             let round = Round { number, seed: 1, slice: SLICE };
@@ -66,9 +66,10 @@ fn beside_a_loop(context: &Context, name: &str, kind: &str, dir: &Path) -> Outco
         },
         &mut |number| {
             let mut random = SmallRng::seed_from_u64(number);
+            let block = |_| random.random_range(0..SIZE / BLOCK as u64) * BLOCK as u64;
+            let places: Vec<u64> = (0..operations).map(block).collect();
             timed(|| {
-                for _ in 0..operations {
-                    let at = random.random_range(0..SIZE / BLOCK as u64) * BLOCK as u64;
+                for &at in &places {
                     let moved =
                         if writes { pwrite(&file, &data, at) } else { pread(&file, &mut data[..], at) };
                     assert_eq!(moved.expect("a whole block"), BLOCK);

@@ -7,8 +7,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::run::stop::Stop;
+
 /// How long a row may take.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Budget {
     /// Time after which no new round starts.
     pub(crate) time: Duration,
@@ -16,6 +18,8 @@ pub(crate) struct Budget {
     pub(crate) rounds: (usize, usize),
     /// Rounds before those that count.
     pub(crate) warm_up: usize,
+    /// Ends it at once.
+    pub(crate) stop: Stop,
 }
 
 /// One side of a comparison: it runs the batch of a round and says how long the operations took, without what it did
@@ -32,16 +36,21 @@ pub(crate) struct Pairs {
 }
 
 /// Runs both sides in turns; every other round the peer begins.
-pub(crate) fn interleave(budget: Budget, operations: u64, ours: Side<'_>, peer: Side<'_>) -> Pairs {
+pub(crate) fn interleave(budget: &Budget, operations: u64, ours: Side<'_>, peer: Side<'_>) -> Pairs {
     let mut pairs = Pairs::default();
     for round in 0..budget.warm_up {
+        if budget.stop.is_set() {
+            break;
+        }
         ours(round as u64);
         peer(round as u64);
     }
     let mut disturbed = Pairs::default();
     let begin = Instant::now();
     for round in 0..budget.rounds.1 {
-        if round >= budget.rounds.0 && begin.elapsed() >= budget.time {
+        let is_enough = round >= budget.rounds.0 && begin.elapsed() >= budget.time;
+        // A ratio needs one round.
+        if is_enough || round > 0 && budget.stop.is_set() {
             break;
         }
         let turn = (budget.warm_up + round) as u64;
@@ -110,7 +119,7 @@ impl Pairs {
 mod tests {
     use std::time::Duration;
 
-    use super::{Budget, interleave, quantile};
+    use super::{Budget, Stop, interleave, quantile};
 
     #[test]
     fn quantiles_of_few_values() {
@@ -121,10 +130,10 @@ mod tests {
 
     #[test]
     fn both_sides_take_turns_and_are_counted_alike() {
-        let budget = Budget { time: Duration::ZERO, rounds: (5, 9), warm_up: 2 };
+        let budget = Budget { time: Duration::ZERO, rounds: (5, 9), warm_up: 2, stop: Stop::default() };
         let (mut ours, mut peer) = (Vec::new(), Vec::new());
         let pairs = interleave(
-            budget,
+            &budget,
             10,
             &mut |round| {
                 ours.push(round);

@@ -8,7 +8,7 @@
 //! - [`harness`]: what the generator of `nacre bench run` adds. [`emulator`]: whether emulated memory is as slow as asked for.
 //! - [`child`]: work in processes of its own.
 //!
-//! A slow figure never fails a run: the report says what was missed.
+//! A slow figure never fails a run: the report says what was missed. An interrupted run says what it has.
 
 mod child;
 mod context;
@@ -26,6 +26,7 @@ mod work;
 
 use clap::Args;
 
+use crate::leftovers;
 use crate::machine::Machine;
 use context::Context;
 use report::{Report, Verdict};
@@ -84,20 +85,31 @@ pub(crate) fn run(args: FiguresArgs) -> Outcome {
     if !args.json {
         println!("{}", machine.line());
     }
+    let temporary = std::env::temp_dir();
+    leftovers::sweep(&temporary, &temporary);
     let context = Context::new(args.quick, args.seconds, args.only, !args.json, args.keep)?;
-    library::run(&context)?;
-    mount::run(&context)?;
-    recovery::run(&context)?;
-    scale::run(&context)?;
-    harness::run(&context)?;
-    emulator::run(&context)?;
+    let measured = measure_all(&context);
+    let complete = !context.is_interrupted();
+    if complete {
+        measured?;
+    }
     let (figures, left_out) = context.into_results();
+    let count = |verdict| figures.iter().filter(|figure| figure.verdict == verdict).count();
+    let (reached, missed) = (count(Verdict::Reached), count(Verdict::Missed));
     if args.json {
-        let report = Report { schema: 1, machine, quick: args.quick, figures, left_out };
+        let report = Report { schema: 1, machine, quick: args.quick, complete, figures, left_out };
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        let count = |verdict| figures.iter().filter(|figure| figure.verdict == verdict).count();
-        println!("{} reached, {} missed", count(Verdict::Reached), count(Verdict::Missed));
+        println!("{reached} reached, {missed} missed");
     }
-    Ok(())
+    if complete { Ok(()) } else { Err("interrupted: the other rows were not measured".into()) }
+}
+
+fn measure_all(context: &Context) -> Outcome {
+    library::run(context)?;
+    mount::run(context)?;
+    recovery::run(context)?;
+    scale::run(context)?;
+    harness::run(context)?;
+    emulator::run(context)
 }

@@ -136,6 +136,8 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     /// Sizes were cut for a smoke test: the figures mean nothing.
     pub(crate) quick: bool,
+    /// It was not interrupted.
+    pub(crate) complete: bool,
     pub(crate) figures: Vec<Figure>,
     /// What was left out, and why.
     pub(crate) left_out: Vec<String>,

@@ -37,7 +37,7 @@ pub(crate) fn run(context: &Context) -> Outcome {
 }
 
 fn compare(context: &Context, row: &str, count: u64, large: Side<'_>, small: Side<'_>) -> Outcome {
-    let pairs = interleave(context.budget, count, large, small);
+    let pairs = interleave(&context.budget, count, large, small);
     report(context, row, &pairs)
 }
 
@@ -128,7 +128,7 @@ fn entries(context: &Context) -> Outcome {
         let pairs = {
             let rename = std::cell::RefCell::new(&mut rename);
             interleave(
-                context.budget,
+                &context.budget,
                 batch,
                 &mut |round| (rename.borrow_mut())(&large, round),
                 &mut |round| (rename.borrow_mut())(&small, round),

@@ -18,11 +18,11 @@ use super::library::Library;
 use super::peer::{self, Peer};
 use super::pieces::{Mounted, Pieces, Server, run};
 use super::{Target, Traffic};
-use crate::Error;
 use crate::place::Workplace;
 use crate::report::schema::Pays;
 use crate::run::memory;
 use crate::spec::Spec;
+use crate::{Error, leftovers};
 
 /// A target, as asked for.
 #[derive(Debug, Clone)]
@@ -55,7 +55,10 @@ const KINDS: &[(&str, &str)] = &[
         "mount:NAME",
         "the same through FUSE (root); emulate= and pm= as there, options=OPTIONS as mount -o has them",
     ),
-    ("dir:PATH", "a directory of any file system; any target with copy=WORD is one more of the same"),
+    (
+        "dir:PATH",
+        "any file system, in a directory of its own in PATH; any target with copy=WORD is one more of the same",
+    ),
     ("peer:tmpfs", "a tmpfs of its own (root)"),
     ("peer:ramfs", "a ramfs of its own (root)"),
 ];
@@ -236,7 +239,9 @@ impl Plan {
                 let about = format!("{}, {}", path.display(), filesystem_of(path)?);
                 let pays = if about.contains("fuse") { Pays::Fuse } else { Pays::Kernel };
                 let cached = !about.ends_with("tmpfs") && !about.ends_with("ramfs");
-                Ok(Prepared { cached, ..Prepared::plain(Opening::Directory(path.clone()), about, pays) })
+                let inside = Inside::new(path, &name)?;
+                let opening = Opening::Directory(inside.0.clone());
+                Ok(Prepared { cached, ..Prepared::plain(opening, about, pays) }.with(inside))
             }
             Kind::Tmpfs => {
                 let tmpfs = ground.place.tmpfs(&name, false)?;
@@ -296,6 +301,30 @@ impl Plan {
         let about = format!("{preset} through FUSE, {}", on_memory(emulate.as_deref()));
         let prepared = Prepared::plain(Opening::Directory(dir), about, Pays::Fuse);
         Ok(Prepared { server: Some(server), ..prepared }.with(tmpfs))
+    }
+}
+
+/// A directory of our own in one that belongs to somebody, whose files are not to be touched. It goes away with this
+/// value.
+#[derive(Debug)]
+struct Inside(PathBuf);
+
+impl Inside {
+    fn new(parent: &Path, name: &str) -> Result<Inside, Error> {
+        leftovers::sweep_directory(parent);
+        let path = parent.join(format!("{}{}-{name}", leftovers::PREFIX, std::process::id()));
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let inside = Inside(path);
+        let_through(&inside.0)?;
+        Ok(inside)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("{}: cannot be removed: {error}", self.0.display());
+        }
     }
 }
 
@@ -380,13 +409,53 @@ impl Prepared {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Load, Plan, kinds};
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::{Ground, Kind, Load, Plan, kinds};
+    use crate::place::Workplace;
+    use crate::workload::Round;
 
     #[test]
     fn what_is_listed_can_be_asked_for() {
         for (name, _) in kinds() {
             let name = name.replace("NAME", "nova").replace("PATH", "/tmp");
             assert_eq!(Plan::parse(&name).unwrap_or_else(|why| panic!("{why}")).name(), name);
+        }
+    }
+
+    /// A directory that somebody names has files of theirs, under names that workloads use, too.
+    #[test]
+    fn a_directory_keeps_what_is_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["tree", "bpfs", "trace"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            std::fs::write(dir.path().join(name).join("file"), "theirs").unwrap();
+        }
+        std::fs::write(dir.path().join("micro0"), "theirs").unwrap();
+        let place = Workplace::new(false).unwrap();
+        let plan = Plan::parse(&format!("dir:{}", dir.path().display())).unwrap();
+        for workload in ["tree.grep", "bpfs.ops", "micro.write,file=16m"] {
+            let work = crate::workload::make(&workload.parse().unwrap(), 0.01).unwrap();
+            let ground = Ground {
+                place: &place,
+                load: Load { bytes: work.bytes(), files: work.files() },
+                emulate: None,
+                disk: dir.path(),
+                program: Path::new("nacre"),
+            };
+            let prepared = plan.set_up(&ground).unwrap();
+            let target = prepared.opening.open().unwrap();
+            work.prepare(&*target).unwrap();
+            let round = Round { number: 1, seed: 1, slice: Duration::from_millis(1) };
+            work.round(&*target, round).unwrap();
+        }
+        let mut left: Vec<_> =
+            std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["bpfs", "micro0", "trace", "tree"]);
+        for file in ["tree/file", "bpfs/file", "trace/file", "micro0"] {
+            assert_eq!(std::fs::read(dir.path().join(file)).unwrap(), b"theirs");
         }
     }
 

@@ -2,12 +2,13 @@
 //! nothing is left, also after Ctrl-C and after SIGKILL.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -54,14 +55,19 @@ impl Run {
     }
 
     pub(crate) fn start(&self, workload: &str, targets: &[&str], more: &[&str]) -> Child {
-        fs::create_dir_all(self.temporary()).expect("a directory");
         let mut command: Command = nacre();
         command.args(["bench", "run", workload]);
         targets.iter().for_each(|target| {
             command.args(["-t", target]);
         });
         command.args(more).arg("--json").arg(self.report());
-        command.env("TMPDIR", self.temporary()).env(MARK, &self.mark);
+        self.spawn(command)
+    }
+
+    /// Starts a command in a group of processes of its own, as a shell does.
+    fn spawn(&self, mut command: Command) -> Child {
+        fs::create_dir_all(self.temporary()).expect("a directory");
+        command.env("TMPDIR", self.temporary()).env(MARK, &self.mark).process_group(0);
         let output = fs::File::create(self.dir.path().join("output")).expect("a file");
         command.stdin(Stdio::null()).stdout(output.try_clone().expect("a second handle")).stderr(output);
         command.spawn().expect("nacre bench runs")
@@ -148,6 +154,12 @@ impl Run {
     }
 }
 
+/// Ctrl-C, as a terminal sends it: to all processes of the group.
+fn interrupt(child: &Child) {
+    let group = Pid::from_raw(child.id() as i32).expect("a process");
+    kill_process_group(group, Signal::INT).expect("kill");
+}
+
 fn list(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
@@ -232,11 +244,37 @@ fn an_interrupted_run_reports_what_it_has_and_leaves_nothing() {
         assert!(Instant::now() < end, "nothing was mounted\n{}", run.said());
         thread::sleep(Duration::from_millis(20));
     }
-    kill_process(Pid::from_raw(process as i32).expect("a process"), Signal::INT).expect("kill");
+    interrupt(&child);
     let report = run.finish(child);
     run.assert_gone(process);
     assert_eq!(report["complete"], false);
     assert!(report["schema"].is_u64() && report["experiments"].is_array(), "{report}");
+}
+
+#[test]
+fn interrupted_figures_report_what_they_have_and_leave_nothing() {
+    if !can_mount("interrupted_figures_report_what_they_have_and_leave_nothing") {
+        return;
+    }
+    let run = Run::new("figures");
+    let mut command = nacre();
+    command.args(["bench", "figures", "--only", "mount.*", "--seconds", "100", "--json"]);
+    let child = run.spawn(command);
+    let process = child.id();
+    let end = Instant::now() + LIMIT;
+    while run.traces(process).iter().filter(|trace| trace.contains("fuse")).count() < 2 {
+        assert!(Instant::now() < end, "nothing was mounted\n{}", run.said());
+        thread::sleep(Duration::from_millis(20));
+    }
+    interrupt(&child);
+    let status = wait(child, LIMIT).expect("it ends");
+    run.assert_gone(process);
+    assert!(!status.success() && run.said().contains("interrupted"), "{status}\n{}", run.said());
+    let said = run.said();
+    let report = &said[said.find('{').expect("a report")..=said.rfind('}').expect("its end")];
+    let report: Value = serde_json::from_str(report).expect("JSON");
+    assert_eq!(report["complete"], false);
+    assert!(report["figures"].as_array().expect("figures").is_empty(), "{report}");
 }
 
 #[test]

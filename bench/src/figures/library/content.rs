@@ -137,7 +137,7 @@ impl Both {
         let count = batch(context, unit);
         let at = |round| offsets(round, count, self.size, unit as u64);
         let pairs = interleave(
-            context.budget,
+            &context.budget,
             count,
             &mut |round| {
                 let offsets = at(round);
@@ -165,7 +165,7 @@ impl Both {
         let count = batch(context, BLOCK);
         let at = |round| offsets(round, count, self.size, BLOCK as u64);
         let pairs = interleave(
-            context.budget,
+            &context.budget,
             count,
             &mut |round| {
                 let offsets = at(round);
@@ -198,7 +198,7 @@ fn append(context: &Context, row: &str, fs: &FileSystem, beside: &Path) -> Outco
     let count = batch(context, BLOCK);
     let per_file = (APPEND_LIMIT.min(context.sizes.slack / 4) / (count * BLOCK as u64)).max(1);
     let pairs = interleave(
-        context.budget,
+        &context.budget,
         count,
         &mut |round| {
             if round.is_multiple_of(per_file) {

@@ -51,7 +51,7 @@ impl Roots {
         ours: Side<'_>,
         peer: Side<'_>,
     ) -> Outcome {
-        let pairs = interleave(context.budget, operations, ours, peer);
+        let pairs = interleave(&context.budget, operations, ours, peer);
         let row = rows::find(row);
         context.report(Figure::compared(row.name, row.what, row.target, &pairs))
     }

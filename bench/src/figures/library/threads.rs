@@ -186,7 +186,9 @@ fn measure(context: &Context, operations: u64, sides: [Work<'_>; 2]) -> [Gain; S
         let begin = Instant::now();
         let (least, most) = context.budget.rounds;
         for turn in 0..context.budget.warm_up + most {
-            if turn >= context.budget.warm_up + least && begin.elapsed() >= context.budget.time * 2 {
+            let is_enough =
+                turn >= context.budget.warm_up + least && begin.elapsed() >= context.budget.time * 2;
+            if is_enough || turn > context.budget.warm_up && context.is_interrupted() {
                 break;
             }
             for (side, gain) in gains.iter_mut().enumerate() {

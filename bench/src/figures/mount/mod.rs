@@ -216,8 +216,9 @@ fn cached(context: &Context, ours: &Mounted, beside: &Tmpfs, size: u64) -> Outco
         let offsets = offsets(round, count, size, BLOCK as u64);
         timed(|| offsets.iter().for_each(|&at| whole(pread(fd, &mut data[..], at))))
     };
-    let pairs =
-        interleave(context.budget, count, &mut |round| read(&ours.file, round), &mut |round| read(&b, round));
+    let pairs = interleave(&context.budget, count, &mut |round| read(&ours.file, round), &mut |round| {
+        read(&b, round)
+    });
     let row = rows::find(row);
     context.report(Figure::compared(row.name, row.what, row.target, &pairs))
 }
@@ -233,13 +234,13 @@ fn requests(
 ) -> Outcome {
     let processes = [ours, empty].map(Mounted::process);
     let cores = Cores::of_this_thread();
-    let budget = Budget { time: context.budget.time / 2, ..context.budget };
+    let budget = Budget { time: context.budget.time / 2, ..context.budget.clone() };
     cores.keep_to(0);
     processes.iter().for_each(|&process| cores.keep_process_to(process, 0));
-    let pairs = interleave(budget, count, &mut |round| side(ours, round), &mut |round| side(empty, round));
+    let pairs = interleave(&budget, count, &mut |round| side(ours, round), &mut |round| side(empty, round));
     cores.release();
     processes.iter().for_each(|&process| cores.release_process(process));
-    let loose = interleave(budget, count, &mut |round| side(ours, round), &mut |round| side(empty, round));
+    let loose = interleave(&budget, count, &mut |round| side(ours, round), &mut |round| side(empty, round));
     let row = rows::find(row);
     let figure = Figure::compared(row.name, row.what, row.target, &pairs);
     context.report(
