@@ -48,12 +48,15 @@ lint:
 	cargo clippy --workspace --all-targets -- -D warnings
 
 bench: all
+	@scripts/install-deps.sh bench
 	target/release/nacre bench run group:small $(BENCH_TARGETS) --json target/bench.json --html target/bench.html $(BENCH_ARGS)
 
 figures: all
+	@scripts/install-deps.sh bench
 	target/release/nacre bench figures $(BENCH_ARGS)
 
 report: all
+	@scripts/install-deps.sh bench
 	mkdir -p docs/reports
 	target/release/nacre bench run group:figures $(BENCH_TARGETS) --json docs/reports/figures.json \
 		--html docs/reports/figures.html $(BENCH_ARGS)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need and do not find: Debian packages (as root) and a few cargo tools.
-#   scripts/install-deps.sh [test|nightly]
+#   scripts/install-deps.sh [test|bench|nightly]
 # It is idempotent, and quick when everything is there. What cannot be installed is named and left out: the tests that
 # need it say so themselves. The cargo tools go to a cache outside the repository ($NACRE_TOOLS).
 set -uo pipefail
@@ -9,8 +9,8 @@ cd "$(dirname "$0")/.." || exit 1
 
 what=${1:-test}
 case $what in
-    test | nightly) ;;
-    *) echo "usage: $0 [test|nightly]" >&2; exit 2 ;;
+    test | bench | nightly) ;;
+    *) echo "usage: $0 [test|bench|nightly]" >&2; exit 2 ;;
 esac
 
 # command-or-file:package, one for each thing that a test calls.
@@ -25,8 +25,13 @@ packages=(
     fio:fio
     sqlite3:sqlite3
     mkfs.ext4:e2fsprogs
-    chromium:chromium
+    mkfs.xfs:xfsprogs
+    losetup:mount
+    dmsetup:dmsetup
 )
+if [ "$what" != bench ]; then
+    packages+=(chromium:chromium)
+fi
 if [ "$what" = nightly ]; then
     packages+=(
         stress-ng:stress-ng
@@ -91,6 +96,9 @@ cargo_tool() {
     fi
 }
 
+if [ "$what" = bench ]; then
+    exit 0
+fi
 cargo_tool pjdfstest 0.2.2 pjdfstest
 cargo_tool fsx 0.3.2 fsx
 if [ "$what" = nightly ]; then

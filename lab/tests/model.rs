@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nacre_lab::model::{Flaw, MemLayout, Mutant};
-use nacre_lab::random::{Profile, Settings, Stats, Subject, Tolerance, check, check_threads};
+use nacre_lab::random::{Op, Profile, Settings, Stats, Subject, Tolerance, check, check_threads};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
@@ -214,10 +214,8 @@ fn the_log_layout_is_the_model() {
 }
 
 /// `NACRE_MODEL_LONG` operations (40,000 by default). Each kind must succeed often enough to say something.
-#[test]
-fn the_log_layout_is_the_model_for_long() {
+fn run_for_long<S: Subject>(mut subject: S) {
     let wanted = variable("NACRE_MODEL_LONG").unwrap_or(LONG.operations as u64) as usize;
-    let mut subject = Log::new(64 << 20, true);
     let mut rng = SmallRng::from_os_rng();
     let mut total = Stats::default();
     while total.operations < wanted {
@@ -225,10 +223,23 @@ fn the_log_layout_is_the_model_for_long() {
         let stats = check(&mut subject, seed, LONG).unwrap_or_else(|failure| panic!("{failure}"));
         total.add(&stats);
     }
-    println!("{total:?}");
-    for (kind, count) in &total.kinds {
+    println!("{}: {total:?}", subject.describe());
+    for kind in Op::KINDS {
+        let count = total.kinds.get(kind).copied().unwrap_or(0);
         assert!(count * 100 >= total.operations, "{kind}: {count} successes of {}", total.operations);
     }
+    let unknown: Vec<_> = total.kinds.keys().filter(|kind| !Op::KINDS.contains(kind)).collect();
+    assert!(unknown.is_empty(), "kinds that are not counted above: {unknown:?}");
+}
+
+#[test]
+fn the_log_layout_is_the_model_for_long() {
+    run_for_long(Log::new(64 << 20, true));
+}
+
+#[test]
+fn the_inplace_layout_is_the_model_for_long() {
+    run_for_long(Inplace::new(64 << 20, true));
 }
 
 #[test]

@@ -182,7 +182,36 @@ pub enum Op {
 }
 
 impl Op {
-    /// The name of its kind, for counting.
+    /// The kinds that one file system, mounted once, is asked for.
+    pub const KINDS: [&str; 25] = [
+        "hold",
+        "release",
+        "hold_by_id",
+        "create",
+        "create_unnamed",
+        "link",
+        "unlink",
+        "rmdir",
+        "rename",
+        "read_dir",
+        "read_link",
+        "parent",
+        "get_attr",
+        "set_attr",
+        "read",
+        "write",
+        "append",
+        "fallocate",
+        "seek",
+        "resolve",
+        "get_xattr",
+        "set_xattr",
+        "remove_xattr",
+        "list_xattrs",
+        "sync",
+    ];
+
+    /// The name of its kind, for counting: one of [`KINDS`](Op::KINDS), `remount`, or `crash`.
     pub fn kind(&self) -> &'static str {
         match self {
             Op::Hold { .. } => "hold",
