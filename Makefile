@@ -10,6 +10,7 @@ FUZZ_ARGS ?=
 FUZZ_TARGETS = image inplace log fuse options
 TRIPLES ?= 40000
 SEED ?= $(shell date +%s)
+OPERATIONS ?= 10000000
 # What is measured beside each other; the last one is what ratios are of.
 BENCH_TARGETS = -t preset:nova -t mount:nova -t peer:ext4 -t peer:xfs -t peer:ramfs -t peer:tmpfs
 # What mkfs(8), fsck(8), mount(8) and umount(8) call the command by.
@@ -29,7 +30,8 @@ help:
 	@echo "make bench     a small round beside ext4, xfs, tmpfs and ramfs (root; five minutes): target/bench.html"
 	@echo "make figures   the figures that nacre holds itself to, beside tmpfs"
 	@echo "make report    their operations beside other file systems: docs/reports"
-	@echo "make soak      kill and remount (KILLS=$(KILLS)); millions of crash images (TRIPLES=$(TRIPLES), SEED)"
+	@echo "make soak      kill and remount (KILLS=$(KILLS)); the model (OPERATIONS=$(OPERATIONS)); millions of crash images"
+	@echo "               (TRIPLES=$(TRIPLES), SEED); make fuzz, where it can be had"
 	@echo "make fuzz      coverage-guided fuzzing (nightly compiler, cargo-fuzz), FUZZ_SECONDS=$(FUZZ_SECONDS) a target"
 	@echo "make install   into PREFIX=$(PREFIX), helpers for mount and fsck into SBINDIR=$(SBINDIR)"
 
@@ -64,8 +66,12 @@ report: all
 soak:
 	@scripts/install-deps.sh test
 	NACRE_KILLS=$(KILLS) cargo test --release -p nacre-cli --test system -- --nocapture kill
+	NACRE_MODEL_LONG=$(OPERATIONS) cargo test --release -p nacre-lab --test model -- --nocapture for_long
 	cargo build --release -p nacre-cli
 	target/release/nacre crash --sequences 3-sample --triples $(TRIPLES) --random 1000 --threads 200 --seed $(SEED)
+	target/release/nacre crash --layout inplace --sequences 3-sample --triples $(TRIPLES) --random 1000 --seed $(SEED)
+	@if cargo +nightly fuzz --version >/dev/null 2>&1; then $(MAKE) fuzz; \
+	else echo "left out: fuzzing (it needs a nightly compiler and cargo-fuzz)"; fi
 
 fuzz:
 	for target in $(FUZZ_TARGETS); do \

@@ -268,7 +268,8 @@ fn target_text(
     means: &Means,
 ) -> Result<String, String> {
     let mut text = system.target(way).ok_or("no target")?;
-    let kind = text.clone();
+    // What it is; parameters that the catalog gives stand behind it.
+    let kind = text.split(',').next().unwrap_or_default().to_owned();
     let data = match settings.data.as_deref().map(str::parse) {
         Some(Ok(Amount::Bytes(bytes))) => (bytes as f64 * scale) as u64,
         _ => data,
@@ -327,8 +328,8 @@ fn rounded(scale: f64) -> f64 {
 mod tests {
     use std::collections::HashSet;
 
-    use super::{Means, Runs, rounded};
-    use crate::paper::{experiments, find};
+    use super::{Means, Runs, rounded, target_text};
+    use crate::paper::{Way, experiments, find};
     use crate::run::cold::Cold;
 
     fn runs(name: &str, scale: f64) -> Runs<'static> {
@@ -396,6 +397,13 @@ mod tests {
         ] {
             assert!(all.iter().any(|name| name == expected), "{expected}: {all:?}");
         }
+        // Of one that this kernel may not have.
+        let experiment = find("tpfs-fig13.optane")[0];
+        let system = experiment.system("XFS-DM").expect("a system");
+        let settings = experiment.settings(system, &experiment.points[0]);
+        let text = target_text(system, Way::Library, &settings, 1 << 30, 0.01, &Means::default());
+        let text = text.expect("a target");
+        assert!(text.starts_with("peer:dm-writecache,fs=xfs,") && text.contains("disk=optane-ssd"), "{text}");
     }
 
     #[test]

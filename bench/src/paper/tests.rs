@@ -32,6 +32,8 @@ const TARGETS: &[&str] = &[
     "peer:nilfs2",
     "peer:f2fs",
     "peer:dm-writecache",
+    "peer:dm-writecache,fs=xfs",
+    "peer:ext2",
 ];
 
 /// A small catalog with one of each.

@@ -59,7 +59,8 @@ enum Aside {
 /// For `nacre bench list`.
 pub(super) const KINDS: &[(&str, &str)] = &[
     ("peer:ext4", "ext4 on a loop device over tmpfs (root)"),
-    ("peer:xfs", "xfs on a loop device over tmpfs (root)"),
+    ("peer:ext2", "ext2, the same (root)"),
+    ("peer:xfs", "xfs, the same (root)"),
     (
         "peer:ext4-disk",
         "ext4 on a file where --disk says, or disk=optane-ssd|nvme|sata-ssd|hdd for an emulated disk (root)",
@@ -93,6 +94,7 @@ impl Peer {
         };
         let beside = || Ok::<_, String>(spec.size("size", ASIDE)?.next_multiple_of(BLOCK));
         match name {
+            "ext2" => on_memory("ext2"),
             "ext4" => on_memory("ext4"),
             "xfs" => on_memory("xfs"),
             "nilfs2" => on_memory("nilfs2"),
@@ -270,7 +272,7 @@ fn on_tmpfs(name: &str, size: u64, ground: &Ground<'_>, pieces: &mut Pieces) -> 
 fn make(filesystem: &str, device: &Path, more: &[String], ground: &Ground<'_>) -> Result<(), Error> {
     let mut command = Command::new(format!("mkfs.{filesystem}"));
     match filesystem {
-        "ext4" => {
+        "ext2" | "ext4" => {
             // Nothing is left to be initialised in the background.
             command.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]);
             let inodes = ground.load.files + ground.load.files / 4 + 1024;

@@ -19,11 +19,12 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 const MARK: &str = "NACRE_BENCH_TEST";
 
 /// Peers that every Linux with the programs can have.
-const PEERS: [&str; 10] = [
+const PEERS: [&str; 11] = [
     "peer:tmpfs",
     "peer:ramfs",
     "peer:ext4",
     "peer:xfs",
+    "peer:ext2",
     "peer:ext4-disk",
     "peer:xfs-disk,disk=optane-ssd",
     "peer:ext4-disk,disk=nvme",
@@ -192,7 +193,7 @@ fn every_peer_is_measured_or_reported_and_nothing_is_left() {
     for peer in PEERS {
         assert!(about(peer).is_some(), "{peer} was not measured: {}", report["absent"]);
     }
-    assert!(about(PEERS[8]).expect("measured").contains("emulated disk: optane-ssd"), "{series:?}");
+    assert!(about(PEERS[9]).expect("measured").contains("emulated disk: optane-ssd"), "{series:?}");
     for peer in RARE {
         let absent = report["absent"].as_array().expect("absent");
         let why =
