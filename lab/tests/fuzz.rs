@@ -93,6 +93,19 @@ fn counts_at_the_end_of_all_numbers() {
     }
 }
 
+/// A feature that allows who does not know it to read only: a repair wrote all the same, and called sound what could not
+/// be mounted. Both copies, of both layouts.
+#[test]
+fn a_feature_that_allows_reading_only() {
+    const READ_ONLY_COMPATIBLE: u16 = 32;
+    for ground in 0..2 {
+        let both = [0, 1].map(|copy| superblock_edit(copy, READ_ONLY_COMPATIBLE, 1 << 40));
+        let data = [&[ground], both.as_flattened()].concat();
+        damaged_image(&data);
+        damaged_inplace(&data);
+    }
+}
+
 /// A transaction whose number is the last of all: what is settled was counted on from it.
 #[test]
 fn a_transaction_at_the_end_of_all_numbers() {

@@ -4,6 +4,7 @@
 //! words of the chunk table, the parts of inodes and of log pages, entries by what they say (those of transactions are
 //! the journal), blocks of the checkpoint, words of the list of bad blocks.
 
+use nacre_engine::Kind;
 use nacre_layout_log::anatomy::{Structure, reseal};
 use nacre_layout_log::check::check;
 use nacre_media::SimPm;
@@ -45,7 +46,11 @@ pub(super) fn use_damaged(pm: &std::sync::Arc<SimPm>) {
 /// What a repair calls sound is sound.
 pub(super) fn repair(pm: &std::sync::Arc<SimPm>) {
     let Ok(told) = check(&**pm, false) else { return };
-    let report = check(&**pm, true).expect("what can be checked can be repaired, or said to be beyond it");
+    let report = match check(&**pm, true) {
+        // Features that only a newer program may write beside.
+        Err(error) if error.kind() == Kind::Unsupported => return,
+        report => report.expect("what can be checked can be repaired, or said to be beyond it"),
+    };
     if !report.is_sound() {
         assert!(!told.is_sound(), "a repair finds what a check does not: {report:?}");
         return;

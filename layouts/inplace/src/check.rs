@@ -74,6 +74,7 @@ type Fix = (u64, u64);
 /// An error means that nothing could be checked: there is no file system, or nothing that leads into it.
 pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
     if repair {
+        crate::superblock::read(pm)?.superblock.check_writable()?;
         let (mut report, fixes) = examine(pm)?;
         let mut stored: Option<Flushed> = None;
         for (address, value) in fixes {

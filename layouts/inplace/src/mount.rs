@@ -51,10 +51,8 @@ impl<P: Pm + 'static> InplaceFs<P> {
         let found = crate::superblock::read(&*pm)?;
         let mut superblock = found.superblock;
         let read_only = options.read_only || options.media_read_only;
-        if superblock.is_read_only_for_us() && !read_only {
-            return Err(Error::new(Kind::Unsupported)
-                .object("a feature that this program does not know")
-                .advice("mount it read-only"));
+        if !read_only {
+            superblock.check_writable()?;
         }
         if options.media_read_only && !superblock.is_clean() {
             return Err(Error::new(Kind::ReadOnly)

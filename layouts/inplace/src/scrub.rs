@@ -232,6 +232,9 @@ fn in_contents<P: Pm>(
 /// `record` they are put into the list of bad blocks.
 pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     let superblock = crate::superblock::read(pm)?.superblock;
+    if record {
+        superblock.check_writable()?;
+    }
     let mut report = MediaReport::default();
     let lines = all_bad_lines(pm, &superblock);
     if !lines.is_empty() {

@@ -87,6 +87,7 @@ pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
 /// The same, with a choice of what a repair may do.
 pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
     if repair != Repair::None {
+        crate::superblock::read(pm)?.superblock.check_writable()?;
         return mend(pm, repair);
     }
     let mut pass = examine(pm, false)?;
@@ -110,6 +111,9 @@ pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
 /// lost either way.
 pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     let superblock = crate::superblock::read(pm)?.superblock;
+    if record {
+        superblock.check_writable()?;
+    }
     let mut report = MediaReport::default();
     let lines = all_bad_lines(pm, &superblock);
     if lines.is_empty() {

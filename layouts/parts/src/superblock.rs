@@ -200,9 +200,17 @@ impl Superblock {
         Ok(())
     }
 
-    /// True when an unknown feature allows reading only.
-    pub fn is_read_only_for_us(&self) -> bool {
-        self.raw.features_read_only_compatible & !self.format.known_read_only_compatible != 0
+    /// An error when an unknown feature allows reading only: whoever writes, a repair too, would have to know it.
+    pub fn check_writable(&self) -> Result<()> {
+        let unknown = self.raw.features_read_only_compatible & !self.format.known_read_only_compatible;
+        if unknown == 0 {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Unsupported)
+            .object(format!(
+                "features {unknown:#x}, which this program does not know and must not write beside"
+            ))
+            .advice("mount it read-only, or use a newer nacre"))
     }
 
     fn check_geometry(&self, device_len: u64) -> Result<()> {
