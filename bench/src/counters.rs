@@ -10,6 +10,7 @@
 //! | `share.write` | the part of the threads' time that stores into persistent memory took, with the delays of the emulation, in percent |
 //! | `share.synced` | the part of the bytes written that a sync made durable, in percent; counted where it is asked for |
 //! | `dram` | bytes of DRAM that indexes and caches of nacre take |
+//! | `memory.peak` | bytes of memory that worker and page cache took at most, where they are held to some |
 //! | `preempted` | how often the scheduler took a core away in a round |
 //! | `trace.failed`, `trace.succeeded` | calls of a trace that failed here only in a round, and that succeeded here only |
 //! | `program.seconds` | how long a program ran in a round, from its start to its end |
@@ -35,6 +36,7 @@ const UNITS: &[(&str, &str)] = &[
     ("share.write", "%"),
     (SYNCED, "%"),
     ("dram", "B"),
+    ("memory.peak", "B"),
     ("preempted", "times"),
     ("trace.failed", "calls"),
     ("trace.succeeded", "calls"),
@@ -65,6 +67,8 @@ pub struct Counted {
     pub preempted: u64,
     /// Bytes written and synced.
     pub synced: Option<Synced>,
+    /// Bytes of memory that were taken at most so far.
+    pub peak: Option<u64>,
 }
 
 /// Sums over the rounds of one target.
@@ -80,6 +84,7 @@ pub struct Counters {
     traffic: Option<Traffic>,
     told: BTreeMap<String, f64>,
     synced: Option<Synced>,
+    peak: Option<u64>,
 }
 
 impl Counters {
@@ -103,6 +108,7 @@ impl Counters {
             sum.nanos += more.nanos;
             sum.dram = more.dram;
         }
+        self.peak = self.peak.max(counted.peak);
         if let Some(more) = counted.synced {
             let sum = self.synced.get_or_insert_default();
             sum.written += more.written;
@@ -132,6 +138,7 @@ impl Counters {
                 all.insert("write.amplification".to_owned(), traffic.bytes as f64 / self.written as f64);
             }
         }
+        all.extend(self.peak.map(|peak| ("memory.peak".to_owned(), peak as f64)));
         all.extend(self.told.iter().map(|(name, sum)| (name.clone(), sum / rounds)));
         if let Some(Synced { written, synced }) = self.synced.filter(|synced| synced.written > 0) {
             all.insert(SYNCED.to_owned(), 100.0 * synced as f64 / written as f64);
@@ -178,16 +185,17 @@ mod tests {
         let measured = Measured { operations: 10, written: 40960, busy: 8e6, told, ..Measured::default() };
         let traffic = Traffic { bytes: 45056, lines: 704, fences: 20, nanos: 2_000_000, dram: 7 };
         let synced = Synced { written: 1000, synced: 250 };
-        let counted = Counted { cpu: 5000, traffic: Some(traffic), preempted: 0, synced: Some(synced) };
+        let counted =
+            Counted { cpu: 5000, traffic: Some(traffic), preempted: 0, synced: Some(synced), peak: Some(9) };
         counters.add(&measured, &counted);
-        counters.add(&measured, &Counted { preempted: 1, ..counted });
+        counters.add(&measured, &Counted { preempted: 1, peak: Some(8), ..counted });
         let all = counters.finish();
         assert!(all.keys().all(|name| unit(name).is_some()));
         assert_eq!(names().count(), all.len(), "all of them are there");
         assert_eq!((all["share.write"], all["share.synced"]), (25.0, 25.0));
         assert_eq!((all["cpu"], all["pm.fences"], all["write.amplification"]), (500.0, 2.0, 1.1));
         assert_eq!((all["operations"], all["dram"], all["preempted"]), (10.0, 7.0, 0.5));
-        assert_eq!(all["trace.failed"], 3.0);
+        assert_eq!((all["trace.failed"], all["memory.peak"]), (3.0, 9.0));
     }
 
     #[test]

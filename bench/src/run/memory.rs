@@ -131,6 +131,13 @@ impl Group {
     pub fn enter(&self, process: u32) -> io::Result<()> {
         fs::write(self.path.join("cgroup.procs"), process.to_string())
     }
+
+    /// The most bytes that were in it; none where the kernel does not count that.
+    pub fn peak(&self) -> Option<u64> {
+        let names = ["memory.peak", "memory.max_usage_in_bytes"];
+        let text = names.iter().find_map(|name| fs::read_to_string(self.path.join(name)).ok())?;
+        text.trim().parse().ok()
+    }
 }
 
 impl Drop for Group {

@@ -74,7 +74,7 @@ struct Side<'a> {
     // Dropped in this order: what holds an emulated disk to its pace, who works, then what is worked on.
     _hurry: Option<std::process::ChildStdin>,
     worker: Worker,
-    _group: Option<Group>,
+    group: Option<Group>,
     prepared: Prepared,
 }
 
@@ -203,7 +203,7 @@ impl<'a> Side<'a> {
             counters: Counters::default(),
             _hurry: prepared.hurry.take(),
             worker,
-            _group: group,
+            group,
             prepared,
         };
         let order = Order::Prepare {
@@ -238,7 +238,8 @@ impl<'a> Side<'a> {
         self.disturbed += usize::from(disturbed > 0);
         let traffic = traffic.or_else(|| Some(crate::counters::difference(before?, after?)));
         let served = served.zip(server).map_or(0, |(after, before)| after.saturating_sub(before));
-        let counted = Counted { cpu: cpu + served, traffic, preempted: disturbed, synced };
+        let peak = self.group.as_ref().and_then(Group::peak);
+        let counted = Counted { cpu: cpu + served, traffic, preempted: disturbed, synced, peak };
         let mut alone = Counters::default();
         alone.add(&measured, &counted);
         self.samples.push((*number, measure.of(&measured, &alone)?));

@@ -210,7 +210,7 @@ fn page_caches_are_held_and_the_report_says_so() {
     }
     let run = Run::new("memory");
     let child = run.start(
-        "micro.write,file=4m",
+        "micro.write,file=128m",
         &["peer:xfs-disk", "peer:tmpfs"],
         &["--memory", "64M", "--effort", "quick"],
     );
@@ -228,6 +228,12 @@ fn page_caches_are_held_and_the_report_says_so() {
     let series = report["experiments"][0]["series"].as_array().expect("series");
     let held = |series: &Value| series["about"].as_str().expect("text").contains("held to 64 MiB");
     assert_eq!(series.iter().map(held).collect::<Vec<_>>(), [true, false]);
+    // Nowhere near the file's size, and up to the limit: it was held, and to no less.
+    let peaks: Vec<_> =
+        series.iter().map(|series| series["points"][0]["counters"]["memory.peak"].as_f64()).collect();
+    let limit = f64::from(64 << 20);
+    assert!(peaks[0].is_some_and(|peak| peak > limit * 0.9 && peak <= limit), "{peaks:?}");
+    assert_eq!(peaks[1], None);
 }
 
 #[test]

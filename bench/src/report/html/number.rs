@@ -83,7 +83,7 @@ pub(super) fn probability(p: f64) -> String {
 pub(super) fn counter(name: &str, value: f64) -> String {
     match name {
         "cpu" => time(value),
-        "dram" | "user.read" | "user.written" => bytes(value),
+        "dram" | "memory.peak" | "user.read" | "user.written" => bytes(value),
         _ => short(value),
     }
 }
