@@ -128,6 +128,20 @@ fn appends_and_sizes() {
     ));
 }
 
+/// One write changes what is before the end of the file and grows it: a reader sees all of that in a block, or nothing.
+#[test]
+fn ends_that_are_read_while_they_move() {
+    let threads: [&[Call]; 3] = [
+        &[Call::Write(F, 8840, 602), Call::Write(F, 9400, 9000)],
+        &[Call::Read(F, 8192, 1373), Call::Read(F, 8192, 4096)],
+        &[Call::Read(F, 8800, 5000)],
+    ];
+    explore(&workload(&[Call::Append(F, 9000)], &threads[..2]));
+    explore(&workload(&[Call::Append(F, 9000)], &[&threads[0][..1], threads[1], threads[2]]));
+    // In a hole no block gives way to another.
+    explore(&workload(&[Call::Append(F, 9000), Call::Punch(F, 8192, 808)], &threads[..2]));
+}
+
 #[test]
 fn parts_of_one_block() {
     explore(&workload(

@@ -144,6 +144,20 @@ impl BlockMap {
         len: u64,
         place: Option<u64>,
         owner: Owner,
+        removed: impl FnMut(Piece),
+    ) {
+        self.replace_and(start, len, place, owner, || {}, removed);
+    }
+
+    /// The same; what `also` changes is new at the same moment for whoever reads the blocks. It is called for each leaf
+    /// that they are in.
+    pub(crate) fn replace_and(
+        &self,
+        start: u64,
+        len: u64,
+        place: Option<u64>,
+        owner: Owner,
+        also: impl Fn(),
         mut removed: impl FnMut(Piece),
     ) {
         let end = start + len;
@@ -160,7 +174,7 @@ impl BlockMap {
                     }
                 },
             };
-            leaf.replace(at, step, place.map(|place| place + (at - start)), owner, &mut removed);
+            leaf.replace(at, step, place.map(|place| place + (at - start)), owner, &also, &mut removed);
             at += step;
         }
     }
@@ -173,7 +187,7 @@ impl BlockMap {
             let step = (LEAF - at % LEAF).min(piece.start + piece.len - at);
             if let Some(leaf) = self.leaf(at) {
                 let place = piece.place + (at - piece.start);
-                leaf.replace(at, step, Some(place), new_owner, &mut |_| {});
+                leaf.replace(at, step, Some(place), new_owner, &|| {}, &mut |_| {});
             }
             at += step;
         }
@@ -316,7 +330,15 @@ impl Leaf {
         (None, hole.min(limit))
     }
 
-    fn replace(&self, at: u64, len: u64, place: Option<u64>, owner: Owner, removed: &mut impl FnMut(Piece)) {
+    fn replace(
+        &self,
+        at: u64,
+        len: u64,
+        place: Option<u64>,
+        owner: Owner,
+        also: &impl Fn(),
+        removed: &mut impl FnMut(Piece),
+    ) {
         let within = at % LEAF;
         let base = at - within;
         let mut extents = self.extents.write();
@@ -335,6 +357,7 @@ impl Leaf {
                 let _ = self.dense.set(dense);
             }
         }
+        also();
         self.version.store(version + 2, Ordering::Release);
     }
 

@@ -43,6 +43,18 @@ pub(crate) struct Change {
     pub(crate) kept: u64,
 }
 
+impl Change {
+    /// What becomes of its blocks from one to before another.
+    fn part(&self, from: u64, to: u64) -> Change {
+        Change {
+            start: from,
+            len: to - from,
+            place: self.place.map(|raw| raw + (from - self.start)),
+            kept: (self.start + self.kept).clamp(from, to) - from,
+        }
+    }
+}
+
 pub(crate) type Changes = SmallVec<[Change; 4]>;
 pub(crate) type Freed = SmallVec<[Piece; 4]>;
 
@@ -158,7 +170,7 @@ impl<P: Pm> Shared<P> {
         now: Option<Timestamp>,
     ) -> Result<usize> {
         let map = inode.file()?;
-        let size = inode.size();
+        let mut size = inode.size();
         if offset >= size || buffer.is_empty() {
             return Ok(0);
         }
@@ -166,12 +178,18 @@ impl<P: Pm> Shared<P> {
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
-            match self.read_run(inode, map, at, &mut buffer[done..len]) {
-                Ok((count, size)) => {
+            match self.read_run(inode, map, at, &mut buffer[done..len], size) {
+                Ok((count, size_now)) => {
+                    if size_now > size && done + count == len && len < buffer.len() {
+                        // What made it grow may be in the last block, and its other part behind the end that was.
+                        size = size_now;
+                        len = buffer.len().min((size - offset) as usize);
+                        continue;
+                    }
                     done += count;
-                    if size < offset + done as u64 {
+                    if size_now < offset + done as u64 {
                         // A truncation came first: what was behind its end is nobody's, or of a later append.
-                        len = size.saturating_sub(offset) as usize;
+                        len = size_now.saturating_sub(offset) as usize;
                         done = len;
                     }
                 }
@@ -185,9 +203,16 @@ impl<P: Pm> Shared<P> {
         Ok(done)
     }
 
-    /// Reads what lies together from `at` on: its length, and the size of the file after that.
+    /// Reads what lies together from `at` on: its length, and the size of the file after that; `size` was it before.
     #[inline]
-    fn read_run(&self, inode: &Inode, map: &BlockMap, at: u64, buffer: &mut [u8]) -> Result<(usize, u64)> {
+    fn read_run(
+        &self,
+        inode: &Inode,
+        map: &BlockMap,
+        at: u64,
+        buffer: &mut [u8],
+        size: u64,
+    ) -> Result<(usize, u64)> {
         let within = (at % BLOCK_SIZE) as usize;
         let blocks = ((within + buffer.len()) as u64).div_ceil(BLOCK_SIZE);
         map.read_at(at / BLOCK_SIZE, blocks, |place, len| {
@@ -200,7 +225,7 @@ impl<P: Pm> Shared<P> {
             }
             // Before the version is looked at: whoever lets the size grow again has changed the leaf before that.
             fence(Ordering::Acquire);
-            Ok((count, if Mistake::SizeNotReadAgain.is_made(&*self.pm) { u64::MAX } else { inode.size() }))
+            Ok((count, if Mistake::SizeNotReadAgain.is_made(&*self.pm) { size } else { inode.size() }))
         })
     }
 
@@ -554,6 +579,11 @@ impl<P: Pm> Shared<P> {
         let mut placed = Placed::new();
         let flushed = commit(self, inode, log, &mut batch, after, &mut placed)?;
         let map = inode.file()?;
+        // Where the file grows within a block that changes, its end and that block become new at once, and last: else
+        // somebody would read a part of what is written there, up to the end that was.
+        let before = inode.size();
+        let at_end = (size > before && !before.is_multiple_of(BLOCK_SIZE)).then_some(before / BLOCK_SIZE);
+        let mut last = None;
         let mut entry = 0;
         for change in changes {
             let mut at = change.start;
@@ -561,14 +591,23 @@ impl<P: Pm> Shared<P> {
             while at < end {
                 // One entry names any hole, and an extent up to a limit.
                 let len = if change.place.is_some() { (end - at).min(MAX_ENTRY_BLOCKS) } else { end - at };
-                let kept = (change.start + change.kept).clamp(at, at + len) - at;
                 let owner = placed[entry].0;
                 entry += 1;
-                let raw = change.place.map(|raw| raw + (at - change.start));
-                let part = Change { start: at, len, place: raw, kept };
-                apply_change(inode, map, log, &part, owner, freed);
+                let part = change.part(at, at + len);
+                match at_end.filter(|block| (at..at + len).contains(block)) {
+                    Some(block) => {
+                        for part in [change.part(at, block), change.part(block + 1, at + len)] {
+                            apply_change(inode, map, log, &part, owner, freed, None);
+                        }
+                        last = Some((change.part(block, block + 1), owner));
+                    }
+                    None => apply_change(inode, map, log, &part, owner, freed, None),
+                }
                 at += len;
             }
+        }
+        if let Some((part, owner)) = last {
+            apply_change(inode, map, log, &part, owner, freed, Some(size));
         }
         inode.size.store(size, Ordering::Release);
         inode.touch(now);
@@ -635,7 +674,8 @@ fn hole_entry(change: &Change, size: u64, now: Timestamp) -> crate::format::Hole
     entry
 }
 
-/// Changes the index after a commit. What was at the kept blocks stays allocated; the rest goes to `freed`.
+/// Changes the index after a commit. What was at the kept blocks stays allocated; the rest goes to `freed`. For whoever
+/// reads, the file has that `size` at the same moment, of a change of one block.
 fn apply_change(
     inode: &Inode,
     map: &BlockMap,
@@ -643,20 +683,29 @@ fn apply_change(
     change: &Change,
     owner: u32,
     freed: &mut Freed,
+    size: Option<u64>,
 ) {
+    if change.len == 0 {
+        return;
+    }
     let mut removed = 0;
+    let grow = || {
+        if let Some(size) = size {
+            inode.size.store(size, Ordering::Release);
+        }
+    };
     if change.place.is_some() {
         log.hold(owner, change.len);
     }
     if change.kept > 0 {
-        map.replace(change.start, change.kept, change.place, owner, |piece| {
+        map.replace_and(change.start, change.kept, change.place, owner, grow, |piece| {
             log.release(piece.owner, piece.len);
             removed += piece.len;
         });
     }
     if change.len > change.kept {
         let place = change.place.map(|raw| raw + change.kept);
-        map.replace(change.start + change.kept, change.len - change.kept, place, owner, |piece| {
+        map.replace_and(change.start + change.kept, change.len - change.kept, place, owner, grow, |piece| {
             log.release(piece.owner, piece.len);
             removed += piece.len;
             freed.push(piece);
