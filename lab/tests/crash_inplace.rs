@@ -110,7 +110,6 @@ fn flaws_are_found() {
         ("blocks are free before the commit that takes them away", "truncate"),
         ("a new inode is not written before its name", "create"),
         ("a rename is two transactions", "rename-across"),
-        ("a mount does not mark the file system dirty", "create"),
     ] {
         let found = explore(&mut rig, &by_name(name), &quick(mistake(words)));
         // A mistake may also be such that the workload itself fails.

@@ -289,6 +289,7 @@ pub fn deep() -> Vec<Workload> {
     all.extend(crossing());
     all.push(mkfs_over_more());
     all.extend((0..CHUNKS).map(inodes_run_out));
+    all.extend((0..2).map(inodes_run_out_on_used_blocks));
     all.extend((0..SCATTERED_CHUNKS).map(inodes_run_out_on_a_fragmented_device));
     all.extend((0..CHUNKS).map(removed_after_a_move));
     all.extend((0..COLLECTIONS).flat_map(collecting));
@@ -403,6 +404,17 @@ fn inodes_run_out(variant: u64) -> Workload {
         _ => [Op::CreateWithXattr("x"), Op::Unlink("x")],
     };
     workload(&format!("inode-chunk-{variant}"), &setup, &ops)
+}
+
+/// The same where free blocks hold what a file had that is gone.
+fn inodes_run_out_on_used_blocks(variant: u64) -> Workload {
+    const PIECE: usize = 1 << 20;
+    let mut setup = vec![file("big")];
+    setup.extend((0..11).map(|_| Op::Append("big", PIECE)));
+    setup.push(Op::Unlink("big"));
+    setup.extend(many(253));
+    let ops = if variant == 0 { [file("x"), file("y")] } else { [dir("x"), file("x/y")] };
+    workload(&format!("inode-chunk-used-{variant}"), &setup, &ops)
 }
 
 /// The same where no free space is contiguous, so that the chunk is made of single blocks.

@@ -126,9 +126,6 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
         report.add(what, "forget them");
     }
     let mut lanes = read_journal(pm, &superblock)?;
-    if superblock.is_clean() && lanes.iter().any(|lane| !lane.undo.is_empty()) {
-        report.add("the journal has a transaction that was not committed", "undo it");
-    }
     let rolled_back = roll_back(pm, &superblock, &mut lanes)?;
     let bad = badblocks::read(pm, &superblock)?;
     if !bad.damaged.is_empty() {

@@ -18,7 +18,6 @@ use crate::format::{ROOT_INODE, feature, region, state};
 use crate::fs::Shared;
 use crate::inode::{Graveyard, Inode, Node};
 use crate::recover::{Walk, read_journal, refuse, roll_back};
-use crate::seeded::Mistake;
 use crate::superblock::Summary;
 use crate::table::{Table, table_address};
 
@@ -60,7 +59,8 @@ impl<P: Pm + 'static> InplaceFs<P> {
                 .advice("it has to write: mount it writable once"));
         }
         let mut lanes = read_journal(&*pm, &superblock)?;
-        let rolled_back = match superblock.is_clean() {
+        // A clean one may have a transaction that was undone already: the crash came before that was settled.
+        let rolled_back = match options.media_read_only {
             true => 0,
             false => roll_back(&*pm, &superblock, &mut lanes)?,
         };
@@ -91,9 +91,7 @@ impl<P: Pm + 'static> InplaceFs<P> {
             superblock.raw.state = state::DIRTY;
             superblock.raw.mount_epoch += 1;
             superblock.raw.lanes = count as u32;
-            if !Mistake::NotMarkedDirty.is_made(&*pm) {
-                superblock.write(&*pm)?;
-            }
+            superblock.write(&*pm)?;
         }
         let linear = superblock.raw.features_compatible & feature::LINEAR_NAMES != 0;
         let summary = superblock.summary(found.valid);
@@ -153,11 +151,6 @@ impl<P: Pm> InplaceFs<P> {
             return Ok(());
         }
         let fs = &self.shared;
-        if Mistake::CleanTooSoon.is_made(&*fs.pm) {
-            let mut superblock = fs.superblock.lock();
-            superblock.raw.state = state::CLEAN;
-            superblock.write(&*fs.pm)?;
-        }
         fs.check_unbroken()?;
         let mut changed: Vec<Arc<Inode>> = Vec::new();
         fs.table.for_each_loaded(|inode| {

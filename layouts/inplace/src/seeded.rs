@@ -37,17 +37,13 @@ pub enum Mistake {
     ParentForgotten,
     /// A rename is two transactions.
     RenamedInSteps,
-    /// A mount does not mark the file system dirty.
-    NotMarkedDirty,
-    /// An unmount marks the file system clean before it writes what was kept lazily.
-    CleanTooSoon,
     /// The inode table grows before its new blocks are zeroed.
     TableUnwritten,
 }
 
 impl Mistake {
     /// All of them.
-    pub const ALL: [Mistake; 17] = [
+    pub const ALL: [Mistake; 15] = [
         Mistake::UndoNotDurable,
         Mistake::CommittedEarly,
         Mistake::GenerationKept,
@@ -62,8 +58,6 @@ impl Mistake {
         Mistake::LinksForgotten,
         Mistake::ParentForgotten,
         Mistake::RenamedInSteps,
-        Mistake::NotMarkedDirty,
-        Mistake::CleanTooSoon,
         Mistake::TableUnwritten,
     ];
 
@@ -84,8 +78,6 @@ impl Mistake {
             Mistake::LinksForgotten => "the last name goes and the inode keeps its link",
             Mistake::ParentForgotten => "a directory that moves keeps its parent",
             Mistake::RenamedInSteps => "a rename is two transactions",
-            Mistake::NotMarkedDirty => "a mount does not mark the file system dirty",
-            Mistake::CleanTooSoon => "an unmount marks it clean before it is done",
             Mistake::TableUnwritten => "the inode table grows over blocks that were not zeroed",
         }
     }
