@@ -54,12 +54,20 @@ const COMMIT_POINTS: [&str; 15] = [
     "recovery ends a transaction",
 ];
 
-const HARMLESS: [Harmless; 1] = [Harmless {
-    site: "namespace.rs create_unnamed 1",
-    is_fence: true,
-    argument: "the thread that links the file fences for it; this one is for a link by another thread, to which \
-               operations on paths cannot hand an unnamed file",
-}];
+const HARMLESS: [Harmless; 2] = [
+    Harmless {
+        site: "namespace.rs create_unnamed 1",
+        is_fence: true,
+        argument: "the thread that links the file fences for it; this one is for a link by another thread, to which \
+                   operations on paths cannot hand an unnamed file",
+    },
+    Harmless {
+        site: "recover.rs roll_back 4",
+        is_fence: false,
+        argument: "harmless until a third crash, with changes between it and the second, which is not made here; a test \
+                   of the layout's own has that (what_was_undone_is_over_before_anything_changes)",
+    },
+];
 
 /// The commit point of a store, by its place in the source.
 fn commit_of_store(spot: Spot) -> Option<usize> {
