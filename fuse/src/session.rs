@@ -209,7 +209,7 @@ pub fn serve<L: Layout>(
     };
     read_further_ahead(&unmounter);
     ready(unmounter.clone());
-    let ended = session.run().map_err(|error| failed(&unmounter.mountpoint, error));
+    let ended = ended(session.run()).map_err(|error| failed(&unmounter.mountpoint, error));
     // A connection that ended otherwise than by unmounting leaves a dead mount behind.
     unmounter.detach()?;
     ended
@@ -227,9 +227,17 @@ pub fn serve_connection<L: Layout>(
     config.n_threads = Some(options.threads());
     let failed = |error| Error::io("serve", "a connection", error);
     Session::from_fd(server_of(vfs, options), connection, options.acl(), config)
-        .map_err(failed)?
-        .run()
         .map_err(failed)
+        .and_then(|session| ended(session.run()).map_err(failed))
+}
+
+/// How a session ended. When the kernel ends the connection while it hands over a request, it says "aborted" to who was to
+/// have that: nobody waits for the answer, and unmounting is no error.
+fn ended(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
+        outcome => outcome,
+    }
 }
 
 fn server_of<L: Layout>(vfs: Arc<Vfs<L>>, options: &ServeOptions) -> Server<L> {
@@ -331,10 +339,18 @@ fn read_further_ahead(unmounter: &Unmounter) {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use fuser::MountOption;
     use rustix::mount::MountFlags;
 
     use super::ServeOptions;
+
+    #[test]
+    fn an_end_in_the_middle_of_a_request_is_an_end() {
+        let outcome = |code| super::ended(Err(io::Error::from_raw_os_error(code)));
+        assert!(outcome(libc::ECONNABORTED).is_ok() && outcome(libc::EIO).is_err());
+    }
 
     #[test]
     fn flags_of_the_mount() {
