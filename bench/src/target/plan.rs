@@ -45,6 +45,9 @@ enum Kind {
     Peer(Peer),
 }
 
+/// Bytes of a device of nacre for each inode that it can have.
+const INODE_SPACE: u64 = 4096;
+
 /// Those that are not peers with a device: for [`kinds`].
 const KINDS: &[(&str, &str)] = &[
     (
@@ -227,8 +230,10 @@ impl Plan {
         }
     }
 
+    /// nacre has an inode for each block of its device at the most.
     fn device_size(&self, load: Load) -> u64 {
-        self.pm.unwrap_or_else(|| device_size(load))
+        let inodes = (load.files * INODE_SPACE + (16 << 20)).next_multiple_of(2 << 20);
+        self.pm.unwrap_or_else(|| device_size(load).max(inodes))
     }
 
     /// Makes it. An error says what is missing.
@@ -486,6 +491,8 @@ mod tests {
         let needs = |text: &str| Plan::parse(text).unwrap().needs(load);
         assert_eq!((needs("peer:tmpfs"), needs("preset:nova,pm=16m")), (100 << 20, 16 << 20));
         assert_eq!(needs("mount:nova,dram=20m") - needs("preset:nova"), 20 << 20);
+        let many = Load { bytes: 0, files: 1_000_000 };
+        assert!(Plan::parse("preset:nova").unwrap().needs(many) > 1_000_000 * 4096);
         assert_eq!(needs("peer:ext4-disk"), 100 << 20, "a file on a disk takes no memory, its cache does");
         assert!(needs("peer:ext4-dj,disk=nvme,size=64m") > (2 * 100 + 64 + 100) << 20);
     }
