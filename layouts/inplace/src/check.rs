@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result};
-use nacre_layout_parts::report::{MediaReport, RecoveryReport};
+pub use nacre_layout_parts::report::MediaReport;
+use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::{Flushed, Overlay, Pm};
 use zerocopy::IntoBytes;
 

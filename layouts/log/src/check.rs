@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use nacre_engine::{Block, Result};
-use nacre_layout_parts::report::{MediaReport, RecoveryReport};
+pub use nacre_layout_parts::report::MediaReport;
+use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::{all_bad_lines, new_bad_blocks};
 use nacre_media::{Overlay, Pm};
 

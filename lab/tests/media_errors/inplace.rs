@@ -1,0 +1,54 @@
+//! What is this layout's own: an inode table, trees and directories.
+
+use std::sync::Arc;
+
+use nacre_engine::{Kind, Names};
+use nacre_layout_inplace::anatomy::{self, Structure, structures};
+use nacre_layout_inplace::check::{check, check_media};
+use nacre_layout_inplace::{InplaceFs, MountOptions};
+use nacre_media::SimPm;
+
+use crate::common::{NAMES, image, lookup, mount, read, scrub, the_rest_lives};
+
+type Fs = InplaceFs<SimPm>;
+
+/// Metadata that goes bad under a mount is found and named, and what needs it fails while the rest goes on. A mount that
+/// may write refuses what says which blocks are in use; one that only reads shows the rest.
+#[test]
+fn bad_metadata_is_an_error_of_its_file() {
+    let pm = image::<Fs>();
+    let found = structures(&*pm).unwrap();
+    for kind in [anatomy::Kind::Inode, anatomy::Kind::Node, anatomy::Kind::Directory, anatomy::Kind::Xattrs] {
+        let pm = image::<Fs>();
+        let fs: Fs = mount(&pm);
+        let (dir, bad) =
+            (fs.id(&lookup(&fs, "dir").unwrap()).number, fs.id(&lookup(&fs, "bad").unwrap()).number);
+        let (owner, path) = if kind == anatomy::Kind::Directory { (dir, "/dir") } else { (bad, "/bad") };
+        let of_owner = |structure: &&Structure| structure.kind == kind && structure.inode == owner;
+        let place = found.iter().find(of_owner).unwrap_or_else(|| panic!("{kind:?} of {owner}"));
+        pm.poison(place.offset, 1);
+        the_rest_lives(&fs, "metadata");
+        let status = scrub(&fs);
+        let named = |words: &String| words.starts_with(&format!("{path} (inode {owner}): "));
+        assert!(status.findings.iter().any(named), "{kind:?}: {status:?}");
+        fs.abandon();
+        let words = check_media(&*pm, false).unwrap().errors;
+        assert!(words.iter().any(named), "{kind:?}: {words:?}");
+        assert!(!check(&*pm, false).unwrap().is_sound(), "{kind:?}");
+        let options = MountOptions { lanes: Some(1), ..MountOptions::default() };
+        let mounted = InplaceFs::mount(Arc::clone(&pm), &options);
+        if kind == anatomy::Kind::Directory {
+            let fs = mounted.expect("names say nothing of blocks");
+            assert!((0..NAMES).any(|at| lookup(&fs, &format!("dir/name-{at}")).is_err()));
+            the_rest_lives(&fs, "metadata");
+            fs.abandon();
+            continue;
+        }
+        let refused = mounted.err().unwrap_or_else(|| panic!("{kind:?}: mounted"));
+        assert!(matches!(refused.kind(), Kind::Corrupt | Kind::Media), "{kind:?}: {refused}");
+        let fs =
+            InplaceFs::mount(Arc::clone(&pm), &MountOptions { read_only: true, ..options }).expect("mount");
+        assert_eq!(read(&fs, &lookup(&fs, "good").unwrap(), 0, 100).unwrap(), [b'g'; 100]);
+        fs.unmount().unwrap();
+    }
+}
