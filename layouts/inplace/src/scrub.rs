@@ -4,13 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use nacre_engine::sync::Mutex;
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LINE_SIZE, Result};
 use nacre_layout_parts::report::MediaReport;
-use nacre_layout_parts::scrub::{NameVisitor, ScrubStatus, Scrubbed, all_bad_lines, new_bad_blocks};
+use nacre_layout_parts::scrub::{NameVisitor, ScrubStatus, Scrubbed, Volume, all_bad_lines, new_bad_blocks};
 use nacre_media::{Overlay, Pm};
 
-use crate::alloc::Allocator;
 use crate::blockmap::{BlockMap, Bounds, Found as Used};
 use crate::directory::{directory_of, find_record};
 use crate::format::{BLOCK_INODES, INODE_SIZE, ROOT_INODE, RawInode, tree};
@@ -40,28 +38,18 @@ impl<P: Pm + 'static> InplaceFs<P> {
 impl<P: Pm + 'static> Scrubbed for Shared<P> {
     type Media = P;
 
-    fn media(&self) -> &P {
-        &self.pm
-    }
-
-    fn superblock(&self) -> &Mutex<Superblock> {
-        &self.superblock
+    fn volume(&self) -> Volume<'_, P> {
+        Volume {
+            pm: &self.pm,
+            superblock: &self.superblock,
+            alloc: &self.alloc,
+            read_only: self.read_only,
+            root: ROOT_INODE,
+        }
     }
 
     fn read_superblock(&self) -> Result<Found> {
         crate::superblock::read(&*self.pm)
-    }
-
-    fn allocator(&self) -> &Allocator {
-        &self.alloc
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.read_only
-    }
-
-    fn root(&self) -> u64 {
-        ROOT_INODE
     }
 
     fn inodes(&self) -> Vec<u64> {

@@ -5,18 +5,17 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use nacre_engine::sync::Mutex;
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LINE_SIZE, Result};
-use nacre_layout_parts::scrub::{NameVisitor, ScrubStatus, Scrubbed};
+use nacre_layout_parts::scrub::{NameVisitor, ScrubStatus, Scrubbed, Volume};
 use nacre_media::Pm;
 
-use crate::alloc::{Allocator, Run};
+use crate::alloc::Run;
 use crate::format::{CHUNK_INODES, INODE_SIZE, MAX_FILE_SIZE, ROOT_INODE, place};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::mount::LogFs;
 use crate::scan::{Ending, LogSource, read_inode, scan_log};
-use crate::superblock::{Found, Superblock};
+use crate::superblock::Found;
 
 /// Names that are read at a time.
 const NAMES: usize = 128;
@@ -36,28 +35,18 @@ impl<P: Pm + 'static> LogFs<P> {
 impl<P: Pm + 'static> Scrubbed for Shared<P> {
     type Media = P;
 
-    fn media(&self) -> &P {
-        &self.pm
-    }
-
-    fn superblock(&self) -> &Mutex<Superblock> {
-        &self.superblock
+    fn volume(&self) -> Volume<'_, P> {
+        Volume {
+            pm: &self.pm,
+            superblock: &self.superblock,
+            alloc: &self.alloc,
+            read_only: self.read_only,
+            root: ROOT_INODE,
+        }
     }
 
     fn read_superblock(&self) -> Result<Found> {
         crate::superblock::read(&*self.pm)
-    }
-
-    fn allocator(&self) -> &Allocator {
-        &self.alloc
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.read_only
-    }
-
-    fn root(&self) -> u64 {
-        ROOT_INODE
     }
 
     fn inodes(&self) -> Vec<u64> {

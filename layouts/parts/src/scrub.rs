@@ -54,28 +54,30 @@ pub struct ScrubStatus {
 /// Is told a name, its inode, and whether that is a directory.
 pub type NameVisitor<'a> = dyn FnMut(&[u8], u64, bool) -> ControlFlow<()> + 'a;
 
+/// What every layout has, mounted.
+pub struct Volume<'a, P> {
+    /// The media.
+    pub pm: &'a P,
+    /// What the mount knows of the superblock.
+    pub superblock: &'a Mutex<Superblock>,
+    /// Free blocks.
+    pub alloc: &'a Allocator,
+    /// Nothing may be written.
+    pub read_only: bool,
+    /// The inode that all names begin at.
+    pub root: u64,
+}
+
 /// A mounted file system, as a scrub sees it.
 pub trait Scrubbed: Send + Sync + 'static {
     /// The media.
     type Media: Pm;
 
-    /// The media.
-    fn media(&self) -> &Self::Media;
-
-    /// What the mount knows of the superblock.
-    fn superblock(&self) -> &Mutex<Superblock>;
+    /// What it is made of.
+    fn volume(&self) -> Volume<'_, Self::Media>;
 
     /// What the superblock's copies say on media.
     fn read_superblock(&self) -> Result<Found>;
-
-    /// Free blocks.
-    fn allocator(&self) -> &Allocator;
-
-    /// Nothing may be written.
-    fn is_read_only(&self) -> bool;
-
-    /// The inode that all names begin at.
-    fn root(&self) -> u64;
 
     /// Numbers of inodes in use.
     fn inodes(&self) -> Vec<u64>;
@@ -107,7 +109,7 @@ impl Scrubber {
         self.stop();
         self.stop.store(false, Ordering::Release);
         let (total, first_data_block) = {
-            let superblock = fs.superblock().lock();
+            let superblock = fs.volume().superblock.lock();
             (superblock.raw.device_blocks * BLOCK_SIZE, superblock.first_data_block())
         };
         *self.status.lock() = ScrubStatus { running: true, total, ..ScrubStatus::default() };
@@ -127,7 +129,7 @@ impl Scrubber {
     /// How far the last one is.
     pub fn status(&self, fs: &impl Scrubbed) -> ScrubStatus {
         let mut status = self.status.lock().clone();
-        status.bad_blocks = fs.allocator().bad_blocks().len() as u64;
+        status.bad_blocks = fs.volume().alloc.bad_blocks().len() as u64;
         status
     }
 
@@ -190,15 +192,16 @@ impl<F: Scrubbed> Scrub<F> {
 
     /// Both copies must validate; a bad one is written from what the mount knows.
     fn superblocks(&self) -> Result<()> {
-        let mut superblock = self.fs.superblock().lock();
+        let volume = self.fs.volume();
+        let mut superblock = volume.superblock.lock();
         let valid = self.fs.read_superblock().map_or([false; 2], |found| found.valid);
         for (index, _) in valid.iter().enumerate().filter(|(_, valid)| !**valid) {
             let copy = index + 1;
-            if self.fs.is_read_only() {
+            if volume.read_only {
                 self.found(format!("copy {copy} of the superblock is damaged"));
                 continue;
             }
-            superblock.write(self.fs.media())?;
+            superblock.write(volume.pm)?;
             self.found(format!("copy {copy} of the superblock was damaged and is written anew"));
             self.status.lock().repaired += 1;
         }
@@ -243,8 +246,8 @@ impl<F: Scrubbed> Scrub<F> {
         let mut at = 0;
         while at < self.end && !self.is_stopped() {
             let count = PIECE.min(self.end - at);
-            if self.fs.media().read(at, &mut bytes[..count as usize]).is_err() {
-                bad.extend(bad_lines(self.fs.media(), at, count));
+            if self.fs.volume().pm.read(at, &mut bytes[..count as usize]).is_err() {
+                bad.extend(bad_lines(self.fs.volume().pm, at, count));
             }
             at += count;
             self.status.lock().bytes = at;
@@ -278,13 +281,14 @@ impl<F: Scrubbed> Scrub<F> {
 
     /// Puts blocks into the list of bad blocks.
     fn withdraw(&self, bad: &BTreeSet<u64>) -> Result<()> {
-        let superblock = self.fs.superblock().lock();
+        let Volume { pm, superblock, alloc, read_only, .. } = self.fs.volume();
+        let superblock = superblock.lock();
         for block in blocks_of(bad).into_iter().filter(|block| block.0 >= self.first_data_block) {
-            if !self.fs.allocator().bad_blocks().contains(&block) {
-                if !self.fs.is_read_only() {
-                    badblocks::add(self.fs.media(), &superblock, block)?;
+            if !alloc.bad_blocks().contains(&block) {
+                if !read_only {
+                    badblocks::add(pm, &superblock, block)?;
                 }
-                self.fs.allocator().withdraw(block);
+                alloc.withdraw(block);
             }
         }
         Ok(())
@@ -292,7 +296,7 @@ impl<F: Scrubbed> Scrub<F> {
 
     /// The first path that leads to an inode, found by looking at all names.
     fn path_of(&self, wanted: u64) -> String {
-        let mut pending = vec![(String::new(), self.fs.root())];
+        let mut pending = vec![(String::new(), self.fs.volume().root)];
         while let Some((path, number)) = pending.pop() {
             if number == wanted {
                 return if path.is_empty() { "/".to_owned() } else { path };
