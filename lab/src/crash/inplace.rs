@@ -9,7 +9,7 @@ use nacre_media::SimPm;
 use nacre_media::sim::Site;
 
 use super::source::{Sources, Spot};
-use super::subject::{Harmless, Mistake, Moment, Mounting, Subject};
+use super::subject::{Harmless, LINKED_BY_ITS_MAKER, Mistake, Moment, Mounting, Subject};
 use super::tree::Ctime;
 
 /// The in-place layout.
@@ -55,12 +55,7 @@ const COMMIT_POINTS: [&str; 15] = [
 ];
 
 const HARMLESS: [Harmless; 2] = [
-    Harmless {
-        site: "namespace.rs create_unnamed 1",
-        is_fence: true,
-        argument: "the thread that links the file fences for it; this one is for a link by another thread, to which \
-                   operations on paths cannot hand an unnamed file",
-    },
+    Harmless { site: "namespace.rs create_unnamed 1", is_fence: true, argument: LINKED_BY_ITS_MAKER },
     Harmless {
         site: "recover.rs roll_back 4",
         is_fence: false,

@@ -9,7 +9,7 @@ use nacre_media::SimPm;
 use nacre_media::sim::Site;
 
 use super::source::{Sources, Spot};
-use super::subject::{Harmless, Mistake, Moment, Mounting, Subject};
+use super::subject::{Harmless, LINKED_BY_ITS_MAKER, Mistake, Moment, Mounting, Subject};
 use super::tree::Ctime;
 
 /// The log layout.
@@ -71,12 +71,7 @@ const HARMLESS: [Harmless; 4] = [
         argument: "the fences of the checkpoint come before the state is clean; this one is for a device without room \
                    for a checkpoint",
     },
-    Harmless {
-        site: "namespace.rs create_unnamed 2",
-        is_fence: true,
-        argument: "the thread that links the file fences for it; this one is for a link by another thread, to which \
-                   operations on paths cannot hand an unnamed file",
-    },
+    Harmless { site: "namespace.rs create_unnamed 2", is_fence: true, argument: LINKED_BY_ITS_MAKER },
     Harmless {
         site: "table.rs publish_chunk 3",
         is_fence: false,

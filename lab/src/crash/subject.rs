@@ -54,6 +54,10 @@ pub struct Harmless {
     pub argument: &'static str,
 }
 
+/// Why the fence of an inode without a name does no harm here.
+pub(super) const LINKED_BY_ITS_MAKER: &str = "the thread that links the file fences for it; this one is for a link by another thread, to which operations on \
+     paths cannot hand an unnamed file";
+
 /// A layout, as far as the explorer has to know it.
 pub trait Subject: Sync {
     /// The mounted file system.

@@ -593,7 +593,6 @@ impl<P: Pm> Shared<P> {
                 let len = if change.place.is_some() { (end - at).min(MAX_ENTRY_BLOCKS) } else { end - at };
                 let owner = placed[entry].0;
                 entry += 1;
-                let part = change.part(at, at + len);
                 match at_end.filter(|block| (at..at + len).contains(block)) {
                     Some(block) => {
                         for part in [change.part(at, block), change.part(block + 1, at + len)] {
@@ -601,7 +600,7 @@ impl<P: Pm> Shared<P> {
                         }
                         last = Some((change.part(block, block + 1), owner));
                     }
-                    None => apply_change(inode, map, log, &part, owner, freed, None),
+                    None => apply_change(inode, map, log, &change.part(at, at + len), owner, freed, None),
                 }
                 at += len;
             }
