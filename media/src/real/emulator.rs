@@ -31,7 +31,7 @@ pub struct Counters {
     /// Fences.
     pub fences: u64,
     /// Time in nanoseconds that threads spent on what fences have made durable: flushes, stores past the cache and
-    /// fences, with the delays. Of several threads, the sum.
+    /// fences, with the delays; of writes of few lines, what their fence waited for. Of several threads, the sum.
     pub write_ns: u64,
 }
 
