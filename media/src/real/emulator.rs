@@ -15,10 +15,12 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use nacre_engine::LINE_SIZE;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::{LINE_SIZE, Result};
 
+use super::RealPm;
 use crate::emulation::Emulation;
+use crate::pm::Pm;
 use crate::thread::thread_number;
 
 /// What was done to a device since it was opened.
@@ -62,8 +64,8 @@ pub(super) struct Emulator {
     read_ticks: u64,
     /// What it takes to read the clock.
     clock_ticks: u64,
-    /// What it takes to count a store, its flush and its fence.
-    count_ticks: u64,
+    /// What a line takes that its fence does not see.
+    unseen_ticks: u64,
     cache_hit_ticks: u64,
     writers: Clock,
     readers: Clock,
@@ -86,7 +88,7 @@ thread_local!(static DEBT: Cell<Debt> = const { Cell::new(NO_DEBT) });
 
 impl Emulator {
     pub(super) fn new(emulation: Emulation) -> Emulator {
-        Emulator { count_ticks: count_ticks(), ..Emulator::uncalibrated(emulation) }
+        Emulator { unseen_ticks: unseen_ticks(), ..Emulator::uncalibrated(emulation) }
     }
 
     fn uncalibrated(emulation: Emulation) -> Emulator {
@@ -94,7 +96,7 @@ impl Emulator {
         Emulator {
             shards: std::array::from_fn(|_| Shard::default()),
             clock_ticks: clock_ticks(),
-            count_ticks: 0,
+            unseen_ticks: 0,
             write_ticks: ticks(emulation.write_latency_ns),
             read_ticks: ticks(emulation.read_latency_ns),
             cache_hit_ticks: ticks(CACHE_HIT_NS),
@@ -180,7 +182,7 @@ impl Emulator {
         self.count(|shard| &shard.fences, 1);
         let debt = DEBT.replace(NO_DEBT);
         let now = now();
-        let spent = debt.spent + self.took(start, now) + self.count_ticks;
+        let spent = debt.spent + self.took(start, now) + self.unseen_ticks;
         let end = (now + debt.owed.saturating_sub(spent)).max(debt.not_before);
         // Before the delay, so that it costs nothing beside it.
         self.count(|shard| &shard.busy_ticks, spent + (end - now));
@@ -287,28 +289,41 @@ fn ticks_per_ns() -> f64 {
     })
 }
 
-/// Ticks that go into counting a store, its flush and its fence, and that the fence does not see; measured once.
-fn count_ticks() -> u64 {
+/// Ticks that a line takes outside of what its fence sees: to issue the store and the flush, and to count them. Measured
+/// once, on memory as fast as what is emulated here lies on.
+fn unseen_ticks() -> u64 {
     static TICKS: OnceLock<u64> = OnceLock::new();
-    const LINES: u64 = 64;
     *TICKS.get_or_init(|| {
-        // What lines that are nowhere take above their delay, which hides the fence.
-        let dram = Emulation::preset("dram").expect("a preset");
-        let emulator = Emulator::uncalibrated(Emulation { write_latency_ns: 1000, ..dram });
         let owed = DEBT.replace(NO_DEBT);
-        let fastest = (0..16).map(|_| {
-            let start = now();
-            for _ in 0..LINES {
-                emulator.stored(LINE_SIZE);
-                emulator.flushed(emulator.write_start(1), 0, 1);
-                emulator.fenced(now());
-            }
-            (now() - start).saturating_sub(LINES * emulator.write_ticks) / LINES
-        });
-        let fastest = fastest.min().unwrap_or(0);
+        let ticks = measure_unseen_ticks().unwrap_or(0);
         DEBT.set(owed);
-        fastest
+        ticks
     })
+}
+
+fn measure_unseen_ticks() -> Result<u64> {
+    const LINES: u64 = 64;
+    const SCRATCH: u64 = 256 << 10;
+    // A delay that hides the fence: what a line takes above it is what the fence does not see.
+    let dram = Emulation::preset("dram").expect("a preset");
+    let emulator = Emulator::uncalibrated(Emulation { write_latency_ns: 1000, ..dram });
+    let delay = emulator.write_ticks;
+    let mut pm = RealPm::in_memory(SCRATCH)?;
+    pm.emulator = Some(Box::new(emulator));
+    let mut fastest = u64::MAX;
+    // The first times over, the pages are not there yet.
+    for _ in 0..2 {
+        for at in (0..SCRATCH).step_by((LINES * LINE_SIZE) as usize) {
+            let start = now();
+            for line in 0..LINES {
+                let stored = pm.store(at + line * LINE_SIZE, &[1; LINE_SIZE as usize])?;
+                pm.fence(pm.flush(stored));
+            }
+            // The fastest: an interruption must not be taken for a store.
+            fastest = fastest.min((now() - start).saturating_sub(LINES * delay) / LINES);
+        }
+    }
+    Ok(fastest)
 }
 
 #[cfg(test)]
