@@ -1,8 +1,9 @@
 //! What a run that was killed has left: mounts, loop devices, mapped devices, files, cgroups and directories.
 //!
 //! A run locks its workplace, `nacre-bench-PROCESS` in the directory for temporary files, as long as it lives, and all
-//! that it makes has that name in its own. The next run takes away what belongs to a workplace that nobody locks and
-//! whose process is gone; what was kept on purpose (`--keep`) is marked, and stays.
+//! that it makes has that name in its own; so it does with a directory that it makes in one that somebody named. The
+//! next run takes away what belongs to a directory that nobody locks and whose process is gone; what was kept on purpose
+//! (`--keep`) is marked, and stays.
 
 use std::fs::{self, File};
 use std::io;
@@ -35,28 +36,28 @@ pub(crate) fn keep(path: &Path) -> io::Result<()> {
 /// Takes away what runs have left that are gone: workplaces in `temporary`, and images in `disk`.
 pub(crate) fn sweep(temporary: &Path, disk: &Path) {
     for (process, path) in workplaces(temporary) {
-        if path.join(KEPT).exists() || is_alive(process) {
-            continue;
-        }
-        // Of another namespace of processes, perhaps: then it is locked.
-        let Ok(_lock) = lock(&path) else { continue };
-        take_away(process, &path, disk);
-        match fs::remove_dir_all(&path) {
-            Ok(()) => eprintln!("{}: a run that was killed had left it; it is removed", path.display()),
-            Err(error) => eprintln!("{}: left by a run that was killed: {error}", path.display()),
-        }
+        remove_left(process, &path, || take_away(process, &path, disk));
     }
 }
 
 /// Takes away the directories that such runs have made in one that somebody named.
 pub(crate) fn sweep_directory(dir: &Path) {
     for (process, path) in made_in(dir, |rest| rest.split_once('-').map(|(process, _)| process)) {
-        if !is_alive(process) {
-            match fs::remove_dir_all(&path) {
-                Ok(()) => eprintln!("{}: a run that was killed had left it; it is removed", path.display()),
-                Err(error) => eprintln!("{}: left by a run that was killed: {error}", path.display()),
-            }
-        }
+        remove_left(process, &path, || ());
+    }
+}
+
+/// Removes a directory of a process that is gone, after what it holds outside of it.
+fn remove_left(process: u32, path: &Path, first: impl FnOnce()) {
+    if path.join(KEPT).exists() || is_alive(process) {
+        return;
+    }
+    // Of another namespace of processes, perhaps: then it is locked.
+    let Ok(_lock) = lock(path) else { return };
+    first();
+    match fs::remove_dir_all(path) {
+        Ok(()) => eprintln!("{}: a run that was killed had left it; it is removed", path.display()),
+        Err(error) => eprintln!("{}: left by a run that was killed: {error}", path.display()),
     }
 }
 
@@ -178,10 +179,13 @@ mod tests {
             format!("{PREFIX}{}-dir--mnt", std::process::id()),
             format!("{PREFIX}results-1"),
             format!("{PREFIX}{NOBODY}"),
+            // Of a process that this namespace does not show.
+            format!("{PREFIX}{}-dir--mnt", NOBODY + 1),
         ];
         names.iter().for_each(|name| std::fs::create_dir(dir.path().join(name)).unwrap());
+        let _held = lock(&dir.path().join(&names[4])).unwrap();
         super::sweep_directory(dir.path());
-        assert_eq!(names.map(|name| dir.path().join(name).exists()), [false, true, true, true]);
+        assert_eq!(names.map(|name| dir.path().join(name).exists()), [false, true, true, true, true]);
     }
 
     #[test]

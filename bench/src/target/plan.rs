@@ -4,7 +4,7 @@
 //! and gives a [`Prepared`]; when that goes away, everything it made is gone. The work is done by another process, which
 //! is given the [`Opening`]: where the file system is.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
@@ -245,7 +245,7 @@ impl Plan {
                 let pays = if about.contains("fuse") { Pays::Fuse } else { Pays::Kernel };
                 let cached = !about.ends_with("tmpfs") && !about.ends_with("ramfs");
                 let inside = Inside::new(path, &name)?;
-                let opening = Opening::Directory(inside.0.clone());
+                let opening = Opening::Directory(inside.path.clone());
                 Ok(Prepared { cached, ..Prepared::plain(opening, about, pays) }.with(inside))
             }
             Kind::Tmpfs => {
@@ -312,23 +312,28 @@ impl Plan {
 /// A directory of our own in one that belongs to somebody, whose files are not to be touched. It goes away with this
 /// value.
 #[derive(Debug)]
-struct Inside(PathBuf);
+struct Inside {
+    path: PathBuf,
+    /// Held as long as it is in use.
+    _lock: File,
+}
 
 impl Inside {
     fn new(parent: &Path, name: &str) -> Result<Inside, Error> {
         leftovers::sweep_directory(parent);
         let path = parent.join(format!("{}{}-{name}", leftovers::PREFIX, std::process::id()));
         fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let inside = Inside(path);
-        let_through(&inside.0)?;
+        let locked = leftovers::lock(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let inside = Inside { path, _lock: locked };
+        let_through(&inside.path)?;
         Ok(inside)
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("{}: cannot be removed: {error}", self.0.display());
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            eprintln!("{}: cannot be removed: {error}", self.path.display());
         }
     }
 }
