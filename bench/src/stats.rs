@@ -23,6 +23,9 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
+/// Fewer values than this have no [`median_interval`] of 95 %.
+pub const FEWEST_FOR_INTERVAL: usize = 6;
+
 /// The confidence interval of 95 % of the median, by order statistics: it assumes nothing about how values are
 /// distributed. Under six values it is their whole range, and says less.
 pub fn median_interval(values: &[f64]) -> (f64, f64) {
@@ -44,7 +47,7 @@ pub fn alike(ratios: &[f64]) -> f64 {
     let mut logs: Vec<f64> =
         ratios.iter().map(|ratio| ratio.ln()).filter(|log| *log != 0.0 && log.is_finite()).collect();
     let count = logs.len() as f64;
-    if logs.len() < 6 {
+    if logs.len() < FEWEST_FOR_INTERVAL {
         return 1.0;
     }
     logs.sort_by(|a, b| a.abs().total_cmp(&b.abs()));

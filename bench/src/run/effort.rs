@@ -10,8 +10,11 @@ pub struct Effort {
     pub name: &'static str,
     /// How long a round is, of workloads that run in slices.
     pub slice: Duration,
-    /// Rounds that do not count.
+    /// Rounds at the begin of each sitting that do not count.
     pub warm_up: u64,
+    /// Rounds that count of one sitting. The next one sets the targets up anew: pages and addresses that a target was
+    /// given by chance make it some percent faster or slower for as long as it has them.
+    pub sitting: u64,
     /// Rounds that are run in any case, and after which it ends in any case.
     pub rounds: (u64, u64),
     /// It ends when the interval of each ratio (of the value where there is none) is within this share of its median.
@@ -25,6 +28,7 @@ pub const QUICK: Effort = Effort {
     name: "quick",
     slice: Duration::from_millis(20),
     warm_up: 1,
+    sitting: u64::MAX,
     rounds: (3, 3),
     precision: 1.0,
     limit: Duration::from_secs(60),
@@ -35,6 +39,7 @@ pub const DEFAULT: Effort = Effort {
     name: "default",
     slice: Duration::from_millis(100),
     warm_up: 2,
+    sitting: u64::MAX,
     rounds: (9, 60),
     precision: 0.015,
     limit: Duration::from_secs(30),
@@ -44,10 +49,11 @@ pub const DEFAULT: Effort = Effort {
 pub const HIGH: Effort = Effort {
     name: "high",
     slice: Duration::from_millis(100),
-    warm_up: 5,
-    rounds: (30, 600),
+    warm_up: 2,
+    sitting: 10,
+    rounds: (60, 1000),
     precision: 0.005,
-    limit: Duration::from_secs(180),
+    limit: Duration::from_secs(300),
 };
 
 impl FromStr for Effort {

@@ -3,9 +3,9 @@
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::cold;
+use super::cold::{self, Cold};
 use super::effort::Effort;
 use super::experiment::{Entrant, Place, Request};
 use super::measure::Measure;
@@ -22,6 +22,9 @@ use crate::workload::{self, Length, recorder::Times};
 
 /// Shares of operations whose time is reported.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.99, 0.999, 1.0];
+
+/// Rounds after which a point may end because its time is over.
+const FEW: u64 = 9;
 
 /// What all points of a run have in common.
 pub struct Setting<'a> {
@@ -64,18 +67,33 @@ pub struct Outcome {
     pub point: Point,
 }
 
-/// A target at work.
+/// A target, and what it has done.
 struct Side<'a> {
     entrant: &'a Entrant,
-    samples: Vec<(u64, f64)>,
+    about: String,
+    pays: Pays,
+    samples: Vec<Sample>,
     disturbed: usize,
     times: Times,
     counters: Counters,
+    seat: Option<Seat>,
+}
+
+/// A target at work, for one sitting.
+struct Seat {
     // Dropped in this order: what holds an emulated disk to its pace, who works, then what is worked on.
     _hurry: Option<std::process::ChildStdin>,
     worker: Worker,
     group: Option<Group>,
     prepared: Prepared,
+}
+
+/// The value of one round.
+#[derive(Clone, Copy)]
+struct Sample {
+    sitting: u64,
+    round: u64,
+    value: f64,
 }
 
 /// Runs one workload on targets in turns. What cannot be had is noted; when the run is to end, what was finished counts,
@@ -86,12 +104,14 @@ pub fn run_point(
     place: &Place,
     absent: &mut Vec<Absent>,
 ) -> Result<Vec<Outcome>, Error> {
-    let (workload, baseline) = (place.workload.as_str(), request.baseline.as_deref());
+    let workload = place.workload.as_str();
     let work = workload::make(&workload.parse()?, setting.scale)?;
     if let Some(why) = work.missing() {
         absent.push(Absent { what: workload.to_owned(), why });
         return Ok(Vec::new());
     }
+    let effort = Effort { warm_up: setting.effort.warm_up.max(place.warm_up), ..setting.effort };
+    let slice = if work.length() == Length::Whole { Duration::ZERO } else { effort.slice };
     let ground = Ground {
         place: setting.place,
         load: Load { bytes: work.bytes(), files: work.files() },
@@ -99,62 +119,22 @@ pub fn run_point(
         disk: setting.disk,
         program: setting.program,
     };
-    let mut sides = Vec::new();
-    let watch = request.measure == Measure::Counter(counters::SYNCED.to_owned());
-    for entrant in &place.entrants {
-        if setting.stop.is_set() {
-            return Ok(Vec::new());
-        }
-        (setting.progress)(&format!("{workload}: preparing {}", entrant.name), 0.0);
-        match Side::start(entrant, &ground, setting, workload, watch) {
-            Ok(Some(side)) => sides.push(side),
-            Ok(None) => return Ok(Vec::new()),
-            Err(error) => absent.push(Absent { what: entrant.name.clone(), why: error.to_string() }),
-        }
-    }
-    let effort = Effort { warm_up: setting.effort.warm_up.max(place.warm_up), ..setting.effort };
-    let slice = if work.length() == Length::Whole { std::time::Duration::ZERO } else { effort.slice };
-    let begin = Instant::now();
-    let mut number = 0;
-    'rounds: while !sides.is_empty() && number < effort.warm_up + effort.rounds.1 {
-        let counted = number.saturating_sub(effort.warm_up);
-        if counted >= effort.rounds.0
-            && (begin.elapsed() > effort.limit || is_sure(&sides, baseline, effort.precision))
-        {
-            break;
-        }
-        let done = f64::max(
-            begin.elapsed().as_secs_f64() / effort.limit.as_secs_f64(),
-            number as f64 / (effort.warm_up + effort.rounds.1) as f64,
-        );
-        (setting.progress)(&format!("{workload}: round {}", number + 1), done.min(0.99));
-        if place.cold.before(number) && sides.iter().any(|side| side.prepared.cached) {
-            cold::empty(sides.iter().filter_map(|side| match &side.prepared.opening {
-                Opening::Directory(path) => Some(path.as_path()),
-                Opening::Library { .. } => None,
-            }))?;
-        }
-        // Another one begins each time, so that nobody always follows the same.
-        let first = number as usize % sides.len();
-        let mut failed = Vec::new();
-        for turn in 0..sides.len() {
-            let at = (first + turn) % sides.len();
-            let order = Order::Run { number, seed: setting.seed, slice };
-            match sides[at].round(&order, setting, number >= effort.warm_up, &request.measure) {
-                Ok(true) => {}
-                Ok(false) => break 'rounds,
-                Err(error) => failed.push((at, error)),
-            }
-        }
-        failed.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-        for (at, error) in failed {
-            let what = format!("{} at {workload}", sides.remove(at).entrant.name);
-            absent.push(Absent { what, why: error.to_string() });
-        }
-        number += 1;
-    }
-    let base = baseline.and_then(|name| sides.iter().find(|side| side.entrant.name == name));
-    let base = base.map(|side| (side.entrant.name.clone(), side.samples.clone()));
+    let sides = place.entrants.iter().map(Side::new).collect();
+    let mut turns = Turns {
+        setting,
+        request,
+        workload,
+        cold: place.cold,
+        ground,
+        effort,
+        slice,
+        sides,
+        absent,
+        counted: 0,
+    };
+    turns.all()?;
+    let Turns { sides, .. } = turns;
+    let base = base_of(&sides, request).map(|side| (side.entrant.name.clone(), side.samples.clone()));
     Ok(sides
         .into_iter()
         .filter(|side| !side.samples.is_empty())
@@ -162,14 +142,131 @@ pub fn run_point(
         .collect())
 }
 
+/// A point while it is measured.
+struct Turns<'a> {
+    setting: &'a Setting<'a>,
+    request: &'a Request,
+    workload: &'a str,
+    cold: Cold,
+    ground: Ground<'a>,
+    effort: Effort,
+    slice: Duration,
+    sides: Vec<Side<'a>>,
+    absent: &'a mut Vec<Absent>,
+    /// Rounds that count.
+    counted: u64,
+}
+
+impl Turns<'_> {
+    /// Sittings, until the figures are sure, the time is over, or the run is to end.
+    fn all(&mut self) -> Result<(), Error> {
+        let mut begin = None;
+        for sitting in 0.. {
+            if begin.is_some_and(|begin| self.is_over(begin)) || !self.sit_down()? {
+                break;
+            }
+            let begin = *begin.get_or_insert_with(Instant::now);
+            for turn in 0..self.effort.warm_up.saturating_add(self.effort.sitting) {
+                if self.is_over(begin) || !self.round(sitting, turn, begin)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_over(&self, begin: Instant) -> bool {
+        let Effort { rounds: (fewest, most), precision, limit, .. } = self.effort;
+        self.sides.is_empty()
+            || self.counted >= most
+            || self.counted >= fewest && is_sure(&self.sides, self.request, precision)
+            || self.counted >= fewest.min(FEW) && begin.elapsed() > limit
+    }
+
+    /// Sets every target up. What was there goes away first: there may be no room for both. False when the run is to end.
+    fn sit_down(&mut self) -> Result<bool, Error> {
+        self.sides.iter_mut().for_each(|side| side.seat = None);
+        let watch = self.request.measure == Measure::Counter(counters::SYNCED.to_owned());
+        let mut failed = Vec::new();
+        for (at, side) in self.sides.iter_mut().enumerate() {
+            if self.setting.stop.is_set() {
+                return Ok(false);
+            }
+            if self.counted == 0 {
+                let what = format!("{}: preparing {}", self.workload, side.entrant.name);
+                (self.setting.progress)(&what, 0.0);
+            }
+            match side.sit_down(&self.ground, self.setting, self.workload, watch) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => failed.push((at, error)),
+            }
+        }
+        self.leave(failed);
+        Ok(true)
+    }
+
+    /// One round of each target. False when the run is to end.
+    fn round(&mut self, sitting: u64, turn: u64, begin: Instant) -> Result<bool, Error> {
+        let done = f64::max(
+            begin.elapsed().as_secs_f64() / self.effort.limit.as_secs_f64(),
+            self.counted as f64 / self.effort.rounds.1 as f64,
+        );
+        let what = format!("{}: round {}", self.workload, self.counted + 1);
+        (self.setting.progress)(&what, done.min(0.99));
+        let working = self.sides.iter().filter_map(|side| Some(&side.seat.as_ref()?.prepared));
+        if self.cold.before(turn) && working.clone().any(|prepared| prepared.cached) {
+            cold::empty(working.filter_map(|prepared| match &prepared.opening {
+                Opening::Directory(path) => Some(path.as_path()),
+                Opening::Library { .. } => None,
+            }))?;
+        }
+        // Random numbers begin anew with each sitting, and are others.
+        let seed = self.setting.seed.wrapping_add(sitting);
+        let order = Order::Run { number: turn, seed, slice: self.slice };
+        let counts = (turn >= self.effort.warm_up).then_some((sitting, self.counted));
+        // Another one begins each time, so that nobody always follows the same.
+        let first = (sitting + turn) as usize % self.sides.len();
+        let mut failed = Vec::new();
+        for place in 0..self.sides.len() {
+            let at = (first + place) % self.sides.len();
+            match self.sides[at].round(&order, self.setting, counts, &self.request.measure) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => failed.push((at, error)),
+            }
+        }
+        self.leave(failed);
+        self.counted += u64::from(counts.is_some());
+        Ok(true)
+    }
+
+    /// Takes those out that have failed, and notes why.
+    fn leave(&mut self, mut failed: Vec<(usize, Error)>) {
+        failed.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+        for (at, error) in failed {
+            let side = self.sides.remove(at);
+            let name = side.entrant.name.clone();
+            // Before it has worked, the reason is not the workload's.
+            let what = if side.seat.is_none() { name } else { format!("{name} at {}", self.workload) };
+            self.absent.push(Absent { what, why: error.to_string() });
+        }
+    }
+}
+
+fn base_of<'s, 'a>(sides: &'s [Side<'a>], request: &Request) -> Option<&'s Side<'a>> {
+    let baseline = request.baseline.as_deref()?;
+    sides.iter().find(|side| side.entrant.name == baseline)
+}
+
 /// Whether each figure is as precise as asked for.
-fn is_sure(sides: &[Side<'_>], baseline: Option<&str>, precision: f64) -> bool {
-    let base = baseline.and_then(|name| sides.iter().find(|side| side.entrant.name == name));
+fn is_sure(sides: &[Side<'_>], request: &Request, precision: f64) -> bool {
+    let base = base_of(sides, request);
     sides.iter().all(|side| {
         let values = match base {
-            Some(base) if !std::ptr::eq(base, side) => ratios(&side.samples, &base.samples),
+            Some(base) if !std::ptr::eq(base, side) => independent(&ratios(&side.samples, &base.samples)),
             Some(_) => return true,
-            None => side.samples.iter().map(|(_, value)| *value).collect(),
+            None => independent(&side.samples),
         };
         let (low, high) = stats::median_interval(&values);
         // A ratio of nothing to nothing does not become surer.
@@ -178,91 +275,105 @@ fn is_sure(sides: &[Side<'_>], baseline: Option<&str>, precision: f64) -> bool {
 }
 
 /// Ratios of the rounds that both have.
-fn ratios(samples: &[(u64, f64)], base: &[(u64, f64)]) -> Vec<f64> {
-    let base: BTreeMap<u64, f64> = base.iter().copied().collect();
-    samples.iter().filter_map(|(round, value)| Some(value / base.get(round)?)).collect()
+fn ratios(samples: &[Sample], base: &[Sample]) -> Vec<Sample> {
+    let base: BTreeMap<u64, f64> = base.iter().map(|sample| (sample.round, sample.value)).collect();
+    samples.iter().filter_map(|at| Some(Sample { value: at.value / base.get(&at.round)?, ..*at })).collect()
+}
+
+/// Values that do not depend on each other: the medians of sittings, as soon as there are enough of them for an interval.
+fn independent(samples: &[Sample]) -> Vec<f64> {
+    let sittings: Vec<f64> = samples
+        .chunk_by(|a, b| a.sitting == b.sitting)
+        .map(|sitting| stats::median(&values(sitting)))
+        .collect();
+    if sittings.len() < stats::FEWEST_FOR_INTERVAL { values(samples) } else { sittings }
+}
+
+fn values(samples: &[Sample]) -> Vec<f64> {
+    samples.iter().map(|sample| sample.value).collect()
 }
 
 impl<'a> Side<'a> {
-    /// Sets a target up and has the workload prepared on it. None when the run is to end.
-    fn start(
-        entrant: &'a Entrant,
-        ground: &Ground<'_>,
-        setting: &Setting<'_>,
-        workload: &str,
-        watch: bool,
-    ) -> Result<Option<Side<'a>>, Error> {
-        let mut prepared = entrant.plan.set_up(ground)?;
-        let worker = Worker::start(setting.program)?;
-        let group = hold(&worker, &mut prepared, entrant.plan.dram().or(setting.memory), setting)?;
-        let mut side = Side {
+    fn new(entrant: &'a Entrant) -> Side<'a> {
+        Side {
             entrant,
+            about: String::new(),
+            pays: Pays::Kernel,
             samples: Vec::new(),
             disturbed: 0,
             times: Times::default(),
             counters: Counters::default(),
-            _hurry: prepared.hurry.take(),
-            worker,
-            group,
-            prepared,
-        };
-        let order = Order::Prepare {
-            opening: side.prepared.opening.clone(),
-            workload: workload.to_owned(),
-            scale: setting.scale,
-            watch,
-        };
-        Ok(side.worker.tell(&order, setting.stop)?.map(|_| side))
+            seat: None,
+        }
     }
 
-    /// Runs a round. False when the run is to end.
+    /// Sets the target up and has the workload prepared on it. False when the run is to end.
+    fn sit_down(
+        &mut self,
+        ground: &Ground<'_>,
+        setting: &Setting<'_>,
+        workload: &str,
+        watch: bool,
+    ) -> Result<bool, Error> {
+        let mut prepared = self.entrant.plan.set_up(ground)?;
+        let worker = Worker::start(setting.program)?;
+        let group = hold(&worker, &mut prepared, self.entrant.plan.dram().or(setting.memory), setting)?;
+        (self.about, self.pays) = (prepared.about.clone(), prepared.pays);
+        let opening = prepared.opening.clone();
+        let _hurry = prepared.hurry.take();
+        let mut seat = Seat { _hurry, worker, group, prepared };
+        let order = Order::Prepare { opening, workload: workload.to_owned(), scale: setting.scale, watch };
+        let told = seat.worker.tell(&order, setting.stop)?;
+        self.seat = Some(seat);
+        Ok(told.is_some())
+    }
+
+    /// Runs a round, which counts as this one of this sitting. False when the run is to end.
     fn round(
         &mut self,
         order: &Order,
         setting: &Setting<'_>,
-        counts: bool,
+        counts: Option<(u64, u64)>,
         measure: &Measure,
     ) -> Result<bool, Error> {
-        let before = self.prepared.traffic(setting.program);
-        let server = self.prepared.server().map(crate::counters::processor_time);
-        let Some(Answer::Ran(ran)) = self.worker.tell(order, setting.stop)? else { return Ok(false) };
-        if !counts {
-            return Ok(true);
-        }
-        let Order::Run { number, .. } = order else { return Ok(false) };
+        let Some(Seat { prepared, worker, group, .. }) = &mut self.seat else { return Ok(false) };
+        let before = prepared.traffic(setting.program);
+        let server = prepared.server().map(crate::counters::processor_time);
+        let Some(Answer::Ran(ran)) = worker.tell(order, setting.stop)? else { return Ok(false) };
+        let Some((sitting, round)) = counts else { return Ok(true) };
         let measured = ran.measured();
         self.times.merge(&measured.times);
-        let after = self.prepared.traffic(setting.program);
-        let served = self.prepared.server().map(crate::counters::processor_time);
+        let after = prepared.traffic(setting.program);
+        let served = prepared.server().map(crate::counters::processor_time);
         let Ran { cpu, traffic, disturbed, synced, .. } = *ran;
         self.disturbed += usize::from(disturbed > 0);
         let traffic = traffic.or_else(|| Some(crate::counters::difference(before?, after?)));
         let served = served.zip(server).map_or(0, |(after, before)| after.saturating_sub(before));
-        let peak = self.group.as_ref().and_then(Group::peak);
+        let peak = group.as_ref().and_then(Group::peak);
         let counted = Counted { cpu: cpu + served, traffic, preempted: disturbed, synced, peak };
         let mut alone = Counters::default();
         alone.add(&measured, &counted);
-        self.samples.push((*number, measure.of(&measured, &alone)?));
+        self.samples.push(Sample { sitting, round, value: measure.of(&measured, &alone)? });
         self.counters.add(&measured, &counted);
         Ok(true)
     }
 
-    fn finish(self, workload: &str, base: Option<&(String, Vec<(u64, f64)>)>) -> Outcome {
-        let samples: Vec<f64> = self.samples.iter().map(|(_, value)| *value).collect();
+    fn finish(self, workload: &str, base: Option<&(String, Vec<Sample>)>) -> Outcome {
         let target = self.entrant.name.clone();
         let ratio = base.filter(|(name, _)| *name != target).map(|(_, base)| {
-            let ratios = ratios(&self.samples, base);
+            let ratios = independent(&ratios(&self.samples, base));
             Ratio {
                 median: stats::median(&ratios),
                 interval: stats::median_interval(&ratios),
                 p: stats::alike(&ratios),
             }
         });
+        let samples = values(&self.samples);
         let point = Point {
             workload: workload.to_owned(),
             target: self.entrant.plan.name(),
             median: stats::median(&samples),
-            interval: stats::median_interval(&samples),
+            interval: stats::median_interval(&independent(&self.samples)),
             samples,
             disturbed: self.disturbed,
             ratio,
@@ -270,7 +381,7 @@ impl<'a> Side<'a> {
             counters: self.counters.finish(),
             ..Point::default()
         };
-        Outcome { target, about: self.prepared.about.clone(), pays: self.prepared.pays, point }
+        Outcome { target, about: self.about, pays: self.pays, point }
     }
 }
 
@@ -308,10 +419,25 @@ fn latency(operation: &str, times: &hdrhistogram::Histogram<u64>) -> Latency {
 
 #[cfg(test)]
 mod tests {
-    use super::ratios;
+    use super::{Sample, independent, ratios};
+
+    fn samples(of: &[(u64, u64, f64)]) -> Vec<Sample> {
+        of.iter().map(|&(sitting, round, value)| Sample { sitting, round, value }).collect()
+    }
 
     #[test]
     fn only_rounds_that_both_have_are_compared() {
-        assert_eq!(ratios(&[(1, 2.0), (2, 3.0), (4, 1.0)], &[(2, 6.0), (3, 1.0), (4, 1.0)]), [0.5, 1.0]);
+        let base = samples(&[(0, 2, 6.0), (0, 3, 1.0), (1, 4, 1.0)]);
+        let found = ratios(&samples(&[(0, 1, 2.0), (0, 2, 3.0), (1, 4, 1.0)]), &base);
+        assert_eq!(found.iter().map(|at| (at.round, at.value)).collect::<Vec<_>>(), [(2, 0.5), (4, 1.0)]);
+    }
+
+    #[test]
+    fn a_sitting_counts_once() {
+        let few = samples(&[(0, 0, 1.0), (0, 1, 2.0), (1, 2, 9.0)]);
+        assert_eq!(independent(&few), [1.0, 2.0, 9.0]);
+        let many: Vec<_> = (0..7).flat_map(|sitting| (0..3).map(move |round| (sitting, round))).collect();
+        let many: Vec<_> = many.iter().map(|&(a, b)| (a, 3 * a + b, a as f64 + b as f64 / 10.0)).collect();
+        assert_eq!(independent(&samples(&many)), [0.1, 1.1, 2.1, 3.1, 4.1, 5.1, 6.1]);
     }
 }
