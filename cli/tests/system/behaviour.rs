@@ -3,7 +3,7 @@
 
 use nacre_lab::suite::{Need, all_cases, run};
 
-use crate::harness::{self, Remounted};
+use crate::harness::{self, PRESETS, Remounted};
 
 /// What cannot be had through FUSE.
 const LACKING: &[(Need, &str)] = &[
@@ -28,7 +28,10 @@ fn the_suite_passes_on_a_mount() {
     if !harness::can_mount("the behaviour suite on a mount") {
         return;
     }
-    let ground = Remounted::new("64M");
-    run(&mut ground.target(LACKING), &all_cases(), EXCLUSIONS).assert_clean();
-    ground.end();
+    for preset in PRESETS {
+        println!("preset {preset}");
+        let ground = Remounted::new(preset, "64M");
+        run(&mut ground.target(LACKING), &all_cases(), EXCLUSIONS).assert_clean();
+        ground.end();
+    }
 }

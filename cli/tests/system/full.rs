@@ -62,9 +62,9 @@ fn filled_emptied_and_filled_again() {
     if !harness::can_mount("a full device") {
         return;
     }
-    for mut ground in Ground::both("64M") {
+    for mut ground in Ground::each("64M") {
         let dir = ground.dir();
-        let name = ground.name();
+        let name = ground.name().to_owned();
         let empty = available(&dir);
         let mut first = 0;
         for round in 0..3 {

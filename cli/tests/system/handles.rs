@@ -55,8 +55,8 @@ fn a_handle_outlives_forget_and_not_the_file() {
     if !harness::can_mount("file handles") {
         return;
     }
-    for mut ground in Ground::both("64M") {
-        let name = ground.name();
+    for mut ground in Ground::each("64M") {
+        let name = ground.name().to_owned();
         let deep = ground.dir().join("a/b/c");
         fs::create_dir_all(&deep).expect("directories");
         let path = deep.join("file");

@@ -13,6 +13,8 @@ use nacre_lab::suite::{DirectoryTarget, Need};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
 
+/// A preset for each layout; the first one where one is enough.
+pub(crate) const PRESETS: [&str; 2] = ["nova", "pmfs"];
 /// How long a mount may take to become usable, and to go away.
 const MOUNT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -149,6 +151,7 @@ pub(crate) fn number(variable: &str, default: u64) -> u64 {
 
 /// A mounted file system to test on.
 pub(crate) struct Ground {
+    name: String,
     scratch: TempDir,
     image: Option<(TempDir, PathBuf)>,
     options: Option<String>,
@@ -158,11 +161,17 @@ pub(crate) struct Ground {
 impl Ground {
     /// A nacre file system of this size (as `256M`), mounted with these options.
     pub(crate) fn nacre(size: &str, options: Option<&str>) -> Ground {
+        Ground::preset(PRESETS[0], size, options)
+    }
+
+    /// One of this preset.
+    pub(crate) fn preset(preset: &str, size: &str, options: Option<&str>) -> Ground {
         let memory = memory();
         let image = memory.path().join("pm.img");
-        succeed(nacre().args(["mkfs", "--size", size]).arg(&image), MOUNT_LIMIT);
-        let options = options.map(str::to_owned);
-        let mut ground = Ground { scratch: scratch(), image: Some((memory, image)), options, daemon: None };
+        succeed(nacre().args(["mkfs", "--preset", preset, "--size", size]).arg(&image), MOUNT_LIMIT);
+        let (name, options) = (format!("nacre as {preset}"), options.map(str::to_owned));
+        let mut ground =
+            Ground { name, scratch: scratch(), image: Some((memory, image)), options, daemon: None };
         fs::create_dir(ground.dir()).expect("the mount point");
         ground.mount();
         ground
@@ -170,7 +179,8 @@ impl Ground {
 
     /// A tmpfs of this size, as the control: a test that fails there is wrong itself.
     pub(crate) fn tmpfs(size: &str) -> Ground {
-        let ground = Ground { scratch: scratch(), image: None, options: None, daemon: None };
+        let name = "tmpfs, the control".to_owned();
+        let ground = Ground { name, scratch: scratch(), image: None, options: None, daemon: None };
         fs::create_dir(ground.dir()).expect("the mount point");
         let data = std::ffi::CString::new(format!("size={size},mode=755")).expect("no NUL");
         rustix::mount::mount("tmpfs", ground.dir(), "tmpfs", MountFlags::empty(), data.as_c_str())
@@ -178,15 +188,15 @@ impl Ground {
         ground
     }
 
-    /// Both: first the control, then nacre.
-    pub(crate) fn both(size: &str) -> impl Iterator<Item = Ground> {
-        let size = size.to_owned();
-        (0..2).map(move |which| if which == 0 { Ground::tmpfs(&size) } else { Ground::nacre(&size, None) })
+    /// First the control, then each layout of nacre.
+    pub(crate) fn each(size: &str) -> impl Iterator<Item = Ground> {
+        let control = std::iter::once_with(move || Ground::tmpfs(size));
+        control.chain(PRESETS.into_iter().map(move |preset| Ground::preset(preset, size, None)))
     }
 
     /// What it is, for messages.
-    pub(crate) fn name(&self) -> &'static str {
-        if self.is_nacre() { "nacre" } else { "tmpfs, the control" }
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// False for the control.
@@ -304,9 +314,9 @@ impl Ground {
 pub(crate) struct Remounted(Arc<Mutex<Ground>>);
 
 impl Remounted {
-    /// One of this size, mounted.
-    pub(crate) fn new(size: &str) -> Remounted {
-        Remounted(Arc::new(Mutex::new(Ground::nacre(size, None))))
+    /// One of this preset and size, mounted.
+    pub(crate) fn new(preset: &str, size: &str) -> Remounted {
+        Remounted(Arc::new(Mutex::new(Ground::preset(preset, size, None))))
     }
 
     /// Its directory, for the suite and for random calls; without what is lacking.

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{self, Ground};
+use crate::harness::{self, Ground, PRESETS};
 use crate::load::{self, Load, Plan};
 
 /// Kills that one tree lives through. Ledgers are read from their beginning after each.
@@ -73,9 +73,14 @@ fn what_was_acknowledged_survives_kill_9() {
     if !harness::can_mount("kill -9") {
         return;
     }
-    let mut ground = Ground::nacre("512M", None);
-    let seed = harness::seed("kill");
     let rounds = harness::number("NACRE_KILLS", 5);
+    for preset in PRESETS {
+        kill_again_and_again(Ground::preset(preset, "512M", None), rounds);
+    }
+}
+
+fn kill_again_and_again(mut ground: Ground, rounds: u64) {
+    let seed = harness::seed("kill");
     for round in 0..rounds {
         let tree = round / TREE_KILLS;
         if tree > 0 && round % TREE_KILLS == 0 {
@@ -94,8 +99,8 @@ fn what_was_acknowledged_survives_kill_9() {
         assert!(other.is_none(), "not the error of a file system that is gone: {other:?}");
         ground.mount();
         match load::check(&plan) {
-            Ok(checked) => println!("kill {}: {checked:?}", round + 1),
-            Err(text) => panic!("after kill {} (NACRE_SEED={seed}):\n{text}", round + 1),
+            Ok(checked) => println!("{}, kill {}: {checked:?}", ground.name(), round + 1),
+            Err(text) => panic!("{}, after kill {} (NACRE_SEED={seed}):\n{text}", ground.name(), round + 1),
         }
     }
     ground.unmount();

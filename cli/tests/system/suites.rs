@@ -42,7 +42,7 @@ fn pjdfstest() {
         return;
     }
     let second = Ground::tmpfs("16M");
-    for ground in Ground::both("256M") {
+    for ground in Ground::each("256M") {
         let settings = ground.beside().join("pjdfstest.toml");
         fs::write(&settings, PJDFSTEST_SETTINGS).expect("the settings");
         let mut command = harness::program("pjdfstest");
@@ -94,7 +94,7 @@ fn fsx() {
         return;
     }
     let operations = harness::number("NACRE_FSX_OPERATIONS", 20_000).to_string();
-    for ground in Ground::both("64M") {
+    for ground in Ground::each("64M") {
         let settings = ground.beside().join("fsx.toml");
         fs::write(&settings, FSX_SETTINGS).expect("the settings");
         for seed in 1..=harness::number("NACRE_FSX_SEEDS", 2) {
@@ -119,7 +119,7 @@ fn fio_verifies_what_it_wrote() {
     }
     // Mappings are checked in whole pages.
     let engines = [("psync", ["512-64k", "512"]), ("mmap", ["4k-64k", "4k"])];
-    for mut ground in Ground::both("256M") {
+    for mut ground in Ground::each("256M") {
         for (engine, [sizes, align]) in engines {
             let job = |dir: &Path, verify_only: bool| {
                 let mut command = harness::program("fio");
@@ -161,7 +161,7 @@ fn sqlite_in_wal_mode_with_two_processes() {
         return;
     }
     const ROWS: u32 = 400;
-    for mut ground in Ground::both("128M") {
+    for mut ground in Ground::each("128M") {
         let database = ground.dir().join("test.db");
         // WAL needs shared memory between processes: where that does not work, SQLite answers another mode.
         let mode = sql(
