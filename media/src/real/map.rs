@@ -54,6 +54,7 @@ impl Mapping {
             Sharing::Synchronous => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
             _ => MapFlags::SHARED,
         };
+        probe(fd, align.min(len), protection(writable), flags)?;
         Mapping::reserve(len, align, writable, |at, protection| {
             // SAFETY: the address range was reserved by us just now and nothing else lives there.
             unsafe { mmap(at, len as usize, protection, flags | MapFlags::FIXED, fd, 0) }
@@ -68,6 +69,8 @@ impl Mapping {
         })
     }
 
+    /// Reserves addresses and has them mapped. Where that fails, they stay reserved: the kernel may have taken away what was
+    /// there before, and another thread may have been given a part of them.
     fn reserve(
         len: u64,
         align: u64,
@@ -86,14 +89,9 @@ impl Mapping {
             )?
         };
         let base = reserved.map_addr(|address| address.next_multiple_of(align));
-        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        let mapping = Mapping {
-            base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?,
-            len,
-            reserved: (reserved.addr(), size),
-            writable,
-        };
-        map(base, protection)?;
+        let base_ptr = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        map(base, protection(writable))?;
+        let mapping = Mapping { base: base_ptr, len, reserved: (reserved.addr(), size), writable };
         // A child that wrote to the device would break its one owner's promise; a core dump of it helps nobody.
         mapping.advise(0, len, Advice::LinuxDontFork)?;
         let _ = mapping.advise(0, len, Advice::LinuxDontDump);
@@ -129,10 +127,54 @@ impl Mapping {
     }
 }
 
+fn protection(writable: bool) -> ProtFlags {
+    if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ }
+}
+
+/// Whether the first `len` bytes of a file can be mapped in this manner. Asked at an address of the kernel's choice: a
+/// refusal at a fixed one may come after what was mapped there is gone.
+fn probe(fd: BorrowedFd<'_>, len: u64, protection: ProtFlags, flags: MapFlags) -> Result<(), Errno> {
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists, and nobody else knows it.
+    unsafe {
+        let at = mmap(ptr::null_mut(), len as usize, protection, flags, fd, 0)?;
+        munmap(at, len as usize)
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         let (address, size) = self.reserved;
         // SAFETY: the range was mapped by us and every access borrows the owner of this mapping.
         let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(address), size) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+    use super::Mapping;
+
+    /// A library is one of many in its process: ext4 refuses MAP_SYNC when the reservation is gone already, and what other
+    /// threads then mapped there was unmapped with it.
+    #[test]
+    fn a_refused_mapping_takes_nothing_from_others() {
+        const LEN: usize = 1 << 20;
+        let mut theirs = None;
+        let refused = Mapping::reserve(LEN as u64, 4096, true, |at, _| {
+            // SAFETY: nobody uses the reserved addresses; what is mapped there is this test's.
+            theirs = Some(unsafe {
+                munmap(at, LEN).expect("gone");
+                mmap_anonymous(at, LEN, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED).expect("mapped")
+            });
+            Err(Errno::OPNOTSUPP)
+        });
+        assert_eq!(refused.unwrap_err(), Errno::OPNOTSUPP);
+        let theirs = theirs.expect("it was called");
+        // SAFETY: the advice changes nothing; it is refused where nothing is mapped.
+        unsafe { madvise(theirs, LEN, Advice::Normal) }.expect("what they mapped is still there");
+        // SAFETY: it is this test's, and used no more.
+        unsafe { munmap(theirs, LEN) }.expect("unmapped");
     }
 }
