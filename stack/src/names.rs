@@ -73,9 +73,14 @@ impl FileSystem {
         }
     }
 
-    /// Makes a directory.
+    /// Makes a directory with the mode 0777, narrowed by the umask.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.make(path.as_ref(), &Create::directory(0o777))
+        self.create_dir_with_mode(path, 0o777)
+    }
+
+    /// Makes a directory with these permission bits, narrowed by the umask.
+    pub fn create_dir_with_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+        self.make(path.as_ref(), &Create::directory(mode))
     }
 
     /// Makes a directory and those above it that are not there.
@@ -115,6 +120,8 @@ impl FileSystem {
     }
 
     fn make(&self, path: &Path, create: &Create<'_>) -> Result<()> {
+        // Before the path is looked at, as symlink(2) does.
+        create.check_target()?;
         let place = self.inner.place(path)?;
         self.inner.vfs.create_at(&self.inner.identity.caller(), &place, create).map(drop)
     }
