@@ -242,7 +242,7 @@ step_crash_inplace() {
 }
 step_programs() { system_tests programs::; }
 step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} cargo test --release -p nacre-lab --test model; }
-step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} cargo test --release -p nacre-lab --test calls --test linearizable; }
+step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} cargo test --release -p nacre-lab --test calls --test library --test linearizable; }
 step_schedules() { NACRE_SCHEDULES=${NACRE_SCHEDULES:-1000} NACRE_SEED=${NACRE_SEED:-$(date +%j)} scripts/schedules.sh; }
 step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} system_tests calls::; }
 
