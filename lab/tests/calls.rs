@@ -1,4 +1,4 @@
-//! Random sequences of system calls beside the reference model. A tmpfs proves the model; the layout is held to it.
+//! Random sequences of system calls beside the reference model. A tmpfs proves the model; each layout is held to it.
 //!
 //! `NACRE_MODEL_SECONDS` is how long each test looks for differences (4 by default), `NACRE_SEED` runs one seed only.
 
@@ -9,7 +9,6 @@ use std::time::Duration;
 use nacre_lab::calls::{Settings, check_for};
 use nacre_lab::model::MemLayout;
 use nacre_lab::suite::{DirectoryTarget, Need, Target, VfsTarget};
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 
 const SETTINGS: Settings =
@@ -45,15 +44,25 @@ fn the_model_is_like_a_tmpfs() {
     run(&mut target, Settings { remount_every: None, ..SETTINGS });
 }
 
-#[test]
-fn the_log_layout_is_like_the_model() {
-    let pm = Arc::new(SimPm::new(64 << 20));
-    mkfs(&*pm, &MkfsOptions::default()).expect("mkfs");
-    let mount = |pm: Arc<SimPm>| LogFs::mount(pm, &MountOptions::default()).expect("mount");
-    let reopen = Arc::new(move |old: LogFs<SimPm>| {
-        let pm = Arc::clone(old.pm());
-        old.unmount().expect("unmount");
-        mount(pm)
-    });
-    run(&mut VfsTarget::new("the log layout", mount(pm), reopen, &[]), SETTINGS);
+/// The same for a layout.
+macro_rules! layout {
+    ($name:ident, $layout:ident, $fs:ident, $words:literal) => {
+        #[test]
+        fn $name() {
+            use $layout::{MkfsOptions, MountOptions, mkfs, $fs};
+
+            let pm = Arc::new(SimPm::new(64 << 20));
+            mkfs(&*pm, &MkfsOptions::default()).expect("mkfs");
+            let mount = |pm: Arc<SimPm>| $fs::mount(pm, &MountOptions::default()).expect("mount");
+            let reopen = Arc::new(move |old: $fs<SimPm>| {
+                let pm = Arc::clone(old.pm());
+                old.unmount().expect("unmount");
+                mount(pm)
+            });
+            run(&mut VfsTarget::new($words, mount(pm), reopen, &[]), SETTINGS);
+        }
+    };
 }
+
+layout!(the_log_layout_is_like_the_model, nacre_layout_log, LogFs, "the log layout");
+layout!(the_in_place_layout_is_like_the_model, nacre_layout_inplace, InplaceFs, "the in-place layout");

@@ -1,7 +1,7 @@
 //! Threads on one directory and one file at once: what each call answered must be what it would have answered in some
 //! order of all calls in which no call that had ended before another began comes after it.
 //!
-//! `NACRE_MODEL_SECONDS` is how long it tries (4 by default).
+//! `NACRE_MODEL_SECONDS` is how long it tries on each layout (4 by default).
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::IoSlice;
@@ -10,11 +10,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nacre_engine::{
-    Data, Durability, FileKind, Kind, Names, NewInode, RenameMode, Result, Timestamp, WriteAt,
-};
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
+use nacre_engine::{Durability, FileKind, Kind, NewInode, RenameMode, Result, Timestamp, WriteAt};
 use nacre_media::SimPm;
+use nacre_vfs::Layout;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -144,9 +142,9 @@ fn random_call(rng: &mut SmallRng) -> Call {
     }
 }
 
-fn make(fs: &LogFs<SimPm>, dir: &Node, file: &Node, call: Call) -> Answer {
+fn make<L: Layout>(fs: &L, dir: &L::Node, file: &L::Node, call: Call) -> Answer {
     let now = Timestamp::new(2, 0);
-    let id = |node: Node| {
+    let id = |node: L::Node| {
         let id = fs.id(&node);
         Answer::Inode((id.number, id.generation))
     };
@@ -167,7 +165,7 @@ fn make(fs: &LogFs<SimPm>, dir: &Node, file: &Node, call: Call) -> Answer {
 }
 
 /// One thread's calls of one round.
-fn calls(fs: &LogFs<SimPm>, dir: &Node, file: &Node, clock: &AtomicU64, seed: u64) -> Vec<Event> {
+fn calls<L: Layout>(fs: &L, dir: &L::Node, file: &L::Node, clock: &AtomicU64, seed: u64) -> Vec<Event> {
     let mut rng = SmallRng::seed_from_u64(seed);
     (0..CALLS)
         .map(|_| {
@@ -179,14 +177,25 @@ fn calls(fs: &LogFs<SimPm>, dir: &Node, file: &Node, clock: &AtomicU64, seed: u6
         .collect()
 }
 
-#[test]
-fn calls_of_threads_have_an_order() {
+/// The same for a layout.
+macro_rules! layout {
+    ($name:ident, $layout:ident, $fs:ident) => {
+        #[test]
+        fn $name() {
+            let pm = Arc::new(SimPm::new(64 << 20));
+            $layout::mkfs(&*pm, &$layout::MkfsOptions::default()).expect("mkfs");
+            let options = $layout::MountOptions { lanes: Some(THREADS), ..Default::default() };
+            look_for_what_has_no_order(&$layout::$fs::mount(pm, &options).expect("mount"));
+        }
+    };
+}
+
+layout!(calls_of_threads_on_the_log_layout_have_an_order, nacre_layout_log, LogFs);
+layout!(calls_of_threads_on_the_in_place_layout_have_an_order, nacre_layout_inplace, InplaceFs);
+
+fn look_for_what_has_no_order<L: Layout>(fs: &L) {
     let seconds = std::env::var("NACRE_MODEL_SECONDS").map_or(4, |value| value.parse().expect("a number"));
     let limit = Duration::from_secs(seconds);
-    let pm = Arc::new(SimPm::new(64 << 20));
-    mkfs(&*pm, &MkfsOptions::default()).expect("mkfs");
-    let options = MountOptions { lanes: Some(THREADS), ..MountOptions::default() };
-    let fs = LogFs::mount(pm, &options).expect("mount");
     let root = fs.root();
     let file = fs.create(&root, b"file", &new_file()).expect("create");
     let dir_inode = NewInode { kind: FileKind::Directory, ..new_file() };
@@ -209,7 +218,7 @@ fn calls_of_threads_have_an_order() {
         }
         let events: Vec<Event> = thread::scope(|scope| {
             let run = |thread: usize| {
-                let (fs, dir, file, clock, barrier) = (&fs, &dir, &file, &clock, &barrier);
+                let (dir, file, clock, barrier) = (&dir, &file, &clock, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
                     calls(fs, dir, file, clock, seed + thread as u64)
