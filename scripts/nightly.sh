@@ -231,7 +231,7 @@ system_tests() {
     cargo test --release -p nacre-cli --test system -- --nocapture "$@"
 }
 
-step_fsx_seeds() { NACRE_FSX_SEEDS=40 NACRE_FSX_OPERATIONS=20000 system_tests suites::fsx; }
+step_fsx_seeds() { NACRE_FSX_SEEDS=20 NACRE_FSX_OPERATIONS=20000 system_tests suites::fsx; }
 step_kill_9() { NACRE_KILLS=20 system_tests kill::; }
 step_flipped_bits() { NACRE_FLIPS=40 system_tests corrupt::; }
 step_crash_images() { (cd "$logs" && "$nacre" crash --sequences 3-sample --seed "${NACRE_CRASH_SEED:-$(date +%j)}"); }

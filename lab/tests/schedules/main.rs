@@ -1,11 +1,11 @@
-//! Threads on one file system, on the log layout over simulated memory, in many schedules: what each call answered and
-//! what is left must be explained by some order of the calls, and what is on media must be sound and the same. A thread
+//! Threads on one file system, on each layout over simulated memory, in many schedules: what each call answered and what
+//! is left must be explained by some order of the calls, and what is on media must be sound and the same. A thread
 //! that waits for ever fails a test.
 //!
 //! Built only with `RUSTFLAGS="--cfg nacre_shuttle"`; `scripts/schedules.sh` does that. `NACRE_SCHEDULES` is the number of
 //! schedules for each workload and scheduler, `NACRE_SEED` the seed of both, and of the random workloads.
-//! `NACRE_SCHEDULE`, with the name of one test, runs the schedule that this test printed when it failed; a random workload
-//! runs again with its seed.
+//! `NACRE_SCHEDULE`, with the name of one test and the layout in `NACRE_LAYOUT`, runs the schedule that this test printed when
+//! it failed; a random workload runs again with its seed.
 
 #![cfg(nacre_shuttle)]
 
@@ -18,13 +18,15 @@ use std::sync::Arc;
 use nacre_engine::RenameMode::{Exchange, NoReplace, Replace};
 use nacre_engine::SetAttr;
 use nacre_engine::sync::shuttle::thread;
-use nacre_layout_log::Mistake;
+use nacre_layout_inplace::InplaceFs;
+use nacre_layout_log::{LogFs, Mistake};
+use nacre_media::SimPm;
 use nacre_vfs::{Caller, Create, OpenFlags, Vfs, VfsOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use call::{Call, D, E, F, G, H};
-use run::{Workload, explore, explore_some, explore_with, finds, schedules, seed};
+use run::{Subject, Workload, explore, explore_some, explore_with, finds, schedules, seed};
 
 fn workload(setup: &[Call], threads: &[&[Call]]) -> Workload {
     Workload {
@@ -242,7 +244,7 @@ fn a_read_beside_a_change_of_attributes() {
 /// A write of somebody who may not have set-id bits removes them, also such as were set while he wrote before.
 #[test]
 fn set_id_bits_beside_writes() {
-    explore_with(|fs| {
+    fn body<S: Subject>(fs: S) -> S {
         let vfs = Arc::new(Vfs::new(fs, VfsOptions::default()));
         let root = Caller { umask: 0, ..Caller::ROOT };
         let user = Caller { uid: 7, gid: 7, check: true, ..root };
@@ -266,13 +268,15 @@ fn set_id_bits_beside_writes() {
         assert_eq!((attr.mode, attr.size), (0o777, 6));
         drop((handle, file));
         Arc::into_inner(vfs).unwrap().into_layout()
-    });
+    }
+    explore_with::<LogFs<SimPm>>(body);
+    explore_with::<InplaceFs<SimPm>>(body);
 }
 
 /// Threads that write through one handle never write over each other.
 #[test]
 fn one_offset_for_all() {
-    explore_with(|fs| {
+    fn body<S: Subject>(fs: S) -> S {
         let vfs = Arc::new(Vfs::new(fs, VfsOptions::default()));
         let flags = OpenFlags { read: true, write: true, create: true, ..OpenFlags::default() };
         let handle = vfs.open(&Caller::ROOT, vfs.root(), b"file", flags, 0o600).unwrap();
@@ -291,7 +295,9 @@ fn one_offset_for_all() {
         assert_eq!(parts, [[1; 3], [2; 3], [3; 3]]);
         drop(handle);
         Arc::into_inner(vfs).unwrap().into_layout()
-    });
+    }
+    explore_with::<LogFs<SimPm>>(body);
+    explore_with::<InplaceFs<SimPm>>(body);
 }
 
 /// Two or three threads with two or three calls each, of any kind.
@@ -337,7 +343,7 @@ fn random_call(rng: &mut SmallRng) -> Call {
     }
 }
 
-/// Each mistake on purpose is found.
+/// Each mistake on purpose (of the log layout) is found.
 #[test]
 fn mistakes_between_threads_are_found() {
     for mistake in Mistake::BETWEEN_THREADS {

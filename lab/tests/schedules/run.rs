@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nacre_engine::sync::shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use nacre_engine::sync::shuttle::{Config, MaxSteps, Runner, thread};
 use nacre_lab::crash::stay_on_this_thread;
-use nacre_layout_log::check::check;
-use nacre_layout_log::{LogFs, Mistake, MkfsOptions, MountOptions, mkfs};
+use nacre_layout_inplace::InplaceFs;
+use nacre_layout_log::{LogFs, Mistake};
 use nacre_media::{Image, SimPm};
+use nacre_vfs::Layout;
 
 use crate::call::{Call, Ground, Tree, tree};
 use crate::order::{Event, Orders, set_up};
@@ -20,6 +21,62 @@ const MEMORY: u64 = 16 << 20;
 const SCHEDULES: usize = 100;
 /// Times that the scheduler PCT changes its mind.
 const DEPTH: usize = 3;
+
+/// A layout.
+pub(crate) trait Subject: Layout {
+    const NAME: &str;
+
+    fn make(pm: &SimPm);
+    /// With its background thread, if it has one, or without.
+    fn mount(pm: &Arc<SimPm>, background: bool) -> Self;
+    fn unmount(self);
+    fn abandon(self);
+    fn assert_sound(pm: &SimPm, after: &dyn std::fmt::Debug);
+}
+
+macro_rules! subject {
+    ($name:literal, $layout:ident, $fs:ident, |$background:ident| $options:expr) => {
+        impl Subject for $fs<SimPm> {
+            const NAME: &str = $name;
+
+            fn make(pm: &SimPm) {
+                $layout::mkfs(pm, &$layout::MkfsOptions::default()).expect("mkfs");
+            }
+
+            fn mount(pm: &Arc<SimPm>, $background: bool) -> Self {
+                $fs::mount(Arc::clone(pm), &$options).expect("mount")
+            }
+
+            fn unmount(self) {
+                $fs::unmount(self).expect("unmount");
+            }
+
+            fn abandon(self) {
+                $fs::abandon(self);
+            }
+
+            fn assert_sound(pm: &SimPm, after: &dyn std::fmt::Debug) {
+                let found = $layout::check::check(pm, false).expect("it can be checked");
+                assert!(found.is_sound(), "after {after:#?}: {:#?}", found.problems);
+            }
+        }
+    };
+}
+
+subject!("log", nacre_layout_log, LogFs, |background| nacre_layout_log::MountOptions {
+    lanes: Some(2),
+    background,
+    ..Default::default()
+});
+subject!("inplace", nacre_layout_inplace, InplaceFs, |_background| nacre_layout_inplace::MountOptions {
+    lanes: Some(2),
+    ..Default::default()
+});
+
+/// Whether a layout is to be explored: all are, or that which `NACRE_LAYOUT` names.
+pub(crate) fn is_wanted<S: Subject>() -> bool {
+    std::env::var("NACRE_LAYOUT").map_or(true, |wanted| wanted == S::NAME)
+}
 
 /// What several threads call.
 #[derive(Debug, Clone)]
@@ -52,25 +109,37 @@ pub(crate) fn schedules() -> usize {
     number("NACRE_SCHEDULES").map_or(SCHEDULES, |count| count as usize)
 }
 
-/// Explores a workload; panics with what is wrong, after shuttle has printed the schedule.
+/// Explores a workload on each layout; panics with what is wrong, after shuttle has printed the schedule.
 pub(crate) fn explore(workload: &Workload) {
-    if let Ok(schedule) = std::env::var("NACRE_SCHEDULE") {
-        return run(workload, &How::Again(schedule), None);
-    }
     explore_some(workload, schedules());
 }
 
-/// Explores `count` schedules of each kind.
+/// Explores `count` schedules of each kind on each layout.
 pub(crate) fn explore_some(workload: &Workload, count: usize) {
-    run(workload, &How::Random(seed(), count), None);
-    run(workload, &How::Pct(seed(), count), None);
+    explore_on::<LogFs<SimPm>>(workload, count);
+    explore_on::<InplaceFs<SimPm>>(workload, count);
 }
 
-/// Whether the layout with a mistake on purpose is found to be wrong.
+fn explore_on<S: Subject>(workload: &Workload, count: usize) {
+    if !is_wanted::<S>() {
+        return;
+    }
+    // What a failure is of, for who wants to see it again.
+    println!("layout {}", S::NAME);
+    if let Ok(schedule) = std::env::var("NACRE_SCHEDULE") {
+        return run::<S>(workload, &How::Again(schedule), None);
+    }
+    run::<S>(workload, &How::Random(seed(), count), None);
+    run::<S>(workload, &How::Pct(seed(), count), None);
+}
+
+/// Whether the log layout with a mistake on purpose is found to be wrong.
 pub(crate) fn finds(workload: &Workload, mistake: Mistake) -> bool {
     // A thread that has to do all its work within a small window of another one is rare where each step is drawn.
     let tries = [How::Pct(1, 2000), How::Random(1, 2000)];
-    tries.iter().any(|how| catch_unwind(AssertUnwindSafe(|| run(workload, how, Some(mistake)))).is_err())
+    tries.iter().any(|how| {
+        catch_unwind(AssertUnwindSafe(|| run::<LogFs<SimPm>>(workload, how, Some(mistake)))).is_err()
+    })
 }
 
 thread_local! {
@@ -79,15 +148,18 @@ thread_local! {
 }
 
 /// Explores what `body` does with a file system that has the ground and nothing else; it gives the layout back.
-pub(crate) fn explore_with(body: fn(LogFs<SimPm>) -> LogFs<SimPm>) {
+pub(crate) fn explore_with<S: Subject>(body: fn(S) -> S) {
+    if !is_wanted::<S>() {
+        return;
+    }
+    println!("layout {}", S::NAME);
     stay_on_this_thread();
     let pm = memory();
-    let base = prepare(&Workload { setup: Vec::new(), threads: Vec::new(), after: Vec::new() }, &pm);
+    let base = prepare::<S>(&Workload { setup: Vec::new(), threads: Vec::new(), after: Vec::new() }, &pm);
     let once = move || {
         pm.load(&base);
-        body(mount(&pm, true)).unmount().expect("unmount");
-        let found = check(&*pm, false).expect("it can be checked");
-        assert!(found.is_sound(), "{:#?}", found.problems);
+        body(S::mount(&pm, true)).unmount();
+        S::assert_sound(&pm, &"the calls");
     };
     start(RandomScheduler::new_from_seed(seed(), schedules()), once.clone());
     start(PctScheduler::new_from_seed(seed(), DEPTH, schedules()), once);
@@ -97,13 +169,13 @@ fn memory() -> Arc<SimPm> {
     PM.with_borrow_mut(|pm| Arc::clone(pm.get_or_insert_with(|| Arc::new(SimPm::new(MEMORY)))))
 }
 
-fn run(workload: &Workload, how: &How, mistake: Option<Mistake>) {
+fn run<S: Subject>(workload: &Workload, how: &How, mistake: Option<Mistake>) {
     stay_on_this_thread();
     let pm = memory();
-    let base = prepare(workload, &pm);
+    let base = prepare::<S>(workload, &pm);
     let orders = Arc::new(Mutex::new(Orders::new(&workload.setup)));
     let workload = workload.clone();
-    let once = move || once(&workload, &pm, &base, &orders, mistake);
+    let once = move || once::<S>(&workload, &pm, &base, &orders, mistake);
     match how {
         How::Random(seed, count) => start(RandomScheduler::new_from_seed(*seed, *count), once),
         How::Pct(seed, count) => start(PctScheduler::new_from_seed(*seed, DEPTH, *count), once),
@@ -120,30 +192,25 @@ fn start(scheduler: impl Scheduler + 'static, once: impl Fn() + Send + Sync + 's
 }
 
 /// The file system that each schedule begins with.
-fn prepare(workload: &Workload, pm: &Arc<SimPm>) -> Image {
+fn prepare<S: Subject>(workload: &Workload, pm: &Arc<SimPm>) -> Image {
     let (pm, setup) = (Arc::clone(pm), workload.setup.clone());
     let made = Arc::new(Mutex::new(None));
     let result = Arc::clone(&made);
     start(RandomScheduler::new_from_seed(0, 1), move || {
         pm.seed_mistake(0);
         pm.load(&Image::zeros(MEMORY));
-        mkfs(&*pm, &MkfsOptions::default()).expect("mkfs");
-        let ground = Ground::new(mount(&pm, true)).expect("the ground");
+        S::make(&pm);
+        let ground = Ground::new(S::mount(&pm, true)).expect("the ground");
         set_up(&ground, &setup);
-        ground.into_fs().unmount().expect("unmount");
+        ground.into_fs().unmount();
         *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(pm.image());
     });
     let image = made.lock().unwrap_or_else(PoisonError::into_inner).take();
     image.expect("it was made")
 }
 
-fn mount(pm: &Arc<SimPm>, background: bool) -> LogFs<SimPm> {
-    let options = MountOptions { lanes: Some(2), background, ..MountOptions::default() };
-    LogFs::mount(Arc::clone(pm), &options).expect("mount")
-}
-
 /// One schedule.
-fn once(
+fn once<S: Subject>(
     workload: &Workload,
     pm: &Arc<SimPm>,
     base: &Image,
@@ -152,7 +219,7 @@ fn once(
 ) {
     pm.seed_mistake(0);
     pm.load(base);
-    let ground = Arc::new(Ground::new(mount(pm, true)).expect("the ground"));
+    let ground = Arc::new(Ground::new(S::mount(pm, true)).expect("the ground"));
     pm.seed_mistake(mistake.map_or(0, |mistake| mistake as u32));
     let clock = Arc::new(AtomicU64::new(0));
     let mut first = 0;
@@ -190,11 +257,10 @@ fn once(
     if dies {
         fs.abandon();
     } else {
-        fs.unmount().expect("unmount");
+        fs.unmount();
     }
-    let found = check(&**pm, false).expect("it can be checked");
-    assert!(found.is_sound(), "after {events:#?}: {:#?}", found.problems);
-    let again = tree(&mount(pm, false)).expect("it can be read");
+    S::assert_sound(pm, &events);
+    let again = tree(&S::mount(pm, false)).expect("it can be read");
     let named: Tree = left.into_iter().filter(|(path, _)| !path.starts_with("open")).collect();
     assert!(again == named, "after {events:#?} there was {named:#?}, and after a mount {again:#?}");
 }
