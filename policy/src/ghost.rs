@@ -1,0 +1,243 @@
+//! The ghost buffer: what the model remembers about the blocks of a file that are not in DRAM.
+//!
+//! It acts as if every write went to DRAM, and holds the state of a block without its bytes (paper 000, section 3.2):
+//! that is how `Ncf` of a block that bypasses DRAM is known. It is bounded: the sum over all files is held under 1 % of
+//! the pool by whoever passes [`FileHistory::put`] the right to grow, see [`ghosts_for`]. A block that is forgotten is
+//! lazy again, as one that was never seen.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use crate::benefit::{Block, Model, Path, Verdict};
+
+/// DRAM that one remembered block takes, in bytes, at the most: its number twice and its state, in a map that is at
+/// least half full.
+pub const GHOST_BYTES: u64 = 128;
+
+/// Blocks that may be remembered in all beside a pool of `pool_bytes`: less than 1 % of it.
+pub const fn ghosts_for(pool_bytes: u64) -> u64 {
+    pool_bytes / 100 / GHOST_BYTES
+}
+
+/// What a synchronisation said about the blocks of one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Judged {
+    /// Blocks that are lazy now.
+    pub lazy: u64,
+    /// Blocks that are eager now.
+    pub eager: u64,
+    /// Blocks whose verdict is that of the synchronisation before.
+    pub accurate: u64,
+    /// Blocks whose verdict is another.
+    pub inaccurate: u64,
+}
+
+impl Judged {
+    /// Counts one verdict.
+    pub fn count(&mut self, verdict: Verdict) {
+        match verdict.path {
+            Path::Lazy => self.lazy += 1,
+            Path::Eager => self.eager += 1,
+        }
+        match verdict.as_before {
+            Some(true) => self.accurate += 1,
+            Some(false) => self.inaccurate += 1,
+            None => {}
+        }
+    }
+}
+
+/// What is remembered about one file: when it was synchronised, and its blocks that are not in DRAM.
+#[derive(Debug, Default)]
+pub struct FileHistory {
+    last_sync_ms: Option<u64>,
+    ghosts: HashMap<u64, Block>,
+    /// The remembered blocks, the oldest first. A block that was taken out meanwhile is passed over.
+    order: VecDeque<u64>,
+    /// Remembered blocks that were written since the last synchronisation.
+    written: Vec<u64>,
+}
+
+impl FileHistory {
+    /// When the file was last synchronised.
+    pub fn last_sync_ms(&self) -> Option<u64> {
+        self.last_sync_ms
+    }
+
+    /// It was synchronised so lately that its blocks are worth remembering.
+    pub fn is_synced_lately(&self, now_ms: u64, model: &Model) -> bool {
+        self.last_sync_ms.is_some_and(|last| now_ms.saturating_sub(last) <= model.forget_ms)
+    }
+
+    /// Number of blocks remembered.
+    pub fn len(&self) -> u64 {
+        self.ghosts.len() as u64
+    }
+
+    /// True when no block is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.ghosts.is_empty()
+    }
+
+    /// The path of an asynchronous write to a block that is not in DRAM.
+    pub fn path_of_write(&mut self, block: u64, now_ms: u64, model: &Model) -> Path {
+        match self.ghosts.get_mut(&block) {
+            Some(ghost) => ghost.path_of_write(self.last_sync_ms, now_ms, model),
+            None => Path::Lazy,
+        }
+    }
+
+    /// A write of these lines of a block went past DRAM. `may_grow` is the right to remember one block more; true when
+    /// it was used.
+    pub fn wrote(&mut self, block: u64, lines: u64, model: &Model, may_grow: bool) -> bool {
+        if let Some(ghost) = self.ghosts.get_mut(&block) {
+            if !ghost.was_written() {
+                self.written.push(block);
+            }
+            ghost.wrote(lines, model);
+            return false;
+        }
+        let mut state = Block::NEW;
+        state.wrote(lines, model);
+        self.put(block, state, may_grow)
+    }
+
+    /// Takes out what is remembered about a block that enters DRAM.
+    pub fn take(&mut self, block: u64) -> Option<Block> {
+        let taken = self.ghosts.remove(&block)?;
+        if self.ghosts.is_empty() {
+            self.order.clear();
+            self.written.clear();
+        }
+        Some(taken)
+    }
+
+    /// Remembers a block that leaves DRAM, in the place of the oldest one when there is no right to grow. True when that
+    /// right was used.
+    pub fn put(&mut self, block: u64, state: Block, may_grow: bool) -> bool {
+        if state == Block::NEW {
+            return false;
+        }
+        if let Some(known) = self.ghosts.get_mut(&block) {
+            *known = state;
+            return false;
+        }
+        if !may_grow && !self.forget_oldest() {
+            return false;
+        }
+        // Blocks that were taken out are still in the order.
+        if self.order.len() > 2 * self.ghosts.len() + 8 {
+            let mut seen = HashSet::new();
+            self.order.retain(|block| self.ghosts.contains_key(block) && seen.insert(*block));
+            self.written.retain(|block| self.ghosts.contains_key(block));
+            self.written.sort_unstable();
+            self.written.dedup();
+        }
+        self.ghosts.insert(block, state);
+        self.order.push_back(block);
+        if state.was_written() {
+            self.written.push(block);
+        }
+        may_grow
+    }
+
+    fn forget_oldest(&mut self) -> bool {
+        while let Some(oldest) = self.order.pop_front() {
+            if self.ghosts.remove(&oldest).is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The file was synchronised now. Counts what that says about the blocks that are not in DRAM.
+    pub fn synced(&mut self, now_ms: u64, model: &Model, judged: &mut Judged) {
+        self.last_sync_ms = Some(now_ms);
+        for block in self.written.drain(..) {
+            if let Some(verdict) = self.ghosts.get_mut(&block).and_then(|ghost| ghost.synced(model)) {
+                judged.count(verdict);
+            }
+        }
+    }
+
+    /// Forgets the blocks from `block` on, which were cut off; gives their number.
+    pub fn cut(&mut self, block: u64) -> u64 {
+        let before = self.ghosts.len();
+        self.ghosts.retain(|&ghost, _| ghost < block);
+        (before - self.ghosts.len()) as u64
+    }
+
+    /// Forgets everything that a write at this time would not look at any more; gives the number of blocks forgotten.
+    pub fn forget_old(&mut self, now_ms: u64, model: &Model) -> u64 {
+        match self.last_sync_ms {
+            Some(last) if now_ms.saturating_sub(last) <= model.forget_ms => 0,
+            _ => self.clear(),
+        }
+    }
+
+    /// Forgets all blocks; gives their number.
+    pub fn clear(&mut self) -> u64 {
+        let count = self.len();
+        self.ghosts = HashMap::new();
+        self.order = VecDeque::new();
+        self.written = Vec::new();
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FileHistory, Judged, ghosts_for};
+    use crate::benefit::{Block, Model, Path};
+
+    #[test]
+    fn a_block_that_bypasses_is_judged_as_if_it_were_buffered() {
+        let model = Model::default();
+        let mut file = FileHistory::default();
+        assert!(file.wrote(7, 0b11, &model, true), "the right to grow was used");
+        assert!(!file.wrote(7, 0b11, &model, true));
+        let mut judged = Judged::default();
+        // 4 * 15 + 2 * 200 = 460 < 4 * 200.
+        file.synced(10, &model, &mut judged);
+        assert_eq!(judged, Judged { lazy: 1, ..Judged::default() });
+        assert_eq!(file.path_of_write(7, 11, &model), Path::Lazy);
+        file.wrote(7, 0b11, &model, false);
+        file.synced(12, &model, &mut judged);
+        assert_eq!(judged, Judged { lazy: 1, eager: 1, inaccurate: 1, ..Judged::default() });
+        assert_eq!(file.path_of_write(7, 13, &model), Path::Eager);
+        assert_eq!(file.path_of_write(8, 13, &model), Path::Lazy, "another block is as new");
+        assert_eq!(file.path_of_write(7, 5013, &model), Path::Lazy, "5 s later it is forgotten");
+    }
+
+    #[test]
+    fn without_room_the_oldest_is_forgotten() {
+        let model = Model::default();
+        let mut file = FileHistory::default();
+        assert!(!file.wrote(1, 1, &model, false), "nothing to forget: not remembered");
+        assert!(file.is_empty());
+        file.wrote(1, 1, &model, true);
+        file.wrote(2, 1, &model, false);
+        assert_eq!((file.len(), file.take(1), file.take(2).is_some()), (1, None, true));
+        assert!(file.is_empty());
+    }
+
+    #[test]
+    fn what_was_cut_off_or_is_old_is_forgotten() {
+        let model = Model::default();
+        let mut file = FileHistory::default();
+        for block in 0..4 {
+            file.wrote(block, 1, &model, true);
+        }
+        assert_eq!(file.cut(2), 2);
+        file.synced(0, &model, &mut Judged::default());
+        assert_eq!(file.forget_old(5000, &model), 0);
+        assert_eq!(file.forget_old(5001, &model), 2);
+        assert!(!file.put(0, Block::NEW, true), "of a new block there is nothing to remember");
+    }
+
+    #[test]
+    fn ghosts_take_less_than_a_hundredth_of_the_pool() {
+        let pool = 1 << 30;
+        assert!(ghosts_for(pool) * super::GHOST_BYTES <= pool / 100);
+        assert!(size_of::<Block>() + 2 * size_of::<u64>() <= super::GHOST_BYTES as usize / 3);
+    }
+}

@@ -1,0 +1,14 @@
+//! Policies of nacre as pure state transitions: what happened goes in, a choice comes out.
+//!
+//! - [`benefit`]: HiNFS's buffer benefit model (paper 000, section 3.2): whether a block's writes are buffered in DRAM
+//!   (lazy) or go to persistent memory at once (eager).
+//! - [`ghost`]: what the model remembers about the blocks of a file that are not in DRAM, within a bound.
+//!
+//! Nothing here does I/O, reads a clock, starts a thread or locks: times are given in milliseconds since any start, and
+//! whoever shares a state between threads brings the lock.
+
+pub mod benefit;
+pub mod ghost;
+
+pub use benefit::{Block, Checker, Latencies, Model, Path, Verdict};
+pub use ghost::{FileHistory, Judged};
