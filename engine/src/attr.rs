@@ -118,4 +118,7 @@ pub struct SetAttr {
     pub flags: Option<u32>,
     /// Size, for a regular file: truncates or extends with a hole, in the same commit as the rest.
     pub size: Option<u64>,
+    /// A buffering layer accepted it before: it may take the space that was set aside (see
+    /// [`PromiseCost`](crate::PromiseCost)). Without a size.
+    pub promised: bool,
 }

@@ -181,13 +181,16 @@ pub enum WriteAt {
     End,
 }
 
-/// Whether a write must be durable when it returns; a hint that only buffering layers look at.
+/// Whether a write must be durable when it returns, which only buffering layers look at, and whose space it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// It may wait for a sync.
     Lazy,
     /// It must be durable on return (O_SYNC, O_DSYNC).
     Now,
+    /// As [`Durability::Now`], for a write that a buffering layer accepted before: it and its metadata may take the space
+    /// that was set aside by [`Extents::reserve`], so that it cannot fail for want of space.
+    Promised,
 }
 
 /// What fallocate(2) does with the range.
@@ -243,6 +246,10 @@ pub trait Data: Names {
     /// The next data or hole at or after `offset`; [`NoSuchOffset`](crate::Kind::NoSuchOffset) beyond the last.
     fn seek(&self, node: &Self::Node, offset: u64, to: SeekTo) -> Result<u64>;
 
+    /// Bytes that media takes for any write inside an aligned piece of so many: a line where data is updated in place, a
+    /// block where it is copied on write. A power of two, from a line to a block.
+    fn write_unit(&self) -> u64;
+
     /// Makes everything about this inode durable.
     fn sync(&self, node: &Self::Node) -> Result<()>;
 
@@ -294,13 +301,40 @@ pub struct FsStat {
     pub inodes_free: u64,
 }
 
+/// The space, in blocks, that a layout needs at the most to write what a buffering layer accepted: data, and the metadata
+/// of it. Who sets so much aside for all that waits, and writes it with [`Durability::Promised`] in any order, beside any
+/// other operations, finds space. A block of a file that is written in several operations, with no truncation and no
+/// hole between them, counts once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromiseCost {
+    /// For each block of a file.
+    pub block: u64,
+    /// Once for all blocks of a file that lie in the same aligned group, as long as the first of them waits.
+    pub group: u64,
+    /// Blocks of a file in a group; a power of two.
+    pub group_blocks: u64,
+    /// Once for each file of which anything waits: for a [`SetAttr`] that is promised, too.
+    pub file: u64,
+}
+
 /// Space: where things are and how much is left.
 pub trait Extents: Names {
     /// The places of the blocks from `start` on, at most `len` blocks, holes included, clipped to the end of the file's
     /// last block.
     fn resolve(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>>;
 
-    /// Space and its use.
+    /// What writes need that are accepted now and made later.
+    fn promise_cost(&self) -> PromiseCost;
+
+    /// Sets `blocks` blocks of space aside, which only writes with [`Durability::Promised`] may take from then on;
+    /// [`NoSpace`](crate::Kind::NoSpace) when there is not so much. It is DRAM only: a mount starts without. Such a write
+    /// leaves the sum as it is: who reserved releases, after it.
+    fn reserve(&self, blocks: u64) -> Result<()>;
+
+    /// Gives back what was set aside: at most as much as was.
+    fn release(&self, blocks: u64);
+
+    /// Space and its use. What is set aside is not available.
     fn stat(&self) -> FsStat;
 
     /// Bytes of DRAM that indexes take now, an estimate from their sizes. Looks at every index.

@@ -19,7 +19,7 @@ pub mod units;
 pub use attr::{Attr, FileKind, NewInode, SetAttr};
 pub use contract::{
     Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FsStat, Names, Place, PlacedExtent,
-    RenameMode, SeekTo, WriteAt, XattrMode,
+    PromiseCost, RenameMode, SeekTo, WriteAt, XattrMode,
 };
 pub use error::{Error, Kind, Result};
 pub use units::{BLOCK_SIZE, Block, FileBlock, InodeId, LINE_SIZE, Timestamp};

@@ -52,6 +52,7 @@ impl<L: Layout> Server<L> {
             mtime: time_or_now(asked.mtime, || self.vfs.now()),
             flags: None,
             size: asked.size,
+            promised: false,
         };
         let chown = asked.uid.is_some() || asked.gid.is_some();
         let kill_suidgid = self.vfs.kind(&node) != FileKind::Directory

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 
 use nacre_engine::{
     Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
-    InodeId, Kind, Names, NewInode, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt,
-    XattrMode,
+    InodeId, Kind, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr,
+    Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, Summary};
@@ -234,6 +234,10 @@ impl Data for AnyLayout {
         delegate!(self, |layout, node| layout.seek(node, offset, to))
     }
 
+    fn write_unit(&self) -> u64 {
+        delegate!(self, |layout| layout.write_unit())
+    }
+
     fn sync(&self, node: &AnyNode) -> Result<()> {
         delegate!(self, |layout, node| layout.sync(node))
     }
@@ -246,6 +250,18 @@ impl Data for AnyLayout {
 impl Extents for AnyLayout {
     fn resolve(&self, node: &AnyNode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
         delegate!(self, |layout, node| layout.resolve(node, start, len))
+    }
+
+    fn promise_cost(&self) -> PromiseCost {
+        delegate!(self, |layout| layout.promise_cost())
+    }
+
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        delegate!(self, |layout| layout.reserve(blocks))
+    }
+
+    fn release(&self, blocks: u64) {
+        delegate!(self, |layout| layout.release(blocks))
     }
 
     fn stat(&self) -> FsStat {

@@ -109,6 +109,11 @@ impl Condvar {
         }
     }
 
+    /// As [`Condvar::wait`]: time does not pass where interleavings are tried.
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: std::time::Duration) {
+        self.wait(guard);
+    }
+
     /// Wakes one thread.
     pub fn notify_one(&self) {
         self.0.notify_one();

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use nacre_engine::{
     Attr, BLOCK_SIZE, Block, Capabilities, Data, Durability, Extents, FallocateMode, FileBlock, FsStat, Kind,
-    Place, PlacedExtent, Result, SeekTo, Timestamp, WriteAt,
+    LINE_SIZE, Place, PlacedExtent, PromiseCost, Result, SeekTo, Timestamp, WriteAt,
 };
 
 use super::state::{FileBlockState, Inode, State};
@@ -68,11 +68,18 @@ impl Data for MemLayout {
         node: &MemNode,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        _durability: Durability,
+        durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
         let bytes: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
-        self.state.lock().write(node.number(), at, &bytes, now)
+        let mut state = self.state.lock();
+        let promised = state.promised;
+        if durability == Durability::Promised {
+            state.promised = 0;
+        }
+        let written = state.write(node.number(), at, &bytes, now);
+        state.promised = promised;
+        written
     }
 
     fn fallocate(
@@ -112,6 +119,10 @@ impl Data for MemLayout {
         }
     }
 
+    fn write_unit(&self) -> u64 {
+        LINE_SIZE
+    }
+
     fn sync(&self, _node: &MemNode) -> Result<()> {
         Ok(())
     }
@@ -144,9 +155,24 @@ impl Extents for MemLayout {
         Ok(extents)
     }
 
+    fn promise_cost(&self) -> PromiseCost {
+        PromiseCost { block: 1, group: 0, group_blocks: 1, file: 0 }
+    }
+
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        state.check_space(blocks)?;
+        state.promised += blocks;
+        Ok(())
+    }
+
+    fn release(&self, blocks: u64) {
+        self.state.lock().promised -= blocks;
+    }
+
     fn stat(&self) -> FsStat {
         let state = self.state.lock();
-        let free = state.capacity - state.used;
+        let free = (state.capacity - state.used).saturating_sub(state.promised);
         FsStat {
             blocks: state.capacity,
             free,

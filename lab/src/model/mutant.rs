@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 
 use nacre_engine::{
     Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
-    InodeId, Names, NewInode, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt,
-    XattrMode,
+    InodeId, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Timestamp,
+    WriteAt, XattrMode,
 };
 
 use super::{MemLayout, MemNode};
@@ -246,6 +246,10 @@ impl Data for Mutant {
         self.inner.seek(node, offset, to)
     }
 
+    fn write_unit(&self) -> u64 {
+        self.inner.write_unit()
+    }
+
     fn sync(&self, node: &MemNode) -> Result<()> {
         self.inner.sync(node)
     }
@@ -258,6 +262,18 @@ impl Data for Mutant {
 impl Extents for Mutant {
     fn resolve(&self, node: &MemNode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
         self.inner.resolve(node, start, len)
+    }
+
+    fn promise_cost(&self) -> PromiseCost {
+        self.inner.promise_cost()
+    }
+
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        self.inner.reserve(blocks)
+    }
+
+    fn release(&self, blocks: u64) {
+        self.inner.release(blocks);
     }
 
     fn stat(&self) -> FsStat {

@@ -114,6 +114,8 @@ pub(super) struct State {
     pub(super) capacity: u64,
     /// Blocks in use.
     pub(super) used: u64,
+    /// Blocks set aside for promised writes.
+    pub(super) promised: u64,
     /// Most inodes that may exist.
     pub(super) max_inodes: u64,
 }
@@ -128,6 +130,7 @@ impl State {
             next_place: 0,
             capacity,
             used: 0,
+            promised: 0,
             max_inodes,
         };
         let root = NewInode {
@@ -148,6 +151,7 @@ impl State {
     /// The state after a remount: nothing is held, and what has no name is gone.
     pub(super) fn remounted(&self) -> State {
         let mut state = self.clone();
+        state.promised = 0;
         let numbers: Vec<u64> = state.inodes.keys().copied().collect();
         for number in numbers {
             state.get_mut(number).holds = 0;
@@ -240,7 +244,11 @@ impl State {
 
     /// Refuses to use `blocks` more blocks than there are.
     pub(super) fn check_space(&self, blocks: u64) -> Result<()> {
-        if blocks > self.capacity - self.used { Err(Kind::NoSpace.into()) } else { Ok(()) }
+        if blocks > (self.capacity - self.used).saturating_sub(self.promised) {
+            Err(Kind::NoSpace.into())
+        } else {
+            Ok(())
+        }
     }
 
     /// What every operation on a name asks first: the directory is one, it is not removed, and the name can be one.

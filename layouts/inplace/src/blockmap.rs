@@ -249,6 +249,8 @@ pub(crate) struct Edit<'a, P> {
     pub(crate) freed: Vec<Run>,
     /// How many of those are blocks of data.
     pub(crate) freed_data: u64,
+    /// What new nodes are for.
+    pub(crate) purpose: Purpose,
 }
 
 impl<'a, P: Pm> Edit<'a, P> {
@@ -262,6 +264,7 @@ impl<'a, P: Pm> Edit<'a, P> {
             allocated: Runs::new(),
             freed: Vec::new(),
             freed_data: 0,
+            purpose: Purpose::Metadata,
         }
     }
 
@@ -287,7 +290,7 @@ impl<'a, P: Pm> Edit<'a, P> {
 
     fn new_node(&mut self) -> Result<u64> {
         let mut runs = Runs::new();
-        self.fs.allocate(None, 1, Purpose::Metadata, &mut runs)?;
+        self.fs.allocate(None, 1, self.purpose, &mut runs)?;
         let block = runs[0].start.0;
         self.allocated.extend(runs);
         self.nodes.insert(block, Box::new([0; BLOCK_WORDS]));

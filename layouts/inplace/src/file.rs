@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::io::IoSlice;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Attr, BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_engine::{Attr, BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
 use nacre_media::{Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
@@ -114,9 +114,11 @@ impl<P: Pm> Shared<P> {
         inode: &Inode,
         at: WriteAt,
         data: &[IoSlice<'_>],
+        durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
         inode.check_file()?;
+        let purpose = if durability == Durability::Promised { Purpose::Promised } else { Purpose::Data };
         let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
         let forbidden =
             if at == WriteAt::End { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };
@@ -135,13 +137,15 @@ impl<P: Pm> Shared<P> {
         }
         self.check_unbroken()?;
         let data = gather(data);
-        // What is missing is found missing before anything is written.
-        self.check_room(&body, offset, end)?;
+        if purpose != Purpose::Promised {
+            // What is missing is found missing before anything is written.
+            self.check_room(&body, offset, end)?;
+        }
         let mut at = offset;
         while at < end {
             let until = ((at / BLOCK_SIZE + PIECE_BLOCKS) * BLOCK_SIZE).min(end);
             let part = &data[(at - offset) as usize..(until - offset) as usize];
-            self.write_piece(inode, &mut body, at, part, now)?;
+            self.write_piece(inode, &mut body, at, part, purpose, now)?;
             at = until;
         }
         Ok(offset)
@@ -170,11 +174,15 @@ impl<P: Pm> Shared<P> {
         body: &mut Body,
         offset: u64,
         data: &[u8],
+        purpose: Purpose,
         now: Timestamp,
     ) -> Result<()> {
         let mut allocated = Runs::new();
         let mut edit = Edit::new(self, body.root);
-        let result = self.write_and_commit(inode, &mut edit, &mut allocated, offset, data, now);
+        if purpose == Purpose::Promised {
+            edit.purpose = purpose;
+        }
+        let result = self.write_and_commit(inode, &mut edit, &mut allocated, offset, data, purpose, now);
         if result.is_err() {
             if !self.is_broken() {
                 edit.give_up();
@@ -191,6 +199,7 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
     fn write_and_commit(
         &self,
         inode: &Inode,
@@ -198,10 +207,11 @@ impl<P: Pm> Shared<P> {
         allocated: &mut Runs,
         offset: u64,
         data: &[u8],
+        purpose: Purpose,
         now: Timestamp,
     ) -> Result<()> {
         let (size, end) = (inode.size(), offset + data.len() as u64);
-        let targets = self.targets(edit, allocated, offset, end)?;
+        let targets = self.targets(edit, allocated, purpose, offset, end)?;
         // Nodes first: when there is no space for them, nothing may be overwritten.
         for target in targets.iter().filter(|target| target.is_fresh) {
             edit.set(target.piece.start, target.piece.len, target.piece.place)?;
@@ -228,6 +238,7 @@ impl<P: Pm> Shared<P> {
         &self,
         edit: &Edit<'_, P>,
         allocated: &mut Runs,
+        purpose: Purpose,
         offset: u64,
         end: u64,
     ) -> Result<Vec<Target>> {
@@ -246,7 +257,7 @@ impl<P: Pm> Shared<P> {
                 return Ok(());
             }
             let mut runs = Runs::new();
-            self.allocate(goal, until - *at, Purpose::Data, &mut runs)?;
+            self.allocate(goal, until - *at, purpose, &mut runs)?;
             for run in &runs {
                 let piece = Piece { start: *at, len: run.len, place: run.start.0 };
                 targets.push(Target { piece, is_fresh: true });

@@ -6,13 +6,13 @@ use std::ops::ControlFlow;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
-    InodeId, Names, NewInode, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt,
-    XattrMode,
+    InodeId, LINE_SIZE, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr,
+    Timestamp, WriteAt, XattrMode,
 };
 use nacre_media::Pm;
 
 use crate::directory::{Listed, directory_of};
-use crate::format::{MAX_FILE_SIZE, MAX_XATTR_SIZE};
+use crate::format::{MAX_FILE_SIZE, MAX_XATTR_SIZE, tree};
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::mount::InplaceFs;
@@ -168,10 +168,10 @@ impl<P: Pm + 'static> Data for InplaceFs<P> {
         node: &Node,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        _durability: Durability,
+        durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
-        self.writable()?.write(&node.inode, at, data, now)
+        self.writable()?.write(&node.inode, at, data, durability, now)
     }
 
     fn fallocate(
@@ -187,6 +187,10 @@ impl<P: Pm + 'static> Data for InplaceFs<P> {
 
     fn seek(&self, node: &Node, offset: u64, to: SeekTo) -> Result<u64> {
         self.shared.seek(&node.inode, offset, to)
+    }
+
+    fn write_unit(&self) -> u64 {
+        LINE_SIZE
     }
 
     fn sync(&self, node: &Node) -> Result<()> {
@@ -209,10 +213,30 @@ impl<P: Pm + 'static> Extents for InplaceFs<P> {
         self.shared.resolve(&node.inode, start, len)
     }
 
+    fn promise_cost(&self) -> PromiseCost {
+        // A block, and the nodes on its way from the root: of a tree that is too low for it first those that make it high
+        // enough, then those below them. A file block before it in its leaf has the same way, but for the first of a file,
+        // which needs no leaf as long as it is alone: the file's block is for that one. Attributes take no space.
+        let group = 2 * u64::from(tree::MAX_HEIGHT);
+        PromiseCost { block: 1, group, group_blocks: 1 << tree::LEVEL_BITS, file: 1 }
+    }
+
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        let fs = self.writable()?;
+        fs.alloc.promise(blocks).or_else(|_| {
+            fs.reclaim_buried();
+            fs.alloc.promise(blocks)
+        })
+    }
+
+    fn release(&self, blocks: u64) {
+        self.shared.alloc.end_promise(blocks);
+    }
+
     fn stat(&self) -> FsStat {
         let fs = &self.shared;
         fs.reclaim_buried();
-        let free = fs.alloc.free_blocks();
+        let free = fs.alloc.free_blocks().saturating_sub(fs.alloc.promised_blocks());
         let available = fs.alloc.available_blocks();
         let inodes = fs.table.limit();
         // An inode takes a sixteenth of a block; space limits them like everything else.

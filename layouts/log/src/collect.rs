@@ -13,7 +13,7 @@
 //! keep each removal for ever. Entries of a transaction are copied without it, so all transactions are settled first.
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Block, Result};
+use nacre_engine::{Block, Kind, Result};
 use nacre_media::{Durable, Pm};
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
@@ -77,6 +77,14 @@ enum References {
 impl Log {
     /// Collects a portion of garbage. Called before a page is added.
     pub(crate) fn collect<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
+        match self.collect_portion(fs, inode) {
+            // Copies find no space now; nothing has changed, and whoever adds the page may find some.
+            Err(error) if error.kind() == Kind::NoSpace => Ok(()),
+            result => result,
+        }
+    }
+
+    fn collect_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
         self.drop_dead_pages(fs, inode)?;
         if self.collect_from.is_none() && self.page_count >= self.collect_at {
             self.collect_from = Some(self.head);

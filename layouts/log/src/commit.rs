@@ -146,6 +146,8 @@ pub(crate) struct Batch {
     lines: SmallVec<[[u8; LINE]; 4]>,
     /// First line and number of lines of each entry.
     entries: SmallVec<[(u32, u32); 4]>,
+    /// It may take what was set aside.
+    promised: bool,
 }
 
 /// Where the entries of a batch went, in order: the owner, and the address on media.
@@ -174,6 +176,11 @@ impl Batch {
         self.push(entry, LINE, &[]);
     }
 
+    /// A batch for which space was set aside: a page for as many blocks as it writes, or for a change of attributes.
+    pub(crate) fn promised(purpose: Purpose) -> Batch {
+        Batch { promised: purpose == Purpose::Promised, ..Batch::default() }
+    }
+
     /// Numbers the transaction whose entry the batch begins with.
     pub(crate) fn set_transaction(&mut self, number: u64) {
         self.lines[0][16..24].copy_from_slice(&number.to_le_bytes()); // TransactionEntry::transaction
@@ -185,6 +192,9 @@ impl Batch {
 
     /// What a page for this batch is for.
     fn purpose(&self) -> Purpose {
+        if self.promised {
+            return Purpose::Promised;
+        }
         let mut takes = false;
         let mut names = false;
         for index in 0..self.entries.len() {

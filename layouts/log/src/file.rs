@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::{Ordering, fence};
-use nacre_engine::{Attr, BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_engine::{Attr, BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
 
@@ -136,6 +136,8 @@ struct Range {
     end: u64,
     /// Bytes at the start that go to the last block in place, beyond the size.
     in_place: u64,
+    /// Whose space it takes.
+    purpose: Purpose,
 }
 
 impl Range {
@@ -247,9 +249,11 @@ impl<P: Pm> Shared<P> {
         inode: &Arc<Inode>,
         at: WriteAt,
         data: &[IoSlice<'_>],
+        durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
         inode.file()?;
+        let purpose = if durability == Durability::Promised { Purpose::Promised } else { Purpose::Data };
         let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
         let forbidden =
             if at == WriteAt::End { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };
@@ -261,7 +265,7 @@ impl<P: Pm> Shared<P> {
                 return Ok(offset);
             }
             if end <= inode.size() {
-                let range = Range { offset, end, in_place: 0 };
+                let range = Range { offset, end, in_place: 0, purpose };
                 if let Some(offset) = self.write_range(inode, range, data, now, false)? {
                     return Ok(offset);
                 }
@@ -283,7 +287,7 @@ impl<P: Pm> Shared<P> {
             return Ok(offset);
         }
         let in_place = self.bytes_in_place(inode.file()?, size, offset, end);
-        let range = Range { offset, end, in_place };
+        let range = Range { offset, end, in_place, purpose };
         // While `extend` is held no write "becomes" an extension: `None` cannot be.
         self.write_range(inode, range, data, now, true).map(|offset| offset.unwrap_or(range.offset))
     }
@@ -325,8 +329,8 @@ impl<P: Pm> Shared<P> {
             };
             let mut locked = (turn >= OPTIMISTIC_WRITES).then(|| inode.log.lock());
             let allocated = match locked {
-                Some(_) => self.alloc.allocate(range.blocks(), Purpose::Data, &mut prepared.runs),
-                None => self.allocate(goal, range.blocks(), Purpose::Data, &mut prepared.runs),
+                Some(_) => self.alloc.allocate(range.blocks(), range.purpose, &mut prepared.runs),
+                None => self.allocate(goal, range.blocks(), range.purpose, &mut prepared.runs),
             };
             match allocated {
                 Ok(()) => {
@@ -387,7 +391,7 @@ impl<P: Pm> Shared<P> {
                 }
                 _ => {
                     let mut runs = Runs::new();
-                    if let Err(error) = self.alloc.allocate(len, Purpose::Data, &mut runs) {
+                    if let Err(error) = self.alloc.allocate(len, range.purpose, &mut runs) {
                         self.free_runs(&prepared.runs);
                         return Err(error);
                     }
@@ -536,7 +540,8 @@ impl<P: Pm> Shared<P> {
             Some(flushed) if !Mistake::EntryBeforeData.is_made(&*self.pm) => self.pm.fence(flushed),
             _ => Durable::nothing_before(),
         };
-        self.commit_changes(inode, &mut log, &changes, size.max(range.end), now, after, freed)?;
+        let batch = Batch::promised(range.purpose);
+        self.commit_changes(inode, &mut log, batch, &changes, size.max(range.end), now, after, freed)?;
         Ok(Attempt::Done)
     }
 
@@ -556,20 +561,20 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Commits new places of parts of a file, and its size and times, as one operation; what they replaced goes to
-    /// `freed`.
+    /// Commits new places of parts of a file, and its size and times, as one operation, in `batch`, which is empty yet;
+    /// what they replaced goes to `freed`.
     #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
     pub(crate) fn commit_changes(
         &self,
         inode: &Inode,
         log: &mut Log,
+        mut batch: Batch,
         changes: &[Change],
         size: u64,
         now: Timestamp,
         after: Durable,
         freed: &mut Freed,
     ) -> Result<()> {
-        let mut batch = Batch::default();
         for change in changes {
             match change.place {
                 Some(raw) => push_extents(&mut batch, change, raw, size, now),

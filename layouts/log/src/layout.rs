@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode, FileBlock, FileKind,
-    FsStat, InodeId, Kind, Names, NewInode, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp,
-    WriteAt, XattrMode,
+    Attr, BLOCK_SIZE, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode, FileBlock,
+    FileKind, FsStat, InodeId, Kind, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo,
+    SetAttr, Timestamp, WriteAt, XattrMode,
 };
 use nacre_media::Pm;
 
@@ -182,10 +182,10 @@ impl<P: Pm + 'static> Data for LogFs<P> {
         node: &Node,
         at: WriteAt,
         data: &[IoSlice<'_>],
-        _durability: Durability,
+        durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
-        self.writable()?.write(&node.inode, at, data, now)
+        self.writable()?.write(&node.inode, at, data, durability, now)
     }
 
     fn fallocate(
@@ -201,6 +201,10 @@ impl<P: Pm + 'static> Data for LogFs<P> {
 
     fn seek(&self, node: &Node, offset: u64, to: SeekTo) -> Result<u64> {
         self.shared.seek(&node.inode, offset, to)
+    }
+
+    fn write_unit(&self) -> u64 {
+        BLOCK_SIZE
     }
 
     fn sync(&self, node: &Node) -> Result<()> {
@@ -223,10 +227,28 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
         self.shared.resolve(&node.inode, start, len)
     }
 
+    fn promise_cost(&self) -> PromiseCost {
+        // A block, and a page of the log: a batch of `n` entries adds at most `n` pages, even where its log moves out of
+        // the inode, and how full the last page is when it comes, nobody can say. For the file one of an attribute entry.
+        PromiseCost { block: 2, group: 0, group_blocks: 1, file: 1 }
+    }
+
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        let fs = self.writable()?;
+        fs.alloc.promise(blocks).or_else(|_| {
+            fs.free_all_now();
+            fs.alloc.promise(blocks)
+        })
+    }
+
+    fn release(&self, blocks: u64) {
+        self.shared.alloc.end_promise(blocks);
+    }
+
     fn stat(&self) -> FsStat {
         let fs = &self.shared;
         fs.free_all_now();
-        let free = fs.alloc.free_blocks();
+        let free = fs.alloc.free_blocks().saturating_sub(fs.alloc.promised_blocks());
         let available = fs.alloc.available_blocks();
         let in_use = fs.inodes.in_use();
         let inodes = fs.device_blocks.max(CHUNK_INODES);

@@ -31,7 +31,9 @@ impl<P: Pm> Shared<P> {
                 let before = inode.attr.get();
                 let after = changed_attributes(before, change, now, false);
                 let (size, nothing) = (inode.size(), Durable::nothing_before());
-                self.commit_attributes(inode, &mut log, (before, after), size, 0, nothing)?;
+                let purpose = if change.promised { Purpose::Promised } else { Purpose::Metadata };
+                let batch = Batch::promised(purpose);
+                self.commit_attributes(inode, &mut log, batch, (before, after), size, 0, nothing)?;
             }
             Some(size) => self.set_size(inode, size, change, now)?,
         }
@@ -56,7 +58,7 @@ impl<P: Pm> Shared<P> {
         // To the same size, too: what was allocated beyond it goes.
         let cuts = size < old || size == old && map.next_mapped(first).is_some();
         let truncates = if cuts { flag::TRUNCATE } else { 0 };
-        self.commit_attributes(inode, &mut log, attributes, size, truncates, after)?;
+        self.commit_attributes(inode, &mut log, Batch::default(), attributes, size, truncates, after)?;
         drop(log);
         if cuts {
             self.trim_from(inode, &extend, first);
@@ -75,11 +77,14 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    /// Commits all attributes, which were as the first and shall be as the second, with a size.
+    /// Commits all attributes, which were as the first and shall be as the second, with a size, in `batch`, which is empty
+    /// yet.
+    #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
     fn commit_attributes(
         &self,
         inode: &Inode,
         log: &mut Log,
+        mut batch: Batch,
         (before, attributes): (Attributes, Attributes),
         size: u64,
         flags: u8,
@@ -87,7 +92,6 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         let mut entry = attr_entry(inode, &attributes, size);
         entry.header.flags = flags;
-        let mut batch = Batch::default();
         batch.push_line(&entry);
         let flushed = commit(self, inode, log, &mut batch, after, &mut Placed::new())?;
         if inode.kind == FileKind::Regular {
@@ -115,7 +119,7 @@ impl<P: Pm> Shared<P> {
         let mut log = inode.log.lock();
         let attributes = inode.attr.get();
         let (size, nothing) = (inode.size(), Durable::nothing_before());
-        self.commit_attributes(inode, &mut log, (attributes, attributes), size, 0, nothing)
+        self.commit_attributes(inode, &mut log, Batch::default(), (attributes, attributes), size, 0, nothing)
     }
 
     pub(crate) fn fallocate(
@@ -158,10 +162,19 @@ impl<P: Pm> Shared<P> {
                 let change = SetAttr { size: Some(new_size), ..SetAttr::default() };
                 let before = inode.attr.get();
                 let attributes = (before, changed_attributes(before, &change, now, true));
-                self.commit_attributes(inode, &mut log, attributes, new_size, 0, after)?;
+                self.commit_attributes(inode, &mut log, Batch::default(), attributes, new_size, 0, after)?;
                 return Ok(());
             }
-            self.commit_changes(inode, &mut log, &plan.changes, new_size, now, after, &mut freed)
+            self.commit_changes(
+                inode,
+                &mut log,
+                Batch::default(),
+                &plan.changes,
+                new_size,
+                now,
+                after,
+                &mut freed,
+            )
         });
         drop(log);
         match result {

@@ -9,13 +9,17 @@
 //! Invariants: a bit is set exactly when its block is free; a bit of a summary exactly when its word is as the summary
 //! says; `Lane::free` is the number of set bits of the lane.
 
+mod promise;
+
 use std::cell::Cell;
 use std::sync::atomic::AtomicUsize;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, explored_thread};
-use nacre_engine::{Block, Error, Kind, Result};
+use nacre_engine::{Block, Result};
 use smallvec::SmallVec;
+
+use self::promise::Lanes;
 
 /// Blocks in a group.
 const GROUP: u64 = 512;
@@ -48,6 +52,8 @@ pub enum Purpose {
     Metadata,
     /// The log of a removal, which gives more back than it takes: leaves nothing.
     Removal,
+    /// What is written for a promise, and the metadata of it: leaves nothing, not even what is set aside.
+    Promised,
 }
 
 /// Which runs an allocation takes.
@@ -86,6 +92,8 @@ pub struct Allocator {
     lane_blocks: u64,
     /// Blocks that only metadata may use.
     reserve: u64,
+    /// Blocks that only [`Purpose::Promised`] may use; see [`promise`].
+    promised: AtomicU64,
     blocks: u64,
     /// Blocks with media errors: once they are not in use they are in nobody's map any more.
     bad: Mutex<Vec<Block>>,
@@ -134,6 +142,7 @@ impl Allocator {
             lanes,
             lane_blocks,
             reserve,
+            promised: AtomicU64::new(0),
             blocks,
             bad: Mutex::default(),
             has_bad: AtomicBool::new(false),
@@ -148,7 +157,7 @@ impl Allocator {
 
     /// Blocks that data can still take.
     pub fn available_blocks(&self) -> u64 {
-        self.free_blocks().saturating_sub(self.reserve)
+        self.free_blocks().saturating_sub(self.reserve + self.promised_blocks())
     }
 
     /// Bytes of DRAM that the bitmap takes.
@@ -169,102 +178,117 @@ impl Allocator {
         purpose: Purpose,
         runs: &mut Runs,
     ) -> Result<()> {
-        let first = lane_of_thread() % self.lanes.len();
-        if !self.fits(first, want, purpose) {
-            return Err(Error::new(Kind::NoSpace));
-        }
         let kept = runs.len();
+        self.with_lanes(want, purpose, |lanes| {
+            if self.take_near(lanes, goal, want, runs) {
+                return Some(());
+            }
+            // Under the locks of the lanes it cannot be freed by the way that takes them.
+            runs.drain(kept..).for_each(|run| lanes.free(run));
+            None
+        })
+    }
+
+    /// Takes `want` blocks; fewer when there are not so many.
+    fn take_near(&self, lanes: &mut Lanes<'_>, goal: Option<Block>, want: u64, runs: &mut Runs) -> bool {
+        let (kept, first) = (runs.len(), self.own_lane());
         let mut missing = want;
         if let Some(goal) = goal.filter(|goal| goal.0 < self.blocks) {
-            let lane = &self.lanes[(goal.0 / self.lane_blocks) as usize];
-            let mut map = lane.map.lock();
-            let len = map.take_at(goal.0 % self.lane_blocks, want);
-            if len > 0 {
+            let len = lanes.with((goal.0 / self.lane_blocks) as usize, |lane, map| {
+                let len = map.take_at(goal.0 % self.lane_blocks, want);
                 lane.count_taken(len);
+                len
+            });
+            let len = len.unwrap_or(0);
+            if len > 0 {
                 missing -= len;
                 runs.push(Run { start: goal, len });
             }
-        }
-        if missing == 0 {
-            return Ok(());
         }
         // Another lane's long run is better than the own lane's holes: each run is an entry of a log.
         let takes: &[Take] = if missing >= LONG { &[Take::Long, Take::Any] } else { &[Take::Any] };
         for take in takes {
             for turn in 0..self.lanes.len() {
-                let index = (first + turn) % self.lanes.len();
-                missing -= self.take_from(index, missing, *take, runs, kept);
                 if missing == 0 {
-                    return Ok(());
+                    return true;
                 }
+                let index = (first + turn) % self.lanes.len();
+                missing -= self.take_from(lanes, index, missing, *take, runs, kept);
             }
         }
-        for run in runs.drain(kept..) {
-            self.free(run);
-        }
-        Err(Error::new(Kind::NoSpace))
+        missing == 0
     }
 
     /// Takes up to `want` blocks from one lane; gives their number.
-    fn take_from(&self, index: usize, want: u64, take: Take, runs: &mut Runs, kept: usize) -> u64 {
-        let lane = &self.lanes[index];
-        if lane.free.load(Ordering::Relaxed) == 0 {
+    fn take_from(
+        &self,
+        lanes: &mut Lanes<'_>,
+        index: usize,
+        want: u64,
+        take: Take,
+        runs: &mut Runs,
+        kept: usize,
+    ) -> u64 {
+        if self.lanes[index].free.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        let mut map = lane.map.lock();
         let base = index as u64 * self.lane_blocks;
-        let mut taken = 0;
-        while taken < want {
-            let Some((start, len)) = map.take(want - taken, take) else { break };
-            lane.count_taken(len);
-            taken += len;
-            push_run(runs, kept, Run { start: Block(base + start), len });
-        }
-        taken
+        let taken = lanes.with(index, |lane, map| {
+            let mut taken = 0;
+            while taken < want {
+                let Some((start, len)) = map.take(want - taken, take) else { break };
+                lane.count_taken(len);
+                taken += len;
+                push_run(runs, kept, Run { start: Block(base + start), len });
+            }
+            taken
+        });
+        taken.unwrap_or(0)
     }
 
     /// Allocates one contiguous run.
     pub fn allocate_contiguous(&self, want: u64, purpose: Purpose) -> Result<Run> {
-        let first = lane_of_thread() % self.lanes.len();
-        if !self.fits(first, want, purpose) {
-            return Err(Error::new(Kind::NoSpace));
-        }
-        for turn in 0..self.lanes.len() {
-            let index = (first + turn) % self.lanes.len();
-            let lane = &self.lanes[index];
-            if lane.free.load(Ordering::Relaxed) < want {
-                continue;
-            }
-            let mut map = lane.map.lock();
-            if let Some(start) = map.take_exactly(want) {
-                lane.count_taken(want);
-                return Ok(Run { start: Block(index as u64 * self.lane_blocks + start), len: want });
-            }
-        }
-        Err(Error::new(Kind::NoSpace))
+        let first = self.own_lane();
+        self.with_lanes(want, purpose, |lanes| {
+            (0..self.lanes.len()).map(|turn| (first + turn) % self.lanes.len()).find_map(|index| {
+                if self.lanes[index].free.load(Ordering::Relaxed) < want {
+                    return None;
+                }
+                let start = lanes.with(index, |lane, map| {
+                    let start = map.take_exactly(want)?;
+                    lane.count_taken(want);
+                    Some(start)
+                });
+                let start = Block(index as u64 * self.lane_blocks + start.flatten()?);
+                Some(Run { start, len: want })
+            })
+        })
+    }
+
+    /// The lane that this thread allocates from first.
+    fn own_lane(&self) -> usize {
+        lane_of_thread() % self.lanes.len()
     }
 
     /// Gives blocks back. Each must have been allocated; one that was not is noted, see [`Allocator::contradicts_itself`].
     pub fn free(&self, run: Run) {
         assert!(run.start.0 + run.len <= self.blocks, "freed beyond the device: {run:?}");
-        if self.has_bad.load(Ordering::Acquire) {
-            self.good_parts(run).into_iter().for_each(|part| self.free_good(part));
-        } else {
-            self.free_good(run);
+        for part in self.usable_parts(run) {
+            self.free_by(&mut self.each_lane(), part);
         }
     }
 
-    fn free_good(&self, run: Run) {
+    fn free_by(&self, lanes: &mut Lanes<'_>, run: Run) {
         let (mut start, mut left) = (run.start.0, run.len);
         while left > 0 {
-            let lane = &self.lanes[(start / self.lane_blocks) as usize];
             let within = start % self.lane_blocks;
             let len = left.min(self.lane_blocks - within);
-            let mut map = lane.map.lock();
-            let freed = map.set(within, len);
-            lane.count_freed(freed);
-            drop(map);
-            if freed != len {
+            let freed = lanes.with((start / self.lane_blocks) as usize, |lane, map| {
+                let freed = map.set(within, len);
+                lane.count_freed(freed);
+                freed
+            });
+            if freed != Some(len) {
                 self.freed_again.store(true, Ordering::Release);
             }
             start += len;
@@ -284,8 +308,12 @@ impl Allocator {
     }
 
     /// A run without its bad blocks.
-    fn good_parts(&self, run: Run) -> Vec<Run> {
-        let mut parts = Vec::new();
+    fn usable_parts(&self, run: Run) -> Runs {
+        let mut parts = Runs::new();
+        if !self.has_bad.load(Ordering::Acquire) {
+            parts.push(run);
+            return parts;
+        }
         let (mut start, end) = (run.start.0, run.start.0 + run.len);
         for bad in self.bad.lock().iter().filter(|bad| (run.start.0..end).contains(&bad.0)) {
             if bad.0 > start {
@@ -332,14 +360,20 @@ impl Allocator {
     }
 
     /// True when `want` more blocks may be taken. Only when the thread's own lane is nearly empty are all summed up.
-    fn fits(&self, own_lane: usize, want: u64, purpose: Purpose) -> bool {
-        let left = match purpose {
-            Purpose::Data => self.reserve,
-            Purpose::Metadata => self.reserve / 2,
-            Purpose::Removal => 0,
-        };
-        let own = self.lanes[own_lane].free.load(Ordering::Relaxed);
+    fn fits(&self, want: u64, purpose: Purpose) -> bool {
+        let left = self.left_by(purpose);
+        let own = self.lanes[self.own_lane()].free.load(Ordering::Relaxed);
         own >= want + left || self.free_blocks() >= want + left
+    }
+
+    /// Blocks that an allocation leaves free.
+    fn left_by(&self, purpose: Purpose) -> u64 {
+        match purpose {
+            Purpose::Data => self.reserve + self.promised_blocks(),
+            Purpose::Metadata => self.reserve / 2 + self.promised_blocks(),
+            Purpose::Removal => self.promised_blocks(),
+            Purpose::Promised => 0,
+        }
     }
 }
 

@@ -1,0 +1,235 @@
+//! Blocks that are set aside, and the locks of several lanes.
+//!
+//! Whoever accepts something that it writes later promises it the blocks that this may take: [`Allocator::promise`]. From
+//! then on allocations for every [`Purpose`] but [`Promised`](Purpose::Promised) leave so many free, and those for that one
+//! take what they find. So what is written for a promise, and takes no more than was set aside for it, always finds space:
+//!
+//! 1. Who sets aside counts first and looks for the blocks then, in its own lane under that lane's lock, or else in all
+//!    lanes under all their locks.
+//! 2. While anything is set aside, every other allocation has the locks of all lanes from looking to taking.
+//! 3. An allocation that began when nothing was set aside looks at the count under the lock of each lane that it takes
+//!    from, and begins again when that has changed.
+
+use nacre_engine::sync::MutexGuard;
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{Error, Kind, Result};
+use smallvec::SmallVec;
+
+use super::{Allocator, Lane, LaneMap, Purpose, Run};
+
+/// How the maps of lanes are reached.
+pub(super) struct Lanes<'a> {
+    allocator: &'a Allocator,
+    /// All of them, locked; else each is locked when it is used.
+    held: SmallVec<[MutexGuard<'a, LaneMap>; 8]>,
+    /// Ends when something is set aside.
+    until_promised: bool,
+}
+
+impl Lanes<'_> {
+    /// Uses a lane. `None` when that may not be done.
+    pub(super) fn with<R>(&mut self, index: usize, act: impl FnOnce(&Lane, &mut LaneMap) -> R) -> Option<R> {
+        let lane = &self.allocator.lanes[index];
+        if let Some(map) = self.held.get_mut(index) {
+            return Some(act(lane, map));
+        }
+        let mut map = lane.map.lock();
+        if self.until_promised && self.allocator.promised_blocks() > 0 {
+            return None;
+        }
+        Some(act(lane, &mut map))
+    }
+
+    /// Gives back what was taken.
+    pub(super) fn free(&mut self, run: Run) {
+        self.until_promised = false;
+        for part in self.allocator.usable_parts(run) {
+            self.allocator.free_by(self, part);
+        }
+    }
+}
+
+impl Allocator {
+    /// Blocks that are set aside.
+    pub fn promised_blocks(&self) -> u64 {
+        self.promised.load(Ordering::SeqCst)
+    }
+
+    /// Sets blocks aside for [`Purpose::Promised`]; [`NoSpace`](Kind::NoSpace) when data could not have so many. Of two
+    /// that ask for the last ones at once both may be refused.
+    pub fn promise(&self, blocks: u64) -> Result<()> {
+        let needed = self.promised.fetch_add(blocks, Ordering::SeqCst) + blocks + self.reserve;
+        let own = &self.lanes[self.own_lane()];
+        let has_enough = {
+            let _map = own.map.lock();
+            own.free.load(Ordering::Relaxed) >= needed
+        };
+        if has_enough {
+            return Ok(());
+        }
+        let all = self.all_lanes();
+        let has_enough = self.free_blocks() >= needed;
+        drop(all);
+        if has_enough {
+            return Ok(());
+        }
+        self.end_promise(blocks);
+        Err(Error::new(Kind::NoSpace))
+    }
+
+    /// Gives back what was set aside.
+    pub fn end_promise(&self, blocks: u64) {
+        let before = self.promised.fetch_sub(blocks, Ordering::SeqCst);
+        assert!(before >= blocks, "more was given back than was set aside");
+    }
+
+    /// Each lane is locked when it is used.
+    pub(super) fn each_lane(&self) -> Lanes<'_> {
+        Lanes { allocator: self, held: SmallVec::new(), until_promised: false }
+    }
+
+    /// All lanes, locked in order.
+    fn all_lanes(&self) -> Lanes<'_> {
+        Lanes { held: self.lanes.iter().map(|lane| lane.map.lock()).collect(), ..self.each_lane() }
+    }
+
+    /// Allocates with `take`, which takes `want` blocks or none.
+    pub(super) fn with_lanes<R>(
+        &self,
+        want: u64,
+        purpose: Purpose,
+        mut take: impl FnMut(&mut Lanes<'_>) -> Option<R>,
+    ) -> Result<R> {
+        let no_space = || Error::new(Kind::NoSpace);
+        if purpose == Purpose::Promised {
+            // Blocks may come to a lane that was looked at while those of the next ones go: all locks tell.
+            return take(&mut self.each_lane()).or_else(|| take(&mut self.all_lanes())).ok_or_else(no_space);
+        }
+        if !self.fits(want, purpose) {
+            return Err(no_space());
+        }
+        if self.promised_blocks() == 0 {
+            match take(&mut Lanes { until_promised: true, ..self.each_lane() }) {
+                None if self.promised_blocks() > 0 => {}
+                taken => return taken.ok_or_else(no_space),
+            }
+        }
+        let mut all = self.all_lanes();
+        if self.free_blocks() < want + self.left_by(purpose) {
+            return Err(no_space());
+        }
+        take(&mut all).ok_or_else(no_space)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use nacre_engine::{Block, Kind};
+
+    use super::super::{Allocator, Purpose, Run, Runs};
+
+    fn full(blocks: u64, lanes: usize, reserve: u64) -> Allocator {
+        let allocator = Allocator::new(blocks, lanes, reserve);
+        allocator.free(Run { start: Block(0), len: blocks });
+        allocator
+    }
+
+    #[test]
+    fn what_is_set_aside_is_for_promised_contents_alone() {
+        let allocator = full(2048, 2, 100);
+        allocator.promise(1900).unwrap();
+        assert_eq!(allocator.available_blocks(), 48);
+        assert_eq!(allocator.promise(49).unwrap_err().kind(), Kind::NoSpace);
+        let mut runs = Runs::new();
+        assert_eq!(allocator.allocate(49, Purpose::Data, &mut runs).unwrap_err().kind(), Kind::NoSpace);
+        allocator.allocate(48, Purpose::Data, &mut runs).unwrap();
+        assert_eq!(allocator.allocate(51, Purpose::Metadata, &mut runs).unwrap_err().kind(), Kind::NoSpace);
+        allocator.allocate(50, Purpose::Metadata, &mut runs).unwrap();
+        allocator.allocate(50, Purpose::Removal, &mut runs).unwrap();
+        assert!(allocator.allocate(1, Purpose::Removal, &mut runs).is_err());
+        allocator.allocate(1900, Purpose::Promised, &mut runs).unwrap();
+        allocator.end_promise(1900);
+        assert_eq!(allocator.free_blocks(), 0);
+    }
+
+    /// Many set aside and take what was set aside, and many take whatever they get: no promise is ever broken.
+    #[test]
+    fn a_promise_is_kept_whoever_allocates_beside_it() {
+        const BLOCKS: u64 = 4096;
+        for round in 0..20u64 {
+            let allocator = full(BLOCKS, 4, 32);
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for thread in 0..2u64 {
+                    let (allocator, done) = (&allocator, &done);
+                    scope.spawn(move || {
+                        let mut random = 2 * round + thread;
+                        while !done.load(Ordering::Relaxed) {
+                            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                            let (mut runs, want) = (Runs::new(), 1 + (random >> 40) % 600);
+                            let purpose =
+                                [Purpose::Data, Purpose::Metadata, Purpose::Removal][(want % 3) as usize];
+                            if allocator.allocate(want, purpose, &mut runs).is_ok() {
+                                runs.into_iter().for_each(|run| allocator.free(run));
+                            }
+                        }
+                    });
+                }
+                let mut kept = Vec::new();
+                for count in 0..400u64 {
+                    let want = 1 + count % 97;
+                    if allocator.promise(want).is_ok() {
+                        let mut runs = Runs::new();
+                        let found = allocator.allocate(want, Purpose::Promised, &mut runs);
+                        let one = if want == 1 { allocator.promise(1).is_ok() } else { false };
+                        if one {
+                            kept.push(allocator.allocate_contiguous(1, Purpose::Promised).map(|run| run.len));
+                            allocator.end_promise(1);
+                        }
+                        allocator.end_promise(want);
+                        done.store(found.is_err(), Ordering::Relaxed);
+                        assert!(found.is_ok(), "{want} blocks were promised");
+                        if count % 5 > 0 {
+                            runs.into_iter().for_each(|run| allocator.free(run));
+                        }
+                    }
+                }
+                done.store(true, Ordering::Relaxed);
+                assert!(kept.iter().all(Result::is_ok));
+            });
+        }
+    }
+}
+
+#[cfg(all(test, nacre_loom))]
+mod interleavings {
+    use std::sync::Arc;
+
+    use nacre_engine::Block;
+    use nacre_engine::sync::{explore, thread};
+
+    use super::super::{Allocator, Purpose, Run, Runs};
+
+    /// The last blocks go to a promise or to data, never to both.
+    #[test]
+    fn the_last_blocks_are_promised_or_taken() {
+        explore(3, || {
+            let alloc = Arc::new(Allocator::new(4096, 2, 0));
+            alloc.free(Run { start: Block(0), len: 2 });
+            alloc.free(Run { start: Block(2048), len: 2 });
+            let takes = thread::spawn({
+                let alloc = Arc::clone(&alloc);
+                move || alloc.allocate(3, Purpose::Data, &mut Runs::new()).is_ok()
+            });
+            let promised = alloc.promise(2).is_ok();
+            if promised {
+                alloc.allocate(2, Purpose::Promised, &mut Runs::new()).unwrap();
+            }
+            let taken = takes.join().unwrap();
+            assert!(!(promised && taken));
+            assert_eq!(alloc.free_blocks(), 4 - 2 * u64::from(promised) - 3 * u64::from(taken));
+        });
+    }
+}
