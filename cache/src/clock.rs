@@ -1,0 +1,28 @@
+//! The time that ages are measured in.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Milliseconds since any start, never going back.
+#[derive(Debug, Clone, Default)]
+pub enum Clock {
+    /// The kernel's, at the resolution of its tick, which costs no system call.
+    #[default]
+    Real,
+    /// What a test says.
+    Set(Arc<AtomicU64>),
+}
+
+impl Clock {
+    pub(crate) fn now_ms(&self) -> u64 {
+        match self {
+            Clock::Real => {
+                let time = clock_gettime(ClockId::MonotonicCoarse);
+                time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+            }
+            Clock::Set(ms) => ms.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The contract's data and space, through the cache.
+
+use std::io::IoSlice;
+
+use nacre_engine::{
+    Capabilities, Data, Durability, Extents, FallocateMode, FileBlock, FsStat, PlacedExtent, PromiseCost,
+    Result, SeekTo, Timestamp, WriteAt,
+};
+
+use crate::fs::CacheFs;
+
+impl<L: Data + Extents> Data for CacheFs<L> {
+    #[inline]
+    fn read(&self, node: &Self::Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
+        self.shared.read(node, offset, buf, now)
+    }
+
+    fn write(
+        &self,
+        node: &Self::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        self.shared.write(node, at, data, durability, now)
+    }
+
+    fn fallocate(
+        &self,
+        node: &Self::Node,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.shared.with_space(|| self.shared.fallocate(node, mode, offset, len, now))
+    }
+
+    fn seek(&self, node: &Self::Node, offset: u64, to: SeekTo) -> Result<u64> {
+        self.shared.seek(node, offset, to)
+    }
+
+    fn write_unit(&self) -> u64 {
+        self.shared.layout.write_unit()
+    }
+
+    fn sync(&self, node: &Self::Node) -> Result<()> {
+        self.shared.sync(node)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.shared.sync_all()
+    }
+}
+
+impl<L: Data + Extents> Extents for CacheFs<L> {
+    fn resolve(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.shared.flush_node(node)?;
+        self.shared.layout.resolve(&node.inner, start, len)
+    }
+
+    fn promise_cost(&self) -> PromiseCost {
+        self.shared.layout.promise_cost()
+    }
+
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        self.shared.layout.reserve(blocks)
+    }
+
+    fn release(&self, blocks: u64) {
+        self.shared.layout.release(blocks);
+    }
+
+    fn stat(&self) -> FsStat {
+        self.shared.stat()
+    }
+
+    fn index_bytes(&self) -> u64 {
+        let shared = &*self.shared;
+        shared.layout.index_bytes() + shared.pool.bytes() + shared.table.bytes()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        // A write of several blocks may reach media in several operations.
+        Capabilities { durable_on_return: false, atomic_write: false, ..self.shared.layout.capabilities() }
+    }
+}

@@ -1,0 +1,129 @@
+//! Blocks leave DRAM: written, cut off, or nobody's any more.
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{Data, Extents, FileBlock, Kind, Place, Result, SetAttr};
+
+use nacre_policy::Block as ModelBlock;
+
+use crate::buffer::{BLOCK, LINE, LINES, lines};
+use crate::collect::bytes_of;
+use crate::file::{Blocks, Entry, File};
+use crate::fs::Shared;
+use crate::write::own;
+
+impl<L: Data + Extents> Shared<L> {
+    /// Takes a block that no flight has out of the index. Under `blocks`, alone.
+    pub(crate) fn leave(&self, file: &File, blocks: &mut Blocks, block: u64) {
+        let Some(entry) = blocks.index.remove(&block) else { return };
+        let Entry { slot, buffer, dirty, flight, model, space, .. } = entry;
+        debug_assert!(flight.is_none(), "block {block} is in flight");
+        if dirty != 0 {
+            self.counters.discarded.add(bytes_of(dirty));
+        } else if !file.is_gone() {
+            self.remember(file, block, model);
+        }
+        file.cached.fetch_sub(1, Ordering::AcqRel);
+        self.pool.release(slot, buffer);
+        let of_file = if blocks.index.is_empty() { std::mem::take(&mut blocks.space) } else { 0 };
+        self.give_back(file, blocks, space + of_file);
+    }
+
+    /// Gives space of the layout back. Under `blocks`, alone.
+    pub(crate) fn give_back(&self, file: &File, blocks: &mut Blocks, space: u64) {
+        if file.is_gone() && file.has_flights() {
+            blocks.owed += space;
+        } else {
+            self.release_space(space);
+        }
+    }
+
+    /// Remembers a block that leaves, where the model may be asked about it before long.
+    fn remember(&self, file: &File, block: u64, state: ModelBlock) {
+        let mut history = file.history.lock();
+        if history.last_sync_ms().is_none()
+            || !history.is_synced_lately(self.clock.now_ms(), &self.model_of(&self.settings()))
+        {
+            return;
+        }
+        let may_grow = self.may_grow();
+        let grew = history.put(block, state, may_grow);
+        self.drop_ghosts(u64::from(may_grow && !grew));
+        file.ghosts.store(history.len(), Ordering::Relaxed);
+    }
+
+    /// What waits for media is nobody's any more: the inode is gone.
+    pub(crate) fn discard(&self, file: &File) {
+        file.gone.store(true, Ordering::Release);
+        file.raise_epoch();
+        let mut blocks = file.blocks.write();
+        let landed: Vec<u64> = blocks
+            .index
+            .iter()
+            .filter(|(_, entry)| entry.flight.is_none())
+            .map(|(&block, _)| block)
+            .collect();
+        landed.into_iter().for_each(|block| self.leave(file, &mut blocks, block));
+        *file.times.lock() = None;
+        drop(blocks);
+        self.forget_ghosts(file);
+        self.table.remove(file.id);
+    }
+
+    /// Cuts what lies at `size` and behind it, after the layout has. No flight is under way. Under `blocks`, alone.
+    pub(crate) fn cut(&self, node: &L::Node, file: &File, blocks: &mut Blocks, size: u64) {
+        let behind: Vec<u64> =
+            blocks.index.range(size.div_ceil(BLOCK as u64)..).map(|(&block, _)| block).collect();
+        behind.into_iter().for_each(|block| self.leave(file, blocks, block));
+        let (last, within) = (size / BLOCK as u64, (size % BLOCK as u64) as usize);
+        if let Some(entry) = blocks.index.get_mut(&last)
+            && within > 0
+        {
+            // The rest of a line that stays reads as zeros when the file grows again.
+            let line_end = within.next_multiple_of(LINE);
+            own(&mut entry.buffer).0[within..line_end].fill(0);
+            let behind = if line_end < BLOCK { lines(line_end / LINE, LINES) } else { 0 };
+            self.counters.discarded.add(bytes_of(entry.dirty & behind));
+            entry.model.written_back(behind);
+            entry.valid &= !behind;
+            entry.dirty &= !behind;
+            if entry.dirty == 0 && self.is_in_hole(node, last) {
+                // The block was written to, and the file keeps it: the end of what is left of it is written, all zeros.
+                let first = (within - 1) / LINE;
+                let line = lines(first, first + 1);
+                if entry.valid & line == 0 {
+                    own(&mut entry.buffer).0[first * LINE..][..LINE].fill(0);
+                }
+                (entry.valid, entry.dirty) = (entry.valid | line, line);
+            } else if entry.dirty == 0 {
+                self.leave(file, blocks, last);
+            }
+        }
+        let mut history = file.history.lock();
+        let forgotten = history.cut(size.div_ceil(BLOCK as u64));
+        file.ghosts.store(history.len(), Ordering::Relaxed);
+        self.drop_ghosts(forgotten);
+    }
+
+    /// Whether the layout has nothing for a block of a file. An error says nothing.
+    fn is_in_hole(&self, node: &L::Node, block: u64) -> bool {
+        let extents = self.layout.resolve(node, FileBlock(block), 1).unwrap_or_default();
+        extents.first().is_some_and(|extent| extent.place == Place::Hole)
+    }
+
+    /// The last block of a file is about to leave: the layout's times become those that callers see. Under `blocks`,
+    /// alone.
+    pub(crate) fn settle_times(&self, node: &L::Node, file: &File) -> Result<()> {
+        let Some(times) = file.times.lock().take() else { return Ok(()) };
+        let attr = self.layout.getattr(node)?;
+        if attr.mtime == times.mtime && times.atime.is_none() {
+            return Ok(());
+        }
+        let (mtime, atime) = (Some(times.mtime), times.atime);
+        let change = SetAttr { mtime, atime, promised: true, ..SetAttr::default() };
+        match self.layout.setattr(node, &change, times.ctime.max(attr.ctime)) {
+            // A flag that forbids it was set after everything was written.
+            Err(error) if error.kind() == Kind::NotPermitted => Ok(()),
+            result => result.map(drop),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What the cache knows about one file, and the nodes that callers hold.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use nacre_engine::sync::{Condvar, Mutex, OnceLock, RwLock};
+use nacre_engine::{Attr, Error, InodeId, Kind, Result, Timestamp, WriteAt};
+use nacre_policy::{Block as ModelBlock, FileHistory};
+
+use crate::buffer::Buffer;
+use crate::pool::Slot;
+
+/// Times a file's writeback may fail in a row before the blocks are given up.
+pub(crate) const MAX_ATTEMPTS: u32 = 3;
+
+/// See [`File::is_preallocated`].
+const UNKNOWN: u32 = 0;
+const NO: u32 = 1;
+const YES: u32 = 2;
+
+/// A block of a file in DRAM.
+pub(crate) struct Entry {
+    pub(crate) slot: Slot,
+    /// Shared with the flight as long as it was not written to since that began.
+    pub(crate) buffer: Arc<Buffer>,
+    /// Lines whose bytes are here; of the others the layout has them.
+    pub(crate) valid: u64,
+    /// Lines that media does not have and that are in no flight. All of them are valid.
+    pub(crate) dirty: u64,
+    /// What a writeback has taken and not finished.
+    pub(crate) flight: Option<Flight>,
+    /// What the model knows about it.
+    pub(crate) model: ModelBlock,
+    /// Blocks of the layout's space that are set aside for what is in the slot.
+    pub(crate) space: u64,
+}
+
+/// The part of a block that is being written back.
+pub(crate) struct Flight {
+    pub(crate) slot: Slot,
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) lines: u64,
+    /// As [`Entry::space`].
+    pub(crate) space: u64,
+}
+
+/// A file's blocks in DRAM, by number.
+#[derive(Default)]
+pub(crate) struct Blocks {
+    pub(crate) index: BTreeMap<u64, Entry>,
+    /// A flight is under way that lets the size on media grow. There is one at a time: they go in order.
+    pub(crate) extending: bool,
+    /// Blocks of the layout's space that are set aside for the file, as long as it has blocks in DRAM.
+    pub(crate) space: u64,
+    /// Blocks of the layout's space that are given back when the last flight of a file has landed that is gone: it may
+    /// need what was set aside for others.
+    pub(crate) owed: u64,
+}
+
+/// Times that media does not know yet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+    /// When the file was read since the write, by the rules of relatime; `None` when it was not.
+    pub(crate) atime: Option<Timestamp>,
+}
+
+/// What is known about one file.
+///
+/// Invariants: without blocks in the index, `size == below` and there are no `times`; `below <= size`.
+pub(crate) struct File {
+    pub(crate) id: InodeId,
+    /// The size that callers see. Changed under `blocks`.
+    pub(crate) size: AtomicU64,
+    /// The size that the layout below knows.
+    pub(crate) below: AtomicU64,
+    /// Flags of the inode.
+    pub(crate) flags: AtomicU32,
+    pub(crate) blocks: RwLock<Blocks>,
+    /// Blocks in the index, to be looked at without the lock.
+    pub(crate) cached: AtomicU64,
+    pub(crate) times: Mutex<Option<Times>>,
+    pub(crate) history: Mutex<FileHistory>,
+    /// Blocks in `history`, to be looked at without the lock.
+    pub(crate) ghosts: AtomicU64,
+    /// Raised by whoever makes flights pointless.
+    pub(crate) epoch: AtomicU64,
+    /// The inode is gone: what is left here is nobody's.
+    pub(crate) gone: AtomicBool,
+    /// Flights under way; raised under `blocks`.
+    flights: Mutex<u32>,
+    landed: Condvar,
+    /// What the next sync of the file has to tell.
+    error: Mutex<Option<Kind>>,
+    /// Writebacks that failed in a row.
+    pub(crate) attempts: AtomicU32,
+    /// Whether it has blocks behind its size that were allocated beforehand: [`UNKNOWN`], [`NO`] or [`YES`]. Only the layout
+    /// knows which: what is written there takes no space, and a truncation frees them by the size that the layout knows.
+    /// Such a file's writes go to media at once.
+    preallocated: AtomicU32,
+    /// Callers that want every write on media at once, as for a mapping.
+    pub(crate) pinned: AtomicU32,
+    /// Buffered writes so far: the change counter grows with them.
+    pub(crate) changes: AtomicU64,
+}
+
+impl File {
+    pub(crate) fn new(attr: &Attr) -> File {
+        File {
+            id: attr.id,
+            size: AtomicU64::new(attr.size),
+            below: AtomicU64::new(attr.size),
+            flags: AtomicU32::new(attr.flags),
+            blocks: RwLock::new(Blocks::default()),
+            cached: AtomicU64::new(0),
+            times: Mutex::new(None),
+            history: Mutex::new(FileHistory::default()),
+            ghosts: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
+            flights: Mutex::new(0),
+            landed: Condvar::new(),
+            error: Mutex::new(None),
+            attempts: AtomicU32::new(0),
+            preallocated: AtomicU32::new(if attr.allocated == 0 { NO } else { UNKNOWN }),
+            pinned: AtomicU32::new(0),
+            changes: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn below(&self) -> u64 {
+        self.below.load(Ordering::Acquire)
+    }
+
+    /// Has blocks in DRAM.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.cached.load(Ordering::Acquire) > 0
+    }
+
+    /// The layout wrote up to `end`.
+    pub(crate) fn grew_below(&self, end: u64) {
+        self.size.fetch_max(end, Ordering::AcqRel);
+        self.below.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Both sizes are this now. Under `blocks`, alone.
+    pub(crate) fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+        self.below.store(size, Ordering::Release);
+    }
+
+    /// Whether it has blocks behind its size, when that is known.
+    pub(crate) fn is_preallocated(&self) -> Option<bool> {
+        match self.preallocated.load(Ordering::Acquire) {
+            UNKNOWN => None,
+            known => Some(known == YES),
+        }
+    }
+
+    /// An operation gave it such blocks, or took them away.
+    pub(crate) fn set_preallocated(&self, is: bool) {
+        self.preallocated.store(if is { YES } else { NO }, Ordering::Release);
+    }
+
+    /// What was found out, unless an operation knew better meanwhile.
+    pub(crate) fn learn_preallocated(&self, is: bool) -> bool {
+        let found = if is { YES } else { NO };
+        match self.preallocated.compare_exchange(UNKNOWN, found, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => is,
+            Err(known) => known == YES,
+        }
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn raise_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A flight begins. Under `blocks`, alone.
+    pub(crate) fn take_off(&self) {
+        *self.flights.lock() += 1;
+    }
+
+    pub(crate) fn land(&self) {
+        *self.flights.lock() -= 1;
+        self.landed.notify_all();
+    }
+
+    pub(crate) fn has_flights(&self) -> bool {
+        *self.flights.lock() > 0
+    }
+
+    /// Waits until no flight is under way. Without locks.
+    pub(crate) fn wait_for_flights(&self) {
+        let mut flights = self.flights.lock();
+        while *flights > 0 {
+            self.landed.wait(&mut flights);
+        }
+    }
+
+    /// Keeps an error for the next sync.
+    pub(crate) fn note_error(&self, kind: Kind) {
+        self.error.lock().get_or_insert(kind);
+    }
+
+    /// What a sync has to tell, once.
+    pub(crate) fn take_error(&self) -> Result<()> {
+        match self.error.lock().take() {
+            None => Ok(()),
+            Some(kind) => {
+                Err(Error::new(kind).operation("writeback").object(format!("inode {}", self.id.number)))
+            }
+        }
+    }
+
+    /// Must stay known although nobody uses it now.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.is_cached() || self.pinned.load(Ordering::Acquire) > 0 || self.error.lock().is_some()
+    }
+
+    /// The flags of the inode allow this write.
+    pub(crate) fn check_flags(&self, at: WriteAt) -> bool {
+        let forbidden =
+            if at == WriteAt::End { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };
+        self.flags.load(Ordering::Acquire) & forbidden == 0
+    }
+}
+
+/// A held inode of a [`CacheFs`](crate::CacheFs) over a layout whose nodes are `N`.
+pub struct CacheNode<N> {
+    pub(crate) inner: N,
+    /// What the cache knows about it; looked up when its data is first used.
+    pub(crate) file: OnceLock<Arc<File>>,
+}
+
+impl<N> CacheNode<N> {
+    pub(crate) fn new(inner: N) -> CacheNode<N> {
+        CacheNode { inner, file: OnceLock::new() }
+    }
+}
+
+impl<N: Clone> Clone for CacheNode<N> {
+    fn clone(&self) -> CacheNode<N> {
+        let file = OnceLock::new();
+        if let Some(known) = self.file.get() {
+            // It is new: nobody has set it.
+            let _ = file.set(Arc::clone(known));
+        }
+        CacheNode { inner: self.inner.clone(), file }
+    }
+}

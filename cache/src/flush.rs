@@ -1,0 +1,261 @@
+//! Synchronisation, and what has to be on media before an operation of the layout.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use nacre_engine::sync::RwLockWriteGuard;
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{Attr, BLOCK_SIZE, Data, Extents, FallocateMode, Kind, Result, SetAttr, Timestamp};
+use nacre_policy::Judged;
+
+use crate::collect::Dirty;
+use crate::file::{Blocks, CacheNode, File, Times};
+use crate::fs::Shared;
+
+impl<L: Data + Extents> Shared<L> {
+    /// The blocks of a file, alone and with no flight under way.
+    pub(crate) fn still<'f>(&self, file: &'f File) -> RwLockWriteGuard<'f, Blocks> {
+        loop {
+            let blocks = file.blocks.write();
+            if !file.has_flights() {
+                return blocks;
+            }
+            drop(blocks);
+            file.wait_for_flights();
+        }
+    }
+
+    /// Writes the dirty blocks in a range, and those before them that the size would show, in order; they leave DRAM. On an error they stay. No flight is under way. Under `blocks`, alone.
+    pub(crate) fn flush_range(
+        &self,
+        node: &L::Node,
+        file: &File,
+        blocks: &mut Blocks,
+        range: Range<u64>,
+    ) -> Result<()> {
+        let unseen = file.below() / BLOCK_SIZE;
+        let first = if range.end > unseen { range.start.min(unseen) } else { range.start };
+        if blocks.index.range(first..range.end).next().is_none() {
+            return Ok(());
+        }
+        let size = file.size();
+        let mut dirty: Vec<Dirty> = Vec::new();
+        let mut leaving = Vec::new();
+        for (&block, entry) in blocks.index.range_mut(first..range.end) {
+            debug_assert!(entry.flight.is_none());
+            leaving.push(block);
+            if entry.dirty != 0 {
+                dirty.push(self.dirty_parts(node, file, block, entry, size)?);
+            }
+        }
+        let now = self.time_of(node, file)?;
+        let (_, result) = self.write_dirty(node, file, &dirty, now, || true);
+        drop(dirty);
+        result?;
+        if leaving.len() == blocks.index.len() {
+            self.settle_times(node, file)?;
+        }
+        for block in leaving {
+            if let Some(entry) = blocks.index.get_mut(&block) {
+                entry.dirty = 0;
+            }
+            self.leave(file, blocks, block);
+        }
+        file.attempts.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes everything of a file that waits for media.
+    pub(crate) fn flush(&self, node: &L::Node, file: &File) -> Result<()> {
+        if !file.is_cached() {
+            return Ok(());
+        }
+        let mut blocks = self.still(file);
+        self.flush_range(node, file, &mut blocks, 0..u64::MAX)
+    }
+
+    /// As [`Shared::flush`], for a node that may be no file or none that is known.
+    pub(crate) fn flush_node(&self, node: &CacheNode<L::Node>) -> Result<()> {
+        match self.known_file(node) {
+            Some(file) => self.flush(&node.inner, &file),
+            None => Ok(()),
+        }
+    }
+
+    /// fsync: the model judges the blocks that were written since the last one, and everything is written.
+    pub(crate) fn sync(&self, node: &CacheNode<L::Node>) -> Result<()> {
+        let Some(file) = self.known_file(node) else { return self.layout.sync(&node.inner) };
+        let flushed = {
+            let mut blocks = self.still(&file);
+            self.judge(&file, &mut blocks);
+            self.flush_range(&node.inner, &file, &mut blocks, 0..u64::MAX)
+        };
+        let synced = self.layout.sync(&node.inner);
+        // An earlier error is told once, whatever this sync says.
+        file.take_error().and(flushed).and(synced)
+    }
+
+    fn judge(&self, file: &File, blocks: &mut Blocks) {
+        let settings = self.settings();
+        let model = self.model_of(&settings);
+        let mut judged = Judged::default();
+        file.history.lock().synced(self.clock.now_ms(), &model, &mut judged);
+        for entry in blocks.index.values_mut() {
+            if let Some(verdict) = entry.model.synced(&model) {
+                judged.count(verdict);
+            }
+        }
+        self.counters.accurate.add(judged.accurate);
+        self.counters.inaccurate.add(judged.inaccurate);
+    }
+
+    /// Writes everything of all files; the first error is told, after all were tried.
+    pub(crate) fn flush_everything(&self) -> Result<()> {
+        let mut result = Ok(());
+        for file in self.table.collect(File::is_cached) {
+            let flushed = match self.layout.node(file.id) {
+                Ok(node) => self.flush(&node, &file),
+                Err(error) if error.kind() == Kind::Stale => {
+                    self.discard(&file);
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            };
+            result = result.and(flushed);
+        }
+        result
+    }
+
+    /// An operation of the layout; where it finds no space, what is set aside for others is written, and it is tried again.
+    pub(crate) fn with_space<R>(&self, mut act: impl FnMut() -> Result<R>) -> Result<R> {
+        match act() {
+            Err(error) if error.kind() == Kind::NoSpace && self.pool.free() < self.pool.capacity() => {
+                // What cannot be written stays, and the sync of its file tells.
+                let _ = self.flush_everything();
+                act()
+            }
+            result => result,
+        }
+    }
+
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        let flushed = self.flush_everything();
+        let synced = self.layout.sync_all();
+        self.take_error().and(flushed).and(synced)
+    }
+
+    /// setattr: with a size, a truncation; else the times that wait are those that it sets.
+    pub(crate) fn setattr(
+        &self,
+        node: &CacheNode<L::Node>,
+        change: &SetAttr,
+        now: Timestamp,
+    ) -> Result<Attr> {
+        let Some(file) = self.known_or_sized(node, change) else {
+            return self.layout.setattr(&node.inner, change, now);
+        };
+        if let Some(size) = change.size {
+            return self.set_size(node, &file, change, size, now);
+        }
+        let mut blocks = self.still(&file);
+        if change.flags.is_some() {
+            // They may forbid what was accepted before.
+            self.flush_range(&node.inner, &file, &mut blocks, 0..u64::MAX)?;
+        }
+        let attr = self.layout.setattr(&node.inner, change, now)?;
+        file.flags.store(attr.flags, Ordering::Release);
+        if let Some(times) = &mut *file.times.lock() {
+            times.mtime = change.mtime.map_or(times.mtime, Timestamp::clamped);
+            times.ctime = attr.ctime;
+            times.atime = change.atime.map(Timestamp::clamped).or(times.atime);
+        }
+        Ok(self.overlay(&node.inner, &file, &blocks, attr))
+    }
+
+    /// The file, where this change concerns the cache.
+    fn known_or_sized(&self, node: &CacheNode<L::Node>, change: &SetAttr) -> Option<Arc<File>> {
+        if change.size.is_some() { self.file(node).ok() } else { self.known_file(node) }
+    }
+
+    fn set_size(
+        &self,
+        node: &CacheNode<L::Node>,
+        file: &File,
+        change: &SetAttr,
+        size: u64,
+        now: Timestamp,
+    ) -> Result<Attr> {
+        let protected = file.flags.load(Ordering::Acquire) & (Attr::IMMUTABLE | Attr::APPEND_ONLY) != 0;
+        if protected || self.read_only || size > self.max_file_size {
+            return self.layout.setattr(&node.inner, change, now);
+        }
+        file.raise_epoch();
+        let mut blocks = self.still(file);
+        if size > file.below() {
+            // The new size shows them.
+            let unseen = file.below() / BLOCK_SIZE;
+            self.flush_range(&node.inner, file, &mut blocks, unseen..size.div_ceil(BLOCK_SIZE))?;
+        }
+        // A read that media does not know of, either.
+        let noted = file.times.lock().and_then(|times| times.atime);
+        let change = SetAttr { atime: change.atime.or(noted), ..*change };
+        let attr = self.layout.setattr(&node.inner, &change, now)?;
+        if size <= file.below() {
+            // What was behind the new size went with it.
+            file.set_preallocated(false);
+        }
+        self.cut(&node.inner, file, &mut blocks, size);
+        file.set_size(size);
+        file.flags.store(attr.flags, Ordering::Release);
+        let mut times = file.times.lock();
+        match &mut *times {
+            Some(_) if blocks.index.is_empty() => *times = None,
+            Some(times) => {
+                *times = Times { mtime: attr.mtime, ctime: attr.ctime, atime: None };
+            }
+            None => {}
+        }
+        drop(times);
+        Ok(self.overlay(&node.inner, file, &blocks, attr))
+    }
+
+    /// Allocation finds everything written; a hole or zeros replace what lies in them as a whole.
+    pub(crate) fn fallocate(
+        &self,
+        node: &CacheNode<L::Node>,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        let Ok(file) = self.file_ref(node) else {
+            return self.layout.fallocate(&node.inner, mode, offset, len, now);
+        };
+        file.raise_epoch();
+        let mut blocks = self.still(file);
+        // Blocks that the size does not show yet are written: it must grow over them all the same.
+        let replaced = match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => 0..0,
+            _ => {
+                let end = offset.saturating_add(len) / BLOCK_SIZE;
+                offset.div_ceil(BLOCK_SIZE)..end.min(file.below() / BLOCK_SIZE)
+            }
+        };
+        let before = if replaced.is_empty() { 0..u64::MAX } else { 0..replaced.start };
+        self.flush_range(&node.inner, file, &mut blocks, replaced.end.max(before.start)..u64::MAX)?;
+        self.flush_range(&node.inner, file, &mut blocks, before)?;
+        self.layout.fallocate(&node.inner, mode, offset, len, now)?;
+        if matches!(mode, FallocateMode::AllocateKeepSize | FallocateMode::ZeroRangeKeepSize) {
+            file.set_preallocated(true);
+        }
+        let kept: Vec<u64> = blocks.index.keys().copied().collect();
+        kept.into_iter().for_each(|block| self.leave(file, &mut blocks, block));
+        // The layout has the times of this operation, which is the newest.
+        let times = file.times.lock().take();
+        if let Some(Times { atime: Some(atime), .. }) = times {
+            self.layout.setattr(&node.inner, &SetAttr { atime: Some(atime), ..SetAttr::default() }, now)?;
+        }
+        file.set_size(self.layout.getattr(&node.inner)?.size);
+        Ok(())
+    }
+}

@@ -1,0 +1,328 @@
+//! The mounted cache: setting it up, changing it, taking it down.
+
+use std::sync::Arc;
+
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::sync::thread::{self, JoinHandle};
+use nacre_engine::sync::{Mutex, RwLock};
+use nacre_engine::{
+    BLOCK_SIZE, Data, Error, Extents, FileKind, FsStat, Kind, LINE_SIZE, PromiseCost, Result,
+};
+use nacre_policy::Model;
+use nacre_policy::ghost::ghosts_for;
+
+use crate::buffer::LINES;
+use crate::clock::Clock;
+use crate::file::{CacheNode, File};
+use crate::pool::Pool;
+use crate::settings::{CacheOptions, CacheStatus, Counters, Granularity, Settings};
+use crate::table::Table;
+
+/// Blocks that a pool must have: one that a write needs, one for its copy, and as much again.
+const MIN_BLOCKS: u64 = 4;
+/// Blocks that a pool may have: 8 TiB.
+const MAX_BLOCKS: u64 = 1 << 31;
+
+/// A layout under a write buffer; see the [crate](crate). Dropping it writes everything back, without telling of errors.
+pub struct CacheFs<L: Data + Extents> {
+    pub(crate) shared: Arc<Shared<L>>,
+    keeper: Keeper<L>,
+}
+
+/// The threads, and what happens when the cache goes.
+struct Keeper<L: Data + Extents> {
+    shared: Arc<Shared<L>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Nothing is to be written back any more.
+    is_done: bool,
+}
+
+/// What operations and threads share.
+pub(crate) struct Shared<L> {
+    pub(crate) layout: L,
+    pub(crate) pool: Pool<File>,
+    pub(crate) table: Table,
+    pub(crate) counters: Counters,
+    pub(crate) clock: Clock,
+    pub(crate) read_only: bool,
+    /// Lines of the layout's unit of writing.
+    pub(crate) unit_lines: usize,
+    pub(crate) max_file_size: u64,
+    /// What is set aside for what waits.
+    pub(crate) cost: PromiseCost,
+    /// Blocks of the layout's space that are set aside.
+    set_aside: AtomicU64,
+    settings: RwLock<Settings>,
+    /// Blocks that the model remembers, and how many it may.
+    ghosts: AtomicU64,
+    max_ghosts: u64,
+    /// What the next sync of everything has to tell.
+    pub(crate) error: Mutex<Option<Kind>>,
+}
+
+impl<L: Data + Extents> CacheFs<L> {
+    /// A cache over a mounted layout.
+    ///
+    /// [`InvalidInput`](Kind::InvalidInput) for a size below 4 blocks or settings that contradict each other.
+    pub fn new(layout: L, options: &CacheOptions) -> Result<CacheFs<L>> {
+        options.settings.check()?;
+        let blocks = options.size / BLOCK_SIZE;
+        if !(MIN_BLOCKS..=MAX_BLOCKS).contains(&blocks) {
+            return Err(Error::new(Kind::InvalidInput)
+                .object(format!("a cache of {} bytes", options.size))
+                .advice("give it at least 16 KiB, and some MiB to be of use"));
+        }
+        let shared = Shared {
+            unit_lines: (layout.write_unit() / LINE_SIZE).clamp(1, LINES as u64) as usize,
+            max_file_size: layout.capabilities().max_file_size,
+            cost: layout.promise_cost(),
+            set_aside: AtomicU64::new(0),
+            layout,
+            pool: Pool::new(blocks),
+            table: Table::new(),
+            counters: Counters::default(),
+            clock: options.clock.clone(),
+            read_only: options.read_only,
+            settings: RwLock::new(options.settings),
+            ghosts: AtomicU64::new(0),
+            max_ghosts: ghosts_for(blocks * BLOCK_SIZE),
+            error: Mutex::new(None),
+        };
+        let shared = Arc::new(shared);
+        let keeper = Keeper { shared: Arc::clone(&shared), threads: Mutex::default(), is_done: false };
+        keeper.start_threads()?;
+        Ok(CacheFs { shared, keeper })
+    }
+
+    /// The layout below. Whoever changes files there goes round what is dirty.
+    pub fn layout(&self) -> &L {
+        &self.shared.layout
+    }
+
+    /// What is set now.
+    pub fn settings(&self) -> Settings {
+        self.shared.settings()
+    }
+
+    /// Changes the settings while it runs.
+    pub fn set(&self, settings: Settings) -> Result<()> {
+        settings.check()?;
+        let fewer = settings.threads < self.shared.settings().threads;
+        *self.shared.settings.write() = settings;
+        if fewer {
+            self.keeper.stop_threads();
+            self.shared.pool.set_stopping(false);
+        }
+        self.keeper.start_threads()?;
+        self.shared.pool.call_threads();
+        Ok(())
+    }
+
+    /// State and counters.
+    pub fn status(&self) -> CacheStatus {
+        let shared = &*self.shared;
+        let Counters {
+            written_lazily,
+            written_eagerly,
+            overwritten,
+            discarded,
+            fetched,
+            written_back,
+            write_hits,
+            write_misses,
+            read_from_dram,
+            stalls,
+            failures,
+            lost,
+            accurate,
+            inaccurate,
+        } = &shared.counters;
+        CacheStatus {
+            blocks: shared.pool.capacity(),
+            used: shared.pool.capacity() - shared.pool.free(),
+            ghosts: shared.ghosts.load(Ordering::Relaxed),
+            written_lazily: written_lazily.get(),
+            written_eagerly: written_eagerly.get(),
+            overwritten: overwritten.get(),
+            discarded: discarded.get(),
+            fetched: fetched.get(),
+            written_back: written_back.get(),
+            write_hits: write_hits.get(),
+            write_misses: write_misses.get(),
+            read_from_dram: read_from_dram.get(),
+            stalls: stalls.get(),
+            failures: failures.get(),
+            lost: lost.get(),
+            accurate: accurate.get(),
+            inaccurate: inaccurate.get(),
+        }
+    }
+
+    /// Writes everything back and gives the layout back, to be unmounted, with the first error that there was. All nodes
+    /// must be dropped.
+    pub fn unmount(self) -> (L, Result<()>) {
+        self.keeper.stop_threads();
+        let flushed = self.shared.flush_everything();
+        let told = self.shared.take_error();
+        (self.into_layout(), flushed.and(told))
+    }
+
+    /// Gives the layout back with nothing written, as when the process is killed.
+    pub fn abandon(self) -> L {
+        self.keeper.stop_threads();
+        self.into_layout()
+    }
+
+    fn into_layout(self) -> L {
+        let CacheFs { shared, mut keeper } = self;
+        keeper.is_done = true;
+        drop(keeper);
+        Arc::into_inner(shared).unwrap_or_else(|| unreachable!("the threads have ended")).layout
+    }
+
+    /// Writes the file's dirty blocks and lets every write to it go to media at once until [`CacheFs::unpin`]: for who
+    /// maps it. Pins are counted.
+    pub fn pin(&self, node: &CacheNode<L::Node>) -> Result<()> {
+        let file = self.shared.file(node)?;
+        file.pinned.fetch_add(1, Ordering::AcqRel);
+        self.shared.flush(&node.inner, &file).inspect_err(|_| {
+            file.pinned.fetch_sub(1, Ordering::AcqRel);
+        })
+    }
+
+    /// Ends what [`CacheFs::pin`] began.
+    pub fn unpin(&self, node: &CacheNode<L::Node>) {
+        if let Ok(file) = self.shared.file(node) {
+            let before = file.pinned.fetch_sub(1, Ordering::AcqRel);
+            assert!(before > 0, "unpinned more often than pinned");
+        }
+    }
+}
+
+impl<L: Data + Extents> Shared<L> {
+    pub(crate) fn settings(&self) -> Settings {
+        *self.settings.read()
+    }
+
+    /// Sets space of the layout aside.
+    pub(crate) fn reserve_space(&self, blocks: u64) -> Result<()> {
+        self.layout.reserve(blocks)?;
+        self.set_aside.fetch_add(blocks, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn release_space(&self, blocks: u64) {
+        self.set_aside.fetch_sub(blocks, Ordering::Relaxed);
+        self.layout.release(blocks);
+    }
+
+    /// Space: a block for each that waits is in use. What is set aside beyond that is for metadata, which takes less most of
+    /// the time; whoever needs it has everything written.
+    pub(crate) fn stat(&self) -> FsStat {
+        let mut stat = self.layout.stat();
+        let waiting = self.pool.capacity() - self.pool.free();
+        let spare = self.set_aside.load(Ordering::Relaxed).saturating_sub(waiting);
+        stat.free += spare;
+        stat.available += spare;
+        stat
+    }
+
+    /// The constants of the model.
+    pub(crate) fn model_of(&self, settings: &Settings) -> Model {
+        let &Settings { latencies, checker, forget_ms, granularity, .. } = settings;
+        let unit_lines = if granularity == Granularity::Blocks { LINES } else { self.unit_lines } as u32;
+        Model { latencies, checker, forget_ms, unit_lines }
+    }
+
+    /// What is known about a held file; an error for what is no regular file.
+    pub(crate) fn file(&self, node: &CacheNode<L::Node>) -> Result<Arc<File>> {
+        self.file_ref(node).cloned()
+    }
+
+    pub(crate) fn file_ref<'n>(&self, node: &'n CacheNode<L::Node>) -> Result<&'n Arc<File>> {
+        if let Some(file) = node.file.get() {
+            return Ok(file);
+        }
+        if self.layout.kind(&node.inner) != FileKind::Regular {
+            return Err(Kind::InvalidInput.into());
+        }
+        let id = self.layout.id(&node.inner);
+        let make = || self.layout.getattr(&node.inner).map(|attr| File::new(&attr));
+        let file = self.table.get_or_make(id, make, |dropped| self.forget_ghosts(dropped))?;
+        Ok(node.file.get_or_init(|| file))
+    }
+
+    /// The file when it is known already.
+    pub(crate) fn known_file(&self, node: &CacheNode<L::Node>) -> Option<Arc<File>> {
+        if let Some(file) = node.file.get() {
+            return Some(Arc::clone(file));
+        }
+        if self.layout.kind(&node.inner) != FileKind::Regular {
+            return None;
+        }
+        self.table.get(self.layout.id(&node.inner))
+    }
+
+    /// The right to remember one block more, to be given back with [`Shared::drop_ghosts`] when it was not used.
+    pub(crate) fn may_grow(&self) -> bool {
+        let taken = self.ghosts.fetch_add(1, Ordering::Relaxed) < self.max_ghosts;
+        if !taken {
+            self.drop_ghosts(1);
+        }
+        taken
+    }
+
+    pub(crate) fn drop_ghosts(&self, count: u64) {
+        self.ghosts.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Forgets what the model remembers about a file.
+    pub(crate) fn forget_ghosts(&self, file: &File) {
+        let count = file.history.lock().clear();
+        file.ghosts.store(0, Ordering::Relaxed);
+        self.drop_ghosts(count);
+    }
+
+    pub(crate) fn take_error(&self) -> Result<()> {
+        match self.error.lock().take() {
+            None => Ok(()),
+            Some(kind) => Err(Error::new(kind).operation("writeback")),
+        }
+    }
+}
+
+impl<L: Data + Extents> Keeper<L> {
+    fn start_threads(&self) -> Result<()> {
+        if self.shared.read_only {
+            return Ok(());
+        }
+        let mut threads = self.threads.lock();
+        while threads.len() < self.shared.settings().threads {
+            let (shared, number) = (Arc::clone(&self.shared), threads.len());
+            let thread = thread::Builder::new()
+                .name(format!("nacre-write-{number}"))
+                .spawn(move || shared.run_writeback(number))
+                .map_err(|error| Error::io("mount", "writeback thread", error))?;
+            threads.push(thread);
+        }
+        Ok(())
+    }
+
+    fn stop_threads(&self) {
+        self.shared.pool.set_stopping(true);
+        for thread in self.threads.lock().drain(..) {
+            // A panic of the thread was reported when it happened; the flush that follows writes what it did not.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<L: Data + Extents> Drop for Keeper<L> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.stop_threads();
+            // Errors are told by `unmount`.
+            let _ = self.shared.flush_everything();
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The contract's names, over those of the layout.
+
+use std::ops::ControlFlow;
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{
+    Attr, BLOCK_SIZE, Data, DirEntry, Extents, FileBlock, FileKind, InodeId, Kind, Names, NewInode, Place,
+    RenameMode, Result, SetAttr, Timestamp, XattrMode,
+};
+
+use crate::file::{Blocks, CacheNode, File};
+use crate::fs::{CacheFs, Shared};
+
+impl<L: Data + Extents> Shared<L> {
+    fn getattr(&self, node: &CacheNode<L::Node>) -> Result<Attr> {
+        match self.known_file(node) {
+            Some(file) if file.is_cached() => {
+                let blocks = file.blocks.read();
+                let attr = self.layout.getattr(&node.inner)?;
+                Ok(self.overlay(&node.inner, &file, &blocks, attr))
+            }
+            Some(file) => {
+                let mut attr = self.layout.getattr(&node.inner)?;
+                attr.change += file.changes.load(Ordering::Relaxed);
+                Ok(attr)
+            }
+            None => self.layout.getattr(&node.inner),
+        }
+    }
+
+    /// The layout's attributes with what waits in DRAM.
+    pub(crate) fn overlay(&self, node: &L::Node, file: &File, blocks: &Blocks, mut attr: Attr) -> Attr {
+        attr.change += file.changes.load(Ordering::Relaxed);
+        if blocks.index.is_empty() {
+            return attr;
+        }
+        if let Some(times) = *file.times.lock() {
+            attr.mtime = times.mtime;
+            attr.ctime = attr.ctime.max(times.ctime);
+            attr.atime = times.atime.unwrap_or(attr.atime);
+        }
+        attr.allocated = self.blocks_in_all(node, file, blocks, &attr) * BLOCK_SIZE;
+        attr.size = file.size();
+        attr
+    }
+
+    /// Blocks that the file has when everything is written.
+    fn blocks_in_all(&self, node: &L::Node, file: &File, blocks: &Blocks, attr: &Attr) -> u64 {
+        let (has, end) = (attr.allocated / BLOCK_SIZE, attr.size.div_ceil(BLOCK_SIZE));
+        let behind = blocks.index.range(end..).count() as u64;
+        let is_whole = has >= end || blocks.index.range(..end).next().is_none();
+        if is_whole && !file.has_flights() {
+            // It has no holes, or nothing is in them.
+            return has + behind;
+        }
+        // While a flight writes, only one look at everything says what is there. An error leaves the number a little
+        // small, until the blocks are written.
+        let Ok(extents) = self.layout.resolve(node, FileBlock(0), u64::MAX) else { return has + behind };
+        let (mut known, mut missing, mut end) = (0, 0, 0);
+        for extent in extents {
+            let range = extent.start.0..extent.start.0 + extent.len;
+            end = range.end;
+            match extent.place {
+                Place::Hole => missing += blocks.index.range(range).count() as u64,
+                _ => known += extent.len,
+            }
+        }
+        let behind = blocks.index.range(end..).count() as u64;
+        if file.has_flights() { known + missing + behind } else { has + missing + behind }
+    }
+
+    /// After a name was removed: when it was the last, and nobody holds the inode, nobody will read what waits for media.
+    fn discard_if_gone(&self, victim: Option<L::Node>) {
+        let Some(victim) = victim else { return };
+        let id = self.layout.id(&victim);
+        drop(victim);
+        if let Some(file) = self.table.get(id)
+            && self.layout.node(id).is_err_and(|error| error.kind() == Kind::Stale)
+        {
+            self.discard(&file);
+        }
+    }
+
+    /// The regular file that a name refers to, when anything at all waits for media.
+    fn victim(&self, dir: &L::Node, name: &[u8]) -> Option<L::Node> {
+        if self.pool.free() == self.pool.capacity() {
+            return None;
+        }
+        let victim = self.layout.lookup(dir, name).ok()?;
+        (self.layout.kind(&victim) == FileKind::Regular).then_some(victim)
+    }
+
+    fn flush_inner(&self, node: &L::Node) -> Result<()> {
+        match self.table.get(self.layout.id(node)) {
+            Some(file) => self.flush(node, &file),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<L: Data + Extents> Names for CacheFs<L> {
+    type Node = CacheNode<L::Node>;
+
+    fn root(&self) -> Self::Node {
+        CacheNode::new(self.shared.layout.root())
+    }
+
+    fn node(&self, id: InodeId) -> Result<Self::Node> {
+        self.shared.layout.node(id).map(CacheNode::new)
+    }
+
+    fn node_by_number(&self, number: u64) -> Result<Self::Node> {
+        self.shared.layout.node_by_number(number).map(CacheNode::new)
+    }
+
+    #[inline]
+    fn id(&self, node: &Self::Node) -> InodeId {
+        self.shared.layout.id(&node.inner)
+    }
+
+    #[inline]
+    fn kind(&self, node: &Self::Node) -> FileKind {
+        self.shared.layout.kind(&node.inner)
+    }
+
+    #[inline]
+    fn lookup(&self, dir: &Self::Node, name: &[u8]) -> Result<Self::Node> {
+        self.shared.layout.lookup(&dir.inner, name).map(CacheNode::new)
+    }
+
+    fn parent(&self, dir: &Self::Node) -> Result<Self::Node> {
+        self.shared.layout.parent(&dir.inner).map(CacheNode::new)
+    }
+
+    fn create(&self, dir: &Self::Node, name: &[u8], new: &NewInode<'_>) -> Result<Self::Node> {
+        self.shared.with_space(|| self.shared.layout.create(&dir.inner, name, new)).map(CacheNode::new)
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Self::Node> {
+        self.shared.with_space(|| self.shared.layout.create_unnamed(new)).map(CacheNode::new)
+    }
+
+    fn link(&self, node: &Self::Node, dir: &Self::Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.shared.flush_node(node)?;
+        self.shared.with_space(|| self.shared.layout.link(&node.inner, &dir.inner, name, now))
+    }
+
+    fn unlink(&self, dir: &Self::Node, name: &[u8], now: Timestamp) -> Result<()> {
+        let victim = self.shared.victim(&dir.inner, name);
+        self.shared.with_space(|| self.shared.layout.unlink(&dir.inner, name, now))?;
+        self.shared.discard_if_gone(victim);
+        Ok(())
+    }
+
+    fn rmdir(&self, dir: &Self::Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.shared.with_space(|| self.shared.layout.rmdir(&dir.inner, name, now))
+    }
+
+    fn rename(
+        &self,
+        from_dir: &Self::Node,
+        from: &[u8],
+        to_dir: &Self::Node,
+        to: &[u8],
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        let shared = &*self.shared;
+        let replaced = shared.victim(&to_dir.inner, to);
+        if let Some(replaced) = &replaced
+            && mode != RenameMode::NoReplace
+            && let Some(source) = shared.victim(&from_dir.inner, from)
+        {
+            shared.flush_inner(&source)?;
+            if mode == RenameMode::Exchange {
+                shared.flush_inner(replaced)?;
+            }
+        }
+        shared.with_space(|| shared.layout.rename(&from_dir.inner, from, &to_dir.inner, to, mode, now))?;
+        shared.discard_if_gone(replaced);
+        Ok(())
+    }
+
+    fn read_dir(
+        &self,
+        dir: &Self::Node,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.shared.layout.read_dir(&dir.inner, cookie, visit)
+    }
+
+    fn read_link(&self, node: &Self::Node) -> Result<Vec<u8>> {
+        self.shared.layout.read_link(&node.inner)
+    }
+
+    #[inline]
+    fn getattr(&self, node: &Self::Node) -> Result<Attr> {
+        self.shared.getattr(node)
+    }
+
+    #[inline]
+    fn getattr_at(&self, dir: &Self::Node, name: &[u8]) -> Result<Attr> {
+        let attr = self.shared.layout.getattr_at(&dir.inner, name)?;
+        if attr.kind != FileKind::Regular || self.shared.table.get(attr.id).is_none() {
+            return Ok(attr);
+        }
+        self.getattr(&self.lookup(dir, name)?)
+    }
+
+    fn setattr(&self, node: &Self::Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        self.shared.with_space(|| self.shared.setattr(node, change, now))
+    }
+
+    fn get_xattr(&self, node: &Self::Node, name: &[u8]) -> Result<Vec<u8>> {
+        self.shared.layout.get_xattr(&node.inner, name)
+    }
+
+    fn list_xattrs(&self, node: &Self::Node) -> Result<Vec<Vec<u8>>> {
+        self.shared.layout.list_xattrs(&node.inner)
+    }
+
+    fn set_xattr(
+        &self,
+        node: &Self::Node,
+        name: &[u8],
+        value: &[u8],
+        how: XattrMode,
+        mode: Option<u32>,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.shared.with_space(|| self.shared.layout.set_xattr(&node.inner, name, value, how, mode, now))
+    }
+
+    fn remove_xattr(&self, node: &Self::Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.shared.with_space(|| self.shared.layout.remove_xattr(&node.inner, name, now))
+    }
+}

@@ -1,0 +1,343 @@
+//! The pool: a bounded number of blocks, and the list of those in use by when they were last written.
+//!
+//! A block is *permitted* first ([`Pool::try_take`]: the number is bounded there) and *placed* later, when it gets its
+//! bytes, its owner and its place at the end of the list. Writeback takes from the front; a block that is in flight is in
+//! no list. Every change that may let a writer go on is an *event*; a writer that waits says which it has seen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::sync::{Condvar, Mutex};
+
+use crate::buffer::{BLOCK, Buffer};
+
+/// The number of a placed block.
+pub(crate) type Slot = u32;
+
+const NONE: Slot = Slot::MAX;
+/// Places of the list that one search for candidates looks at.
+const SEARCH: usize = 256;
+
+struct Place<F> {
+    previous: Slot,
+    next: Slot,
+    listed: bool,
+    owner: Option<(Arc<F>, u64)>,
+    written_ms: u64,
+}
+
+struct State<F> {
+    free: u64,
+    /// Buffers that nobody uses.
+    spare: Vec<Arc<Buffer>>,
+    places: Vec<Place<F>>,
+    empty: Vec<Slot>,
+    /// The least recently written block, and the most recently written one.
+    oldest: Slot,
+    newest: Slot,
+    events: u64,
+    /// Writers that wait.
+    waiting: u32,
+    stopping: bool,
+}
+
+/// Blocks of DRAM for files of type `F`.
+pub(crate) struct Pool<F> {
+    capacity: u64,
+    state: Mutex<State<F>>,
+    /// The number of free blocks, to be looked at without the lock.
+    free: AtomicU64,
+    /// Writers wait here for room.
+    room: Condvar,
+    /// Threads wait here for work.
+    work: Condvar,
+}
+
+impl<F> Pool<F> {
+    pub(crate) fn new(capacity: u64) -> Pool<F> {
+        let state = State {
+            free: capacity,
+            spare: Vec::new(),
+            places: Vec::new(),
+            empty: Vec::new(),
+            oldest: NONE,
+            newest: NONE,
+            events: 0,
+            waiting: 0,
+            stopping: false,
+        };
+        Pool {
+            capacity,
+            state: Mutex::new(state),
+            free: AtomicU64::new(capacity),
+            room: Condvar::new(),
+            work: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(crate) fn free(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Permits `count` blocks, or tells the events so far.
+    pub(crate) fn try_take(&self, count: u64) -> Result<(), u64> {
+        let mut state = self.state.lock();
+        if state.free < count {
+            return Err(state.events);
+        }
+        state.free -= count;
+        self.free.store(state.free, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives blocks back that were permitted and not placed.
+    pub(crate) fn give_back(&self, count: u64) {
+        if count > 0 {
+            let mut state = self.state.lock();
+            self.freed(&mut state, count);
+        }
+    }
+
+    /// Waits until something happened after the events `seen`.
+    pub(crate) fn wait_for_room(&self, seen: u64) {
+        let mut state = self.state.lock();
+        state.waiting += 1;
+        self.work.notify_all();
+        while state.events == seen {
+            self.room.wait(&mut state);
+        }
+        state.waiting -= 1;
+    }
+
+    /// Something happened that may let a writer go on.
+    pub(crate) fn note_event(&self) {
+        let mut state = self.state.lock();
+        self.event(&mut state);
+    }
+
+    fn event(&self, state: &mut State<F>) {
+        state.events += 1;
+        if state.waiting > 0 {
+            self.room.notify_all();
+        }
+    }
+
+    fn freed(&self, state: &mut State<F>, count: u64) {
+        state.free += count;
+        debug_assert!(state.free <= self.capacity);
+        self.free.store(state.free, Ordering::Relaxed);
+        self.event(state);
+    }
+
+    /// Places a permitted block at the end of the list. Its bytes are anything.
+    pub(crate) fn place(&self, owner: &Arc<F>, block: u64, now_ms: u64) -> (Slot, Arc<Buffer>) {
+        let mut state = self.state.lock();
+        let owner = Some((Arc::clone(owner), block));
+        let place = Place { previous: NONE, next: NONE, listed: false, owner, written_ms: now_ms };
+        let slot = match state.empty.pop() {
+            Some(slot) => {
+                state.places[slot as usize] = place;
+                slot
+            }
+            None => {
+                state.places.push(place);
+                state.places.len() as Slot - 1
+            }
+        };
+        state.append(slot);
+        let spare = state.spare.pop();
+        drop(state);
+        (slot, spare.unwrap_or_else(|| Arc::new(Buffer([0; BLOCK]))))
+    }
+
+    /// The block was written: it is the most recently written one. Order within a millisecond is not kept.
+    pub(crate) fn touch(&self, slot: Slot, now_ms: u64) {
+        let mut state = self.state.lock();
+        let place = &mut state.places[slot as usize];
+        if place.written_ms != now_ms && place.listed {
+            place.written_ms = now_ms;
+            state.unlink(slot);
+            state.append(slot);
+        }
+    }
+
+    /// Takes a block out of the list.
+    pub(crate) fn unlist(&self, slot: Slot) {
+        self.state.lock().unlink(slot);
+    }
+
+    /// Puts a block back whose writeback did not happen, as the newest one.
+    pub(crate) fn relist(&self, slot: Slot) {
+        let mut state = self.state.lock();
+        state.append(slot);
+        self.event(&mut state);
+    }
+
+    /// Gives a placed block back with its bytes.
+    pub(crate) fn release(&self, slot: Slot, mut buffer: Arc<Buffer>) {
+        let mut state = self.state.lock();
+        if state.places[slot as usize].listed {
+            state.unlink(slot);
+        }
+        let owner = state.places[slot as usize].owner.take();
+        debug_assert!(owner.is_some(), "released twice");
+        state.empty.push(slot);
+        if Arc::get_mut(&mut buffer).is_some() {
+            state.spare.push(buffer);
+        }
+        self.freed(&mut state, 1);
+        drop(state);
+        // The file may go with its last owner: not under the lock.
+        drop(owner);
+    }
+
+    /// Up to `count` of the least recently written blocks, of different files, last written at `until_ms` at the latest.
+    pub(crate) fn candidates(&self, count: usize, until_ms: u64) -> Vec<(Arc<F>, u64)> {
+        let state = self.state.lock();
+        let mut found: Vec<(Arc<F>, u64)> = Vec::new();
+        let mut slot = state.oldest;
+        for _ in 0..SEARCH {
+            let Some(place) = state.places.get(slot as usize) else { break };
+            if place.written_ms > until_ms {
+                break;
+            }
+            if let Some((file, block)) = &place.owner
+                && !found.iter().any(|(known, _)| Arc::ptr_eq(known, file))
+            {
+                found.push((Arc::clone(file), *block));
+                if found.len() == count {
+                    break;
+                }
+            }
+            slot = place.next;
+        }
+        found
+    }
+
+    /// When a block was last written.
+    pub(crate) fn written_ms(&self, slot: Slot) -> u64 {
+        self.state.lock().places[slot as usize].written_ms
+    }
+
+    /// A thread waits for work: `false` when it is to end. It returns after `period`, when it is called, and at once
+    /// when less than `low` blocks are free or a writer waits, unless it found nothing to do the last time (`idle`).
+    pub(crate) fn wait_for_work(&self, low: u64, idle: bool, period: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.stopping && (idle || state.free >= low && state.waiting == 0) {
+            self.work.wait_for(&mut state, period);
+        }
+        !state.stopping
+    }
+
+    /// Calls the threads.
+    pub(crate) fn call_threads(&self) {
+        // Under the lock, so that none is between its look and its wait.
+        let _state = self.state.lock();
+        self.work.notify_all();
+    }
+
+    /// True when the threads are to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.state.lock().stopping
+    }
+
+    /// Ends the threads, or allows them again.
+    pub(crate) fn set_stopping(&self, stopping: bool) {
+        let mut state = self.state.lock();
+        state.stopping = stopping;
+        self.work.notify_all();
+    }
+
+    /// Bytes of DRAM that the blocks and the list take now.
+    pub(crate) fn bytes(&self) -> u64 {
+        let state = self.state.lock();
+        let used = self.capacity - state.free + state.spare.len() as u64;
+        used * BLOCK as u64 + (state.places.capacity() * size_of::<Place<F>>()) as u64
+    }
+}
+
+impl<F> State<F> {
+    fn append(&mut self, slot: Slot) {
+        let newest = std::mem::replace(&mut self.newest, slot);
+        let place = &mut self.places[slot as usize];
+        debug_assert!(!place.listed);
+        (place.previous, place.next, place.listed) = (newest, NONE, true);
+        match self.places.get_mut(newest as usize) {
+            Some(place) => place.next = slot,
+            None => self.oldest = slot,
+        }
+    }
+
+    fn unlink(&mut self, slot: Slot) {
+        let place = &mut self.places[slot as usize];
+        debug_assert!(place.listed);
+        place.listed = false;
+        let (previous, next) = (place.previous, place.next);
+        match self.places.get_mut(previous as usize) {
+            Some(place) => place.next = next,
+            None => self.oldest = next,
+        }
+        match self.places.get_mut(next as usize) {
+            Some(place) => place.previous = previous,
+            None => self.newest = previous,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Pool;
+
+    fn blocks(pool: &Pool<u32>) -> Vec<u64> {
+        pool.candidates(usize::MAX, u64::MAX).into_iter().map(|(_, block)| block).collect()
+    }
+
+    #[test]
+    fn the_number_of_blocks_is_bounded() {
+        let pool = Pool::new(2);
+        pool.try_take(2).unwrap();
+        let seen = pool.try_take(1).unwrap_err();
+        let (slot, buffer) = pool.place(&Arc::new(0), 7, 0);
+        assert_eq!(pool.try_take(1), Err(seen));
+        pool.release(slot, buffer);
+        assert_ne!(pool.try_take(2).unwrap_err(), seen, "that was an event");
+        pool.wait_for_room(seen);
+        pool.give_back(1);
+        assert_eq!((pool.free(), pool.capacity()), (2, 2));
+    }
+
+    #[test]
+    fn the_least_recently_written_comes_first() {
+        let pool = Pool::new(4);
+        pool.try_take(4).unwrap();
+        let placed: Vec<_> = (0..4).map(|block| pool.place(&Arc::new(block as u32), block, block)).collect();
+        assert_eq!(blocks(&pool), [0, 1, 2, 3]);
+        pool.touch(placed[1].0, 9);
+        pool.touch(placed[3].0, 3);
+        assert_eq!(blocks(&pool), [0, 2, 3, 1]);
+        pool.unlist(placed[0].0);
+        assert_eq!(blocks(&pool), [2, 3, 1]);
+        pool.relist(placed[0].0);
+        assert_eq!(blocks(&pool), [2, 3, 1, 0]);
+        let old: Vec<_> = pool.candidates(9, 3).into_iter().map(|(_, block)| block).collect();
+        assert_eq!(old, [2, 3]);
+        placed.into_iter().for_each(|(slot, buffer)| pool.release(slot, buffer));
+        assert_eq!((blocks(&pool), pool.free()), (vec![], 4));
+    }
+
+    #[test]
+    fn one_candidate_of_a_file_is_enough() {
+        let pool = Pool::new(2);
+        pool.try_take(2).unwrap();
+        let file = Arc::new(5);
+        let _placed = [pool.place(&file, 1, 0), pool.place(&file, 2, 0)];
+        assert_eq!(blocks(&pool), [1]);
+    }
+}

@@ -1,0 +1,179 @@
+//! What can be set, and what is counted.
+
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::{Error, Kind, Result};
+use nacre_policy::{Checker, Latencies};
+
+use crate::clock::Clock;
+
+/// In what pieces data is fetched and written back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Granularity {
+    /// Lines of 64 bytes: a write fetches those that it half covers, writeback stores those that are dirty.
+    #[default]
+    Lines,
+    /// Blocks as a whole, as `hinfs-nclfw` does.
+    Blocks,
+}
+
+/// What can be changed while the cache runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// Threads that write back. Without any, writers do it when the pool is full, and sync.
+    pub threads: usize,
+    /// Writeback starts when less than this part of the pool is free, in percent (`Low_f`).
+    pub low_percent: u8,
+    /// Writeback stops when more than this part is free, in percent (`High_f`).
+    pub high_percent: u8,
+    /// The threads look every so many milliseconds, too.
+    pub period_ms: u64,
+    /// Blocks that were last written longer ago than this, in milliseconds, are written back at the next look.
+    pub max_age_ms: u64,
+    /// Every write goes to media at once: a mount with `sync`.
+    pub sync: bool,
+    /// Whether blocks that are soon synchronised bypass.
+    pub checker: Checker,
+    /// In what pieces data is fetched and written back.
+    pub granularity: Granularity,
+    /// An eager block is lazy again when its file was not synchronised for so long, in milliseconds.
+    pub forget_ms: u64,
+    /// What a line costs.
+    pub latencies: Latencies,
+}
+
+impl Default for Settings {
+    /// The paper's, section 4.1; two threads.
+    fn default() -> Settings {
+        Settings {
+            threads: 2,
+            low_percent: 5,
+            high_percent: 20,
+            period_ms: 5000,
+            max_age_ms: 30_000,
+            sync: false,
+            checker: Checker::Full,
+            granularity: Granularity::Lines,
+            forget_ms: 5000,
+            latencies: Latencies::default(),
+        }
+    }
+}
+
+/// Threads that write back at the most.
+pub(crate) const MAX_THREADS: usize = 64;
+
+impl Settings {
+    pub(crate) fn check(&self) -> Result<()> {
+        let wrong = |what| Err(Error::new(Kind::InvalidInput).object(what));
+        if self.threads > MAX_THREADS {
+            return wrong("cache: more than 64 writeback threads");
+        }
+        if self.low_percent > self.high_percent || self.high_percent > 100 {
+            return wrong("cache: Low_f must not exceed High_f, nor that 100");
+        }
+        if self.period_ms == 0 {
+            return wrong("cache: a period of 0");
+        }
+        Ok(())
+    }
+}
+
+/// How a cache is set up.
+#[derive(Debug, Clone)]
+pub struct CacheOptions {
+    /// Bytes of DRAM for blocks. At least 4 blocks; the index and what the model remembers come on top, some 3 %.
+    pub size: u64,
+    /// Nothing may be written: nothing is buffered.
+    pub read_only: bool,
+    /// What can be changed later.
+    pub settings: Settings,
+    /// The time by which blocks grow old.
+    pub clock: Clock,
+}
+
+impl CacheOptions {
+    /// A cache of `size` bytes with the defaults.
+    pub fn new(size: u64) -> CacheOptions {
+        CacheOptions { size, read_only: false, settings: Settings::default(), clock: Clock::default() }
+    }
+}
+
+/// State and counters since the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheStatus {
+    /// Blocks of the pool.
+    pub blocks: u64,
+    /// Blocks in use.
+    pub used: u64,
+    /// Blocks that are not in DRAM and that the model remembers.
+    pub ghosts: u64,
+    /// Bytes that writes put into DRAM.
+    pub written_lazily: u64,
+    /// Bytes that writes put on media at once.
+    pub written_eagerly: u64,
+    /// Bytes of dirty lines that a later write replaced in DRAM: not written to media.
+    pub overwritten: u64,
+    /// Bytes of dirty lines of files that were removed or cut: not written to media.
+    pub discarded: u64,
+    /// Bytes that writes fetched from the layout.
+    pub fetched: u64,
+    /// Bytes that writeback and syncs gave to the layout.
+    pub written_back: u64,
+    /// Blocks that a buffered write found in DRAM.
+    pub write_hits: u64,
+    /// Blocks that it did not find there.
+    pub write_misses: u64,
+    /// Bytes that reads took from DRAM.
+    pub read_from_dram: u64,
+    /// Writes that waited for room.
+    pub stalls: u64,
+    /// Writebacks that failed. Each was told by the next sync of its file.
+    pub failures: u64,
+    /// Bytes that were given up after repeated failures.
+    pub lost: u64,
+    /// Verdicts of the model that were those of the sync before (figure 4 of the paper).
+    pub accurate: u64,
+    /// Verdicts that were others.
+    pub inaccurate: u64,
+}
+
+impl CacheStatus {
+    /// The model's accuracy, from 0 to 1, once two syncs have judged one block.
+    pub fn accuracy(&self) -> Option<f64> {
+        let judged = self.accurate + self.inaccurate;
+        (judged > 0).then(|| self.accurate as f64 / judged as f64)
+    }
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What [`CacheStatus`] reports.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) written_lazily: Counter,
+    pub(crate) written_eagerly: Counter,
+    pub(crate) overwritten: Counter,
+    pub(crate) discarded: Counter,
+    pub(crate) fetched: Counter,
+    pub(crate) written_back: Counter,
+    pub(crate) write_hits: Counter,
+    pub(crate) write_misses: Counter,
+    pub(crate) read_from_dram: Counter,
+    pub(crate) stalls: Counter,
+    pub(crate) failures: Counter,
+    pub(crate) lost: Counter,
+    pub(crate) accurate: Counter,
+    pub(crate) inaccurate: Counter,
+}

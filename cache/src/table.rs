@@ -1,0 +1,111 @@
+//! The files that are known, by inode.
+//!
+//! A file is known while it has blocks in DRAM, while a node refers to it, and then as long as there is room: what the
+//! model remembers about it lives as long.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use nacre_engine::sync::{RwLock, SMALL};
+use nacre_engine::{InodeId, Result};
+
+use crate::file::File;
+
+const SHARDS: usize = if SMALL { 1 } else { 64 };
+/// Files that a shard keeps although nobody needs them: 65,536 in all.
+const IDLE_FILES: usize = 1024;
+
+pub(crate) struct Table {
+    shards: Box<[Shard]>,
+}
+
+type Shard = RwLock<HashMap<InodeId, Arc<File>, Hasher>>;
+
+type Hasher = std::hash::BuildHasherDefault<NumberHasher>;
+
+/// Inode numbers are small and dense: a multiplication spreads them.
+#[derive(Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl std::hash::Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(value.into());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+impl Table {
+    pub(crate) fn new() -> Table {
+        Table { shards: (0..SHARDS).map(|_| RwLock::new(HashMap::default())).collect() }
+    }
+
+    fn shard(&self, id: InodeId) -> &Shard {
+        &self.shards[id.number as usize % SHARDS]
+    }
+
+    /// The file when it is known.
+    pub(crate) fn get(&self, id: InodeId) -> Option<Arc<File>> {
+        self.shard(id).read().get(&id).cloned()
+    }
+
+    /// The file, made by `make` when it is not known. `dropped` is told of those that are forgotten for it.
+    pub(crate) fn get_or_make(
+        &self,
+        id: InodeId,
+        make: impl FnOnce() -> Result<File>,
+        mut dropped: impl FnMut(&File),
+    ) -> Result<Arc<File>> {
+        if let Some(file) = self.get(id) {
+            return Ok(file);
+        }
+        let mut shard = self.shard(id).write();
+        if let Some(file) = shard.get(&id) {
+            return Ok(Arc::clone(file));
+        }
+        if shard.len() >= IDLE_FILES && shard.len() == shard.capacity() {
+            shard.retain(|_, file| {
+                let keep = Arc::strong_count(file) > 1 || file.is_needed();
+                if !keep {
+                    dropped(file);
+                }
+                keep
+            });
+        }
+        // Nobody can change the file without being found here: what is read now is true.
+        let file = Arc::new(make()?);
+        shard.insert(id, Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Forgets a file that is gone.
+    pub(crate) fn remove(&self, id: InodeId) {
+        self.shard(id).write().remove(&id);
+    }
+
+    /// All files for which `which` is true.
+    pub(crate) fn collect(&self, which: impl Fn(&File) -> bool) -> Vec<Arc<File>> {
+        let mut files = Vec::new();
+        for shard in &self.shards {
+            files.extend(shard.read().values().filter(|file| which(file)).cloned());
+        }
+        files
+    }
+
+    /// Bytes of DRAM that it takes, an estimate; blocks are the pool's.
+    pub(crate) fn bytes(&self) -> u64 {
+        let files: usize = self.shards.iter().map(|shard| shard.read().capacity()).sum();
+        (files * (size_of::<File>() + size_of::<(InodeId, usize)>() + 2)) as u64
+    }
+}

@@ -1,0 +1,402 @@
+//! Writes: into DRAM, or past it.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{
+    Attr, BLOCK_SIZE, Data, Durability, Error, Extents, FileBlock, Kind, Place, PromiseCost, Result,
+    Timestamp, WriteAt,
+};
+use nacre_policy::{Block as ModelBlock, Model, Path};
+
+use crate::buffer::{Buffer, Source, covered, parts, touched};
+use crate::file::{Blocks, CacheNode, Entry, File, Times};
+use crate::fs::Shared;
+use crate::settings::Granularity;
+use crate::writeback::BATCH;
+
+/// Blocks of the pool, and of the layout's space, that a write may use.
+pub(crate) struct Permit<'a, L: Data + Extents> {
+    shared: &'a Shared<L>,
+    blocks: u64,
+    space: u64,
+}
+
+impl<L: Data + Extents> Permit<'_, L> {
+    /// One of them is placed now, and so much space is for it; who releases it gives that back.
+    fn use_one(&mut self, space: u64) {
+        assert!(self.blocks > 0, "a write uses no more blocks than it was permitted");
+        self.blocks -= 1;
+        self.use_space(space);
+    }
+
+    fn use_space(&mut self, space: u64) {
+        assert!(self.space >= space, "a write uses no more space than it was permitted");
+        self.space -= space;
+    }
+}
+
+impl<L: Data + Extents> Drop for Permit<'_, L> {
+    fn drop(&mut self) {
+        self.shared.pool.give_back(self.blocks);
+        if self.space > 0 {
+            self.shared.release_space(self.space);
+        }
+    }
+}
+
+/// Where a write shall go.
+enum Choice {
+    Lazy,
+    Eager,
+    /// To DRAM, and these blocks from there to media at once.
+    Mixed(Vec<u64>),
+}
+
+/// A write, checked.
+struct Request<'a> {
+    at: WriteAt,
+    data: &'a [IoSlice<'a>],
+    len: u64,
+    now: Timestamp,
+}
+
+impl Request<'_> {
+    /// The offset, when the file is so long.
+    fn offset(&self, size: u64) -> u64 {
+        match self.at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => size,
+        }
+    }
+
+    /// The blocks that it touches, at the most.
+    fn blocks(&self) -> u64 {
+        match self.at {
+            WriteAt::Offset(offset) => (offset + self.len).div_ceil(BLOCK_SIZE) - offset / BLOCK_SIZE,
+            WriteAt::End => self.len.div_ceil(BLOCK_SIZE) + 1,
+        }
+    }
+
+    /// The space that writing them back may take, at the most.
+    fn space(&self, cost: &PromiseCost) -> u64 {
+        let blocks = self.blocks();
+        // The first and the last group may be there in part; and the last block comes before those that it follows.
+        let groups = blocks.min(blocks.div_ceil(cost.group_blocks) + 2);
+        blocks * cost.block + groups * cost.group + cost.file
+    }
+}
+
+impl<L: Data + Extents> Shared<L> {
+    pub(crate) fn write(
+        &self,
+        node: &CacheNode<L::Node>,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        let len = data.iter().map(|slice| slice.len() as u64).sum();
+        let Ok(file) = self.file_ref(node) else {
+            return self.layout.write(&node.inner, at, data, durability, now);
+        };
+        if self.read_only || !file.check_flags(at) {
+            // The layout knows the reason.
+            return self.layout.write(&node.inner, at, data, durability, now);
+        }
+        let request = Request { at, data, len, now };
+        self.check_end(request.offset(0), len)?;
+        if len == 0 {
+            return Ok(request.offset(file.size()));
+        }
+        let settings = self.settings();
+        // The layout would not let writeback place what was appended to a file that can only be appended to.
+        let must = durability != Durability::Lazy
+            || settings.sync
+            || file.pinned.load(Ordering::Acquire) > 0
+            || self.is_preallocated(&node.inner, file)?
+            || file.flags.load(Ordering::Acquire) & Attr::APPEND_ONLY != 0;
+        let model = self.model_of(&settings);
+        if !must && request.blocks() <= self.pool.capacity() / 2 {
+            let eager = match self.choose(file, &request, &model) {
+                Choice::Lazy => Some(Vec::new()),
+                Choice::Mixed(blocks) => Some(blocks),
+                Choice::Eager => None,
+            };
+            if let Some(eager) = eager
+                && let Some(offset) =
+                    self.write_lazily(node, file, &request, &eager, &model, settings.granularity)?
+            {
+                return Ok(offset);
+            }
+        }
+        self.with_space(|| self.write_eagerly(node, file, &request, &model))
+    }
+
+    /// Whether a file has blocks behind its size: more than those that it has before.
+    fn is_preallocated(&self, node: &L::Node, file: &File) -> Result<bool> {
+        if let Some(known) = file.is_preallocated() {
+            return Ok(known);
+        }
+        let attr = self.layout.getattr(node)?;
+        let extents = self.layout.resolve(node, FileBlock(0), attr.size.div_ceil(BLOCK_SIZE))?;
+        let before: u64 = extents.iter().filter(|extent| extent.place != Place::Hole).map(|extent| extent.len).sum();
+        Ok(file.learn_preallocated(attr.allocated > before * BLOCK_SIZE))
+    }
+
+    fn check_end(&self, offset: u64, len: u64) -> Result<u64> {
+        let end = offset.checked_add(len).filter(|&end| end <= self.max_file_size);
+        end.ok_or(Error::new(Kind::FileTooBig))
+    }
+
+    /// Asks the model. Blocks in DRAM take their writes there; of the others it knows those that it remembers.
+    fn choose(&self, file: &File, request: &Request<'_>, model: &Model) -> Choice {
+        if file.ghosts.load(Ordering::Relaxed) == 0 {
+            return Choice::Lazy;
+        }
+        let now_ms = self.clock.now_ms();
+        let mut history = file.history.lock();
+        let mut eager = Vec::new();
+        let mut count = 0;
+        for (block, _, _) in parts(request.offset(file.size()), request.len) {
+            count += 1;
+            if history.path_of_write(block, now_ms, model) == Path::Eager {
+                eager.push(block);
+            }
+        }
+        match eager.len() {
+            0 => Choice::Lazy,
+            all if all == count => Choice::Eager,
+            _ => Choice::Mixed(eager),
+        }
+    }
+
+    /// Permits the blocks of a write; writes back while there are none. `None` when the layout has no space to set aside.
+    fn permit(&self, request: &Request<'_>) -> Result<Option<Permit<'_, L>>> {
+        let (blocks, space) = (request.blocks(), request.space(&self.cost));
+        let mut stalled = false;
+        while let Err(seen) = self.pool.try_take(blocks) {
+            if !std::mem::replace(&mut stalled, true) {
+                self.counters.stalls.add(1);
+            }
+            if !self.write_some_back(u64::MAX, BATCH) {
+                self.pool.wait_for_room(seen);
+            }
+        }
+        if let Err(error) = self.reserve_space(space) {
+            self.pool.give_back(blocks);
+            return if error.kind() == Kind::NoSpace { Ok(None) } else { Err(error) };
+        }
+        Ok(Some(Permit { shared: self, blocks, space }))
+    }
+
+    /// Writes into DRAM, and the blocks `eager` from there to media. `None` when there is no space for that: then
+    /// everything that waits for media was written, and only the layout can tell whether there is space.
+    fn write_lazily(
+        &self,
+        node: &CacheNode<L::Node>,
+        file: &Arc<File>,
+        request: &Request<'_>,
+        eager: &[u64],
+        model: &Model,
+        granularity: Granularity,
+    ) -> Result<Option<u64>> {
+        let Some(mut permit) = self.permit(request)? else {
+            // What cannot be written stays, and the sync of its file tells.
+            let _ = self.flush_everything();
+            return Ok(None);
+        };
+        let mut blocks = if eager.is_empty() { file.blocks.write() } else { self.still(file) };
+        let offset = request.offset(file.size());
+        let end = self.check_end(offset, request.len)?;
+        let now_ms = self.clock.now_ms();
+        let mut place = Placing { shared: self, node: &node.inner, file, model, granularity, now_ms };
+        // Whatever can fail comes first: what the edges keep of their blocks.
+        let (first, last) = (offset / BLOCK_SIZE, (end - 1) / BLOCK_SIZE);
+        for (block, from, to) in parts(offset, request.len).filter(|part| part.0 == first || part.0 == last) {
+            place.prepare(&mut blocks, block, from, to, &mut permit)?;
+        }
+        let mut source = Source::new(request.data);
+        for (block, from, to) in parts(offset, request.len) {
+            if block != first && block != last {
+                place.prepare(&mut blocks, block, from, to, &mut permit)?;
+            }
+            place.put(&mut blocks, block, from, to, &mut source);
+        }
+        drop(permit);
+        file.size.fetch_max(end, Ordering::AcqRel);
+        let mut times = file.times.lock();
+        let atime = times.and_then(|times| times.atime);
+        *times = Some(Times { mtime: request.now, ctime: request.now, atime });
+        drop(times);
+        file.changes.fetch_add(1, Ordering::Relaxed);
+        self.counters.written_lazily.add(request.len);
+        if let (Some(&first), Some(&last)) = (eager.first(), eager.last()) {
+            self.flush_range(&node.inner, file, &mut blocks, first..last + 1)?;
+        }
+        Ok(Some(offset))
+    }
+
+    /// Writes past DRAM. Dirty blocks that it overlaps, and those that its size would show, are written before it.
+    fn write_eagerly(
+        &self,
+        node: &CacheNode<L::Node>,
+        file: &Arc<File>,
+        request: &Request<'_>,
+        model: &Model,
+    ) -> Result<u64> {
+        let range = |offset: u64| offset / BLOCK_SIZE..(offset + request.len).div_ceil(BLOCK_SIZE);
+        {
+            let blocks = file.blocks.read();
+            let offset = request.offset(file.size());
+            let end = self.check_end(offset, request.len)?;
+            let shows_nothing =
+                file.size() == file.below() || end <= file.below() && request.at != WriteAt::End;
+            if shows_nothing && blocks.index.range(range(offset)).next().is_none() {
+                return self.write_past(node, file, request, model);
+            }
+        }
+        let mut blocks = self.still(file);
+        let offset = request.offset(file.size());
+        let end = self.check_end(offset, request.len)?;
+        let mut first = range(offset);
+        if end > file.below() {
+            // What the size would show then.
+            first = first.start.min(file.below() / BLOCK_SIZE)..first.end;
+        }
+        self.flush_range(&node.inner, file, &mut blocks, first)?;
+        self.write_past(node, file, request, model)
+    }
+
+    /// Nothing in DRAM is in the way.
+    fn write_past(
+        &self,
+        node: &CacheNode<L::Node>,
+        file: &File,
+        request: &Request<'_>,
+        model: &Model,
+    ) -> Result<u64> {
+        let &Request { at, data, len, now } = request;
+        let offset = self.layout.write(&node.inner, at, data, Durability::Now, now)?;
+        file.grew_below(offset + len);
+        if let Some(times) = &mut *file.times.lock() {
+            (times.mtime, times.ctime) = (now, now);
+        }
+        self.counters.written_eagerly.add(len);
+        let mut history = file.history.lock();
+        if !history.is_synced_lately(self.clock.now_ms(), model) {
+            return Ok(offset);
+        }
+        for (block, from, to) in parts(offset, len) {
+            let may_grow = self.may_grow();
+            let grew = history.wrote(block, touched(from, to), model, may_grow);
+            self.drop_ghosts(u64::from(may_grow && !grew));
+        }
+        file.ghosts.store(history.len(), Ordering::Relaxed);
+        Ok(offset)
+    }
+}
+
+/// Puts a write's bytes into blocks of one file. Under its `blocks`, alone.
+struct Placing<'a, L: Data + Extents> {
+    shared: &'a Shared<L>,
+    node: &'a L::Node,
+    file: &'a Arc<File>,
+    model: &'a Model,
+    granularity: Granularity,
+    now_ms: u64,
+}
+
+impl<L: Data + Extents> Placing<'_, L> {
+    /// Brings a block into DRAM, in a buffer of its own, with the lines that the bytes `from..to` half cover.
+    fn prepare(
+        &mut self,
+        blocks: &mut Blocks,
+        block: u64,
+        from: usize,
+        to: usize,
+        permit: &mut Permit<'_, L>,
+    ) -> Result<()> {
+        let Placing { shared, file, .. } = *self;
+        let space = self.space_for(blocks, block);
+        if let Some(entry) = blocks.index.get_mut(&block) {
+            shared.counters.write_hits.add(1);
+            if Arc::get_mut(&mut entry.buffer).is_some() {
+                shared.pool.touch(entry.slot, self.now_ms);
+            } else {
+                permit.use_one(space);
+                let (slot, mut buffer) = shared.pool.place(file, block, self.now_ms);
+                own(&mut buffer).0 = entry.buffer.0;
+                (entry.slot, entry.buffer, entry.space) = (slot, buffer, space);
+            }
+        } else {
+            shared.counters.write_misses.add(1);
+            if blocks.index.is_empty() {
+                permit.use_space(shared.cost.file);
+                blocks.space = shared.cost.file;
+            }
+            permit.use_one(space);
+            let (slot, buffer) = shared.pool.place(file, block, self.now_ms);
+            let model = self.recall(block);
+            let entry = Entry { slot, buffer, valid: 0, dirty: 0, flight: None, model, space };
+            blocks.index.insert(block, entry);
+            file.cached.fetch_add(1, Ordering::AcqRel);
+        }
+        let Some(entry) = blocks.index.get_mut(&block) else { unreachable!("it was found or made") };
+        let half = match self.granularity {
+            Granularity::Lines => touched(from, to) & !covered(from, to),
+            Granularity::Blocks => !covered(from, to),
+        };
+        let missing = half & !entry.valid;
+        if missing != 0 {
+            shared.fetch(self.node, file, block, missing, &mut own(&mut entry.buffer).0)?;
+            entry.valid |= missing;
+        }
+        Ok(())
+    }
+
+    /// The layout's space that is set aside for a block: for its group, too, unless a block before it in the group waits.
+    /// That one is written before this one's space is needed alone, or goes together with it.
+    fn space_for(&self, blocks: &Blocks, block: u64) -> u64 {
+        let &PromiseCost { block: cost, group, group_blocks, .. } = &self.shared.cost;
+        let first = block - block % group_blocks;
+        let waits = |(_, entry): (_, &Entry)| entry.dirty != 0 || entry.flight.is_some();
+        if group == 0 || blocks.index.range(first..block).next_back().is_some_and(waits) {
+            cost
+        } else {
+            cost + group
+        }
+    }
+
+    /// What the model remembers about a block that enters DRAM.
+    fn recall(&self, block: u64) -> ModelBlock {
+        if self.file.ghosts.load(Ordering::Relaxed) == 0 {
+            return ModelBlock::NEW;
+        }
+        let mut history = self.file.history.lock();
+        let known = history.take(block);
+        self.file.ghosts.store(history.len(), Ordering::Relaxed);
+        self.shared.drop_ghosts(u64::from(known.is_some()));
+        known.unwrap_or(ModelBlock::NEW)
+    }
+
+    /// Copies the next bytes into a prepared block.
+    fn put(&self, blocks: &mut Blocks, block: u64, from: usize, to: usize, source: &mut Source<'_>) {
+        let Some(entry) = blocks.index.get_mut(&block) else { unreachable!("it was prepared") };
+        source.fill(&mut own(&mut entry.buffer).0[from..to]);
+        let lines = touched(from, to);
+        let again = (entry.dirty & covered(from, to)).count_ones();
+        if again > 0 {
+            self.shared.counters.overwritten.add(u64::from(again) * 64);
+        }
+        entry.model.wrote(lines, self.model);
+        entry.dirty |= if self.granularity == Granularity::Blocks { u64::MAX } else { lines };
+        entry.valid |= lines;
+    }
+}
+
+/// The bytes of a buffer that no flight has.
+pub(crate) fn own(buffer: &mut Arc<Buffer>) -> &mut Buffer {
+    Arc::get_mut(buffer).unwrap_or_else(|| unreachable!("a block that is written to has a buffer of its own"))
+}

@@ -1,0 +1,284 @@
+//! Writeback in the background, and by writers who wait for room.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{BLOCK_SIZE, Data, Extents, Kind, Result, Timestamp};
+
+use crate::collect::{Dirty, bytes_of};
+use crate::file::{Blocks, Entry, File, Flight, MAX_ATTEMPTS};
+use crate::fs::Shared;
+
+/// Blocks that one flight takes at the most.
+pub(crate) const BATCH: u64 = 256;
+/// Files that a search for something to write back looks at.
+const CANDIDATES: usize = 16;
+/// Neighbours of the least recently written block go with it when they were last written at most so much later.
+const NEIGHBOUR_MS: u64 = 1000;
+
+/// Blocks of one file on their way to media.
+struct Batch<N> {
+    file: Arc<File>,
+    node: N,
+    dirty: Vec<Dirty>,
+    now: Timestamp,
+    epoch: u64,
+    /// It lets the size on media grow.
+    extending: bool,
+}
+
+/// What became of a candidate.
+enum Taken<N> {
+    Batch(Batch<N>),
+    /// Blocks left without anything to write.
+    Freed,
+    /// Another flight has it, or it is not there any more.
+    Nothing,
+}
+
+impl<L: Data + Extents> Shared<L> {
+    /// What each thread does until the end.
+    pub(crate) fn run_writeback(&self, number: usize) {
+        let mut idle = false;
+        loop {
+            let settings = self.settings();
+            let percent = |percent: u8| self.pool.capacity() * u64::from(percent) / 100;
+            let (low, high) = (percent(settings.low_percent).max(1), percent(settings.high_percent).max(1));
+            if !self.pool.wait_for_work(low, idle, Duration::from_millis(settings.period_ms)) {
+                return;
+            }
+            idle = true;
+            // Until High_f blocks are free, the oldest first; then what is too old (section 4.1).
+            while !self.pool.is_stopping() {
+                let missing = high.saturating_sub(self.pool.free());
+                if missing == 0 || !self.write_some_back(u64::MAX, missing) {
+                    break;
+                }
+                idle = false;
+            }
+            let now_ms = self.clock.now_ms();
+            if let Some(until) = now_ms.checked_sub(settings.max_age_ms) {
+                while !self.pool.is_stopping() && self.write_some_back(until, BATCH) {}
+            }
+            if number == 0 {
+                self.forget_old_history(now_ms);
+            }
+        }
+    }
+
+    /// What the model knows of files that were not synchronised for long says nothing any more.
+    fn forget_old_history(&self, now_ms: u64) {
+        let model = self.model_of(&self.settings());
+        for file in self.table.collect(|file| file.ghosts.load(Ordering::Relaxed) > 0) {
+            let mut history = file.history.lock();
+            self.drop_ghosts(history.forget_old(now_ms, &model));
+            file.ghosts.store(history.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Writes some of the least recently written blocks back, at most `limit`, of those last written at `until_ms` at the
+    /// latest. False when there is nothing to do now.
+    pub(crate) fn write_some_back(&self, until_ms: u64, limit: u64) -> bool {
+        let limit = limit.clamp(1, BATCH) as usize;
+        for (file, block) in self.pool.candidates(CANDIDATES, until_ms) {
+            match self.take_off(&file, block, limit) {
+                Ok(Taken::Batch(batch)) => {
+                    self.fly(batch);
+                    return true;
+                }
+                Ok(Taken::Freed) => return true,
+                Ok(Taken::Nothing) => {}
+                Err(error) => {
+                    if self.failed(&file, error.kind()) {
+                        self.give_up(&file);
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Takes a block, and those that go with it, out of what is dirty.
+    fn take_off(&self, file: &Arc<File>, block: u64, limit: usize) -> Result<Taken<L::Node>> {
+        let node = match self.layout.node(file.id) {
+            Ok(node) => node,
+            Err(error) if error.kind() == Kind::Stale => {
+                self.discard(file);
+                return Ok(Taken::Freed);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut blocks = file.blocks.write();
+        match blocks.index.get(&block) {
+            None => return Ok(Taken::Nothing),
+            Some(entry) if entry.flight.is_some() => return Ok(Taken::Nothing),
+            Some(entry) if entry.dirty == 0 => {
+                if blocks.index.len() == 1 {
+                    self.settle_times(&node, file)?;
+                }
+                self.leave(file, &mut blocks, block);
+                return Ok(Taken::Freed);
+            }
+            Some(_) => {}
+        }
+        let unseen = file.below() / BLOCK_SIZE;
+        let extending = block >= unseen;
+        if extending && blocks.extending {
+            return Ok(Taken::Nothing);
+        }
+        let chosen = self.choose_batch(&blocks, block, unseen, limit);
+        let now = self.time_of(&node, file)?;
+        let (size, mut dirty) = (file.size(), Vec::with_capacity(chosen.len()));
+        for &block in &chosen {
+            let Some(entry) = blocks.index.get_mut(&block) else { continue };
+            dirty.push(self.dirty_parts(&node, file, block, entry, size)?);
+        }
+        for block in chosen {
+            let Some(entry) = blocks.index.get_mut(&block) else { continue };
+            let lines = std::mem::take(&mut entry.dirty);
+            entry.model.written_back(lines);
+            entry.flight = Some(Flight {
+                slot: entry.slot,
+                buffer: Arc::clone(&entry.buffer),
+                lines,
+                space: entry.space,
+            });
+            self.pool.unlist(entry.slot);
+        }
+        blocks.extending |= extending;
+        file.take_off();
+        let epoch = file.epoch.load(Ordering::Acquire);
+        Ok(Taken::Batch(Batch { file: Arc::clone(file), node, dirty, now, epoch, extending }))
+    }
+
+    /// The blocks of a flight, at most `limit`: `block` and those behind it without a gap; where the size on media grows,
+    /// first those that it would show.
+    fn choose_batch(&self, blocks: &Blocks, block: u64, unseen: u64, limit: usize) -> Vec<u64> {
+        let ready = |(_, entry): &(&u64, &Entry)| entry.dirty != 0 && entry.flight.is_none();
+        let (mut chosen, end) = if block >= unseen {
+            let shown = blocks.index.range(unseen..block).filter(ready).map(|(&block, _)| block);
+            (shown.take(limit).collect(), u64::MAX)
+        } else {
+            (Vec::new(), unseen)
+        };
+        let mut until = None;
+        for ((&next, entry), expected) in blocks.index.range(block..end).take_while(ready).zip(block..) {
+            let written = self.pool.written_ms(entry.slot);
+            let until = *until.get_or_insert(written.saturating_add(NEIGHBOUR_MS));
+            if next != expected || written > until || chosen.len() >= limit {
+                break;
+            }
+            chosen.push(next);
+        }
+        chosen
+    }
+
+    fn fly(&self, batch: Batch<L::Node>) {
+        let Batch { file, node, dirty, now, epoch, extending } = batch;
+        let still_holds = || file.epoch.load(Ordering::Acquire) == epoch;
+        let (done, result) = self.write_dirty(&node, &file, &dirty, now, still_holds);
+        // From here on the blocks in the index have their buffers for themselves.
+        let flown: Vec<u64> = dirty.into_iter().map(|dirty| dirty.block).collect();
+        self.land(&file, &node, &flown, done, result, extending);
+        self.pool.note_event();
+    }
+
+    /// A flight has ended: `done` of its blocks are written.
+    fn land(
+        &self,
+        file: &File,
+        node: &L::Node,
+        flown: &[u64],
+        done: usize,
+        result: Result<()>,
+        extending: bool,
+    ) {
+        let given_up = match result {
+            Ok(()) => {
+                file.attempts.store(0, Ordering::Relaxed);
+                false
+            }
+            Err(error) => self.failed(file, error.kind()),
+        };
+        let mut blocks = file.blocks.write();
+        let is_whole = |entry: &Entry| entry.dirty == 0;
+        let all_leave = done == flown.len()
+            && blocks.index.len() == done
+            && blocks.index.values().all(is_whole)
+            && !file.is_gone();
+        if all_leave && let Err(error) = self.settle_times(node, file) {
+            file.note_error(error.kind());
+        }
+        for (number, &block) in flown.iter().enumerate() {
+            self.land_block(file, &mut blocks, block, number < done || file.is_gone());
+        }
+        if extending {
+            blocks.extending = false;
+        }
+        drop(blocks);
+        file.land();
+        if file.is_gone() {
+            self.settle_debt(file);
+        }
+        if given_up {
+            self.give_up(file);
+        }
+    }
+
+    /// The space of a file that is gone, after its last flight.
+    fn settle_debt(&self, file: &File) {
+        let mut blocks = file.blocks.write();
+        if !file.has_flights() {
+            self.release_space(std::mem::take(&mut blocks.owed));
+        }
+    }
+
+    /// `over`: it is on media, or need not be there.
+    fn land_block(&self, file: &File, blocks: &mut Blocks, block: u64, over: bool) {
+        let Some(entry) = blocks.index.get_mut(&block) else { return };
+        let Some(Flight { slot, buffer, lines, space }) = entry.flight.take() else { return };
+        if !over {
+            entry.dirty |= lines;
+        } else if file.is_gone() {
+            self.counters.discarded.add(bytes_of(std::mem::take(&mut entry.dirty)));
+        }
+        let is_clean = entry.dirty == 0;
+        if entry.slot != slot {
+            // It was written to meanwhile, in another buffer.
+            self.pool.release(slot, buffer);
+            self.give_back(file, blocks, space);
+        } else {
+            drop(buffer);
+            if !over {
+                self.pool.relist(slot);
+            }
+        }
+        if is_clean {
+            self.leave(file, blocks, block);
+        }
+    }
+
+    /// Notes a failed writeback. True when it failed too often in a row.
+    fn failed(&self, file: &File, kind: Kind) -> bool {
+        self.counters.failures.add(1);
+        file.note_error(kind);
+        self.error.lock().get_or_insert(kind);
+        file.attempts.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_ATTEMPTS
+    }
+
+    /// Drops what cannot be written: its sync tells of it.
+    fn give_up(&self, file: &File) {
+        let mut blocks = self.still(file);
+        let all: Vec<u64> = blocks.index.keys().copied().collect();
+        for block in all {
+            if let Some(entry) = blocks.index.get_mut(&block) {
+                self.counters.lost.add(bytes_of(std::mem::take(&mut entry.dirty)));
+            }
+            self.leave(file, &mut blocks, block);
+        }
+        *file.times.lock() = None;
+        file.size.store(file.below(), Ordering::Release);
+    }
+}

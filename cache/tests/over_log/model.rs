@@ -1,0 +1,111 @@
+//! The buffer benefit model at work.
+
+use nacre_cache::Settings;
+use nacre_engine::{Data, Durability, WriteAt};
+use nacre_policy::{Checker, Latencies};
+
+use crate::{BLOCK, World, without_threads, world_with};
+
+/// A pool whose hundredth has room for some blocks.
+fn world(checker: Checker) -> World {
+    let latencies = Latencies { dram_ns: 20, pm_ns: 200 };
+    world_with(1024, Settings { checker, latencies, ..without_threads() })
+}
+
+#[test]
+fn blocks_that_are_synced_after_each_write_bypass_until_five_seconds_pass() {
+    let world = world(Checker::Full);
+    let file = world.create("file");
+    world.put(&file, 0, &[1; BLOCK]);
+    world.fs.sync(&file).unwrap();
+    assert_eq!((world.fs.status().written_eagerly, world.fs.status().ghosts), (0, 1));
+    world.put(&file, 0, &[2; BLOCK]);
+    assert_eq!(world.fs.status().written_eagerly, BLOCK as u64);
+    assert_eq!(world.bytes_on_media("file").unwrap(), [2; BLOCK]);
+    world.fs.sync(&file).unwrap();
+    assert_eq!((world.fs.status().accurate, world.fs.status().inaccurate), (1, 0));
+    world.pass_ms(5001);
+    world.put(&file, 0, &[3; BLOCK]);
+    assert_eq!(world.fs.status().written_eagerly, BLOCK as u64, "lazy again");
+    assert_eq!(world.fs.status().used, 1);
+    world.unmount();
+}
+
+#[test]
+fn blocks_that_are_overwritten_between_syncs_are_buffered() {
+    let world = world(Checker::Full);
+    let file = world.create("file");
+    for _ in 0..4 {
+        for turn in 0..5 {
+            world.put(&file, 0, &[turn; 256]);
+        }
+        world.fs.sync(&file).unwrap();
+    }
+    let status = world.fs.status();
+    assert_eq!((status.written_eagerly, status.accurate, status.accuracy()), (0, 3, Some(1.0)));
+    assert_eq!(status.written_back, 4 * 256);
+    world.unmount();
+}
+
+#[test]
+fn without_the_check_everything_is_buffered() {
+    let world = world(Checker::Off);
+    let file = world.create("file");
+    for _ in 0..3 {
+        world.put(&file, 0, &[1; BLOCK]);
+        world.fs.sync(&file).unwrap();
+    }
+    let status = world.fs.status();
+    assert_eq!((status.written_eagerly, status.accurate), (0, 2));
+    world.unmount();
+}
+
+#[test]
+fn a_write_to_blocks_of_both_kinds_leaves_both_as_they_should_be() {
+    let world = world(Checker::Full);
+    let file = world.create("file");
+    world.put(&file, 0, &[1; BLOCK]);
+    world.fs.sync(&file).unwrap();
+    world.put(&file, 0, &[2; 3 * BLOCK]);
+    assert_eq!(world.bytes_on_media("file").unwrap(), [2; BLOCK], "the first is eager, the others wait");
+    assert_eq!((world.fs.status().used, world.attr(&file).size), (2, 3 * BLOCK as u64));
+    world.unmount();
+}
+
+#[test]
+fn synchronous_writes_and_mounts_and_pinned_files_bypass() {
+    let world = world(Checker::Full);
+    let file = world.create("file");
+    world.put(&file, 0, &[1; 3 * BLOCK]);
+    world.put_now(&file, BLOCK as u64, &[2; 10]);
+    let mut expected = vec![1; 3 * BLOCK];
+    expected[BLOCK..BLOCK + 10].fill(2);
+    assert_eq!(world.bytes_on_media("file").unwrap(), expected[..2 * BLOCK], "with what its size shows");
+    assert_eq!(world.get(&file), expected);
+    world.fs.pin(&file).unwrap();
+    assert_eq!(world.bytes_on_media("file").unwrap(), expected);
+    world.put(&file, 0, b"pinned");
+    assert_eq!(&world.bytes_on_media("file").unwrap()[..6], b"pinned");
+    world.fs.unpin(&file);
+    let settings = world.fs.settings();
+    world.fs.set(Settings { sync: true, ..settings }).unwrap();
+    world.put(&file, 0, b"synced");
+    assert_eq!(&world.bytes_on_media("file").unwrap()[..6], b"synced");
+    world.fs.set(settings).unwrap();
+    world.write(&file, WriteAt::Offset(0), b"lazily", Durability::Lazy).unwrap();
+    assert_eq!(&world.bytes_on_media("file").unwrap()[..6], b"synced");
+    world.unmount();
+}
+
+#[test]
+fn what_the_model_remembers_is_bounded() {
+    let world = world(Checker::Full);
+    for number in 0..1000 {
+        let file = world.create(&format!("file {number}"));
+        world.put(&file, 0, &[1; 64]);
+        world.fs.sync(&file).unwrap();
+    }
+    let ghosts = world.fs.status().ghosts;
+    assert!(ghosts > 0 && ghosts * 128 <= 1024 * BLOCK as u64 / 100, "{ghosts} blocks");
+    world.unmount();
+}
