@@ -89,12 +89,46 @@ fn describe(info: &Value) -> String {
         add("inodes", format!("{} free of {}", text("space", "inodes_free"), text("space", "inodes")));
         add("DRAM", format!("{indexes} for indexes"));
     }
+    if info["cache"].is_object() {
+        write_buffer(&info["cache"]).into_iter().for_each(|(name, value)| add(name, value));
+    }
     add("label", text("volume", "label"));
     add("uuid", text("volume", "uuid"));
     add("format", format!("version {}", text("volume", "format_version")));
     add("superblock", format!("{} of 2 copies are valid", text("volume", "superblock_copies")));
     add("state", state(info));
     output::fields(&fields)
+}
+
+/// What the write buffer has done.
+fn write_buffer(cache: &Value) -> Vec<(&'static str, String)> {
+    let number = |field: &str| cache[field].as_u64().unwrap_or(0);
+    let bytes = |field: &str| size::print(number(field));
+    let (accurate, judged) =
+        (number("model_accurate"), number("model_accurate") + number("model_inaccurate"));
+    let model = match judged {
+        0 => "no block was judged twice".to_owned(),
+        _ => format!("{} % of {judged} verdicts were those of the sync before", accurate * 100 / judged),
+    };
+    let mut fields = vec![
+        ("write buffer", format!("{} of {} in use", bytes("used"), bytes("size"))),
+        ("writes", format!("{} into DRAM, {} past it", bytes("written_lazily"), bytes("written_eagerly"))),
+        (
+            "written back",
+            format!(
+                "{}; {} overwritten before and {} removed before, {} fetched",
+                bytes("written_back"),
+                bytes("overwritten"),
+                bytes("discarded"),
+                bytes("fetched")
+            ),
+        ),
+        ("benefit model", model),
+    ];
+    if number("failures") > 0 {
+        fields.push(("failures", format!("{} of writeback, {} lost", number("failures"), bytes("lost"))));
+    }
+    fields
 }
 
 fn state(info: &Value) -> String {

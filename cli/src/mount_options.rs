@@ -29,6 +29,8 @@ pub(crate) struct MountSettings {
     pub(crate) allow_other: Option<bool>,
     /// The kernel buffers writes.
     pub(crate) writeback: bool,
+    /// We do, in so many bytes of DRAM.
+    pub(crate) lazy: Option<u64>,
     /// Reads and writes go past the page cache.
     pub(crate) direct_io: bool,
     /// Threads that answer requests.
@@ -72,6 +74,11 @@ const FOR_OTHERS: [&str; 22] = [
 /// Prefixes of the same.
 const PREFIXES_FOR_OTHERS: [&str; 4] = ["x-", "X-", "comment=", "user="];
 
+/// DRAM that `lazy` takes when it names no size.
+const LAZY_DEFAULT: u64 = 256 << 20;
+/// The least that it may name.
+const LAZY_MIN: u64 = 1 << 20;
+
 /// Threads beyond this answer nothing faster.
 const THREADS_MAX: usize = 256;
 
@@ -110,6 +117,7 @@ impl MountSettings {
             "dirsync" => self.dirsync = true,
             "allow_other" => self.allow_other = Some(true),
             "writeback" => self.writeback = true,
+            "lazy" => self.lazy = Some(LAZY_DEFAULT),
             "direct_io" => self.direct_io = true,
             "nofail" => self.no_fail = true,
             "strictatime" | "lazytime" | "mand" | "iversion" => {
@@ -126,6 +134,7 @@ impl MountSettings {
         let wrong = |error: &dyn std::fmt::Display| format!("the mount option {key:?}: {error}");
         match key {
             "threads" => self.threads = Some(threads(value).map_err(|error| wrong(&error))?),
+            "lazy" => self.lazy = Some(lazy_size(value).map_err(|error| wrong(&error))?),
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
             "log" => self.log = Some(PathBuf::from(value)),
@@ -139,6 +148,12 @@ impl MountSettings {
         if self.writeback && self.direct_io {
             return Err(
                 "writeback and direct_io exclude each other: one uses the page cache, one goes past it"
+                    .into(),
+            );
+        }
+        if self.lazy.is_some() && (self.writeback || self.sync) {
+            return Err(
+                "lazy excludes writeback and sync: writes are buffered here, in the kernel, or nowhere"
                     .into(),
             );
         }
@@ -169,6 +184,9 @@ impl fmt::Display for MountSettings {
         if let Some(threads) = self.threads {
             write!(f, ",threads={threads}")?;
         }
+        if let Some(lazy) = self.lazy {
+            write!(f, ",lazy={}", nacre_engine::size::print(lazy).replace([' ', 'i', 'B'], ""))?;
+        }
         if let Some(require) = self.require {
             write!(f, ",require={}", require.as_str())?;
         }
@@ -182,6 +200,16 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|count| (1..=THREADS_MAX).contains(count))
         .ok_or_else(|| format!("{text:?} is no number of threads; give 1 to {THREADS_MAX}"))
+}
+
+/// The size of the write buffer.
+fn lazy_size(text: &str) -> Result<u64, String> {
+    let size = nacre_engine::size::parse(text)?;
+    if size < LAZY_MIN {
+        Err(format!("{text:?} is too little for a write buffer; give at least 1M"))
+    } else {
+        Ok(size)
+    }
 }
 
 fn is_for_others(option: &str) -> bool {
@@ -251,6 +279,8 @@ mod tests {
         assert_eq!(settings.log.as_deref(), Some(Path::new("/var/log/nacre")));
         assert_eq!(settings.emulation.unwrap().write_latency_ns, 500);
         assert!(take("direct_io").unwrap().direct_io);
+        assert_eq!(take("lazy").unwrap().lazy, Some(256 << 20));
+        assert_eq!(take("lazy=64M").unwrap().to_string(), "rw,lazy=64M");
         let said = take("ro,noatime,threads=3,direct_io,nodev,x-gvfs,require=process").unwrap().to_string();
         assert_eq!(said, "ro,nodev,noatime,direct_io,threads=3,require=process");
     }
@@ -263,6 +293,7 @@ mod tests {
             ("remount,ro", "unmount it"),
             ("threads=0", "1 to 256"),
             ("threads=many", "1 to 256"),
+            ("lazy=4K", "at least 1M"),
             ("emulate=nothing", "emulate"),
             ("require=luck", "require"),
             ("emulate=\"pcm,latency=5", "quotation mark"),
@@ -285,6 +316,9 @@ mod tests {
     fn what_excludes_each_other_is_refused() {
         assert!(take("writeback,direct_io").unwrap().check().is_err());
         assert!(take("writeback,sync").unwrap().check().is_err());
+        assert!(take("lazy,writeback").unwrap().check().is_err());
+        assert!(take("lazy,sync").unwrap().check().is_err());
+        assert!(take("lazy,direct_io").unwrap().check().is_ok());
         assert!(take("writeback,sync,async").unwrap().check().is_ok());
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use nacre_cache::{CacheFs, CacheOptions, Settings};
 use nacre_engine::{Error, Extents, FsStat, Kind, Result};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, MountOptions, RecoveryReport};
@@ -12,7 +13,7 @@ use nacre_media::{Emulation, PmOptions, Promise, RealPm};
 use nacre_vfs::{Vfs, VfsOptions};
 
 use crate::identity::Identity;
-use crate::info::{DeviceInfo, Info, ScrubInfo, SpaceInfo, VolumeInfo};
+use crate::info::{CacheInfo, DeviceInfo, Info, ScrubInfo, SpaceInfo, VolumeInfo};
 use crate::layout::{AnyLayout, probe};
 use crate::mkfs::{self, MkfsOptions};
 use crate::preset::LayoutKind;
@@ -32,6 +33,8 @@ pub struct OpenOptions {
     pub require: Promise,
     /// Slow the device down to what it emulates, and count what is stored.
     pub emulation: Option<Emulation>,
+    /// Buffer writes in DRAM: what was not synchronised may be lost in a crash.
+    pub cache: Option<CacheOptions>,
     /// In whose name.
     pub identity: Identity,
 }
@@ -45,6 +48,7 @@ impl Default for OpenOptions {
             name_index: None,
             require: Promise::None,
             emulation: None,
+            cache: None,
             identity: Identity::default(),
         }
     }
@@ -110,10 +114,7 @@ impl FileSystem {
 
     fn over(pm: RealPm, options: &OpenOptions) -> Result<FileSystem> {
         let layout = mount(Arc::new(pm), options)?;
-        let pm = match &layout {
-            AnyLayout::Log(layout) => layout.pm().clone(),
-            AnyLayout::Inplace(layout) => layout.pm().clone(),
-        };
+        let pm = layout.pm().clone();
         let vfs_options = VfsOptions { read_only: options.read_only, no_atime: options.no_atime };
         let vfs = Arc::new(Vfs::new(layout, vfs_options));
         Ok(FileSystem { inner: Arc::new(Inner { vfs, identity: options.identity.clone(), pm }) })
@@ -135,18 +136,12 @@ impl FileSystem {
         let busy = || Error::new(Kind::Busy).operation("close").advice("drop all files and clones first");
         let inner = Arc::into_inner(self.inner).ok_or_else(busy)?;
         let vfs = Arc::into_inner(inner.vfs).ok_or_else(busy)?;
-        match vfs.into_layout() {
-            AnyLayout::Log(layout) => layout.unmount(),
-            AnyLayout::Inplace(layout) => layout.unmount(),
-        }
+        vfs.into_layout().unmount()
     }
 
     /// What recovery found and did when it was opened.
     pub fn recovery(&self) -> &RecoveryReport {
-        match self.inner.vfs.layout() {
-            AnyLayout::Log(layout) => layout.recovery(),
-            AnyLayout::Inplace(layout) => layout.recovery(),
-        }
+        self.inner.vfs.layout().recovery()
     }
 
     /// The rules of names and permissions, for front ends that work on nodes.
@@ -169,19 +164,30 @@ impl FileSystem {
     /// read or does not validate is told by [`FileSystem::scrub_status`], blocks with media errors are not allocated
     /// again. [`Busy`](Kind::Busy) while that is under way, [`Unsupported`](Kind::Unsupported) on the layout `inplace`.
     pub fn start_scrub(&self, rate: Option<u64>) -> Result<()> {
-        let rate = rate.unwrap_or(DEFAULT_RATE);
-        match self.inner.vfs.layout() {
-            AnyLayout::Log(layout) => layout.start_scrub(rate),
-            AnyLayout::Inplace(layout) => layout.start_scrub(rate),
-        }
+        self.inner.vfs.layout().start_scrub(rate.unwrap_or(DEFAULT_RATE))
     }
 
     /// How far the last scrub is, and what it found.
     pub fn scrub_status(&self) -> ScrubInfo {
-        ScrubInfo::of(match self.inner.vfs.layout() {
-            AnyLayout::Log(layout) => layout.scrub_status(),
-            AnyLayout::Inplace(layout) => layout.scrub_status(),
-        })
+        ScrubInfo::of(self.inner.vfs.layout().scrub_status())
+    }
+
+    /// State and counters of the write buffer, where there is one.
+    pub fn cache(&self) -> Option<CacheInfo> {
+        self.inner.vfs.layout().cache_status().map(CacheInfo::of)
+    }
+
+    /// What is set for the write buffer.
+    pub fn cache_settings(&self) -> Option<Settings> {
+        self.inner.vfs.layout().cache_settings()
+    }
+
+    /// Changes that. [`Unsupported`](Kind::Unsupported) without a write buffer.
+    pub fn set_cache(&self, settings: Settings) -> Result<()> {
+        match self.inner.vfs.layout().set_cache(settings) {
+            Some(result) => result,
+            None => Err(Error::new(Kind::Unsupported).object("the cache").advice("open it with one")),
+        }
     }
 
     /// Makes everything durable.
@@ -206,6 +212,7 @@ impl FileSystem {
             device: self.device(),
             volume: VolumeInfo::of(layout, &summary),
             space: Some(SpaceInfo::new(self.statfs(), self.inner.vfs.layout().index_bytes())),
+            cache: self.cache(),
         })
     }
 }
@@ -214,17 +221,38 @@ impl FileSystem {
 fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
     let media_read_only = pm.is_read_only();
     let OpenOptions { read_only, lanes, .. } = *options;
+    let cache = options.cache.as_ref().map(|cache| cache_options(cache, options));
     Ok(match probe(&pm)?.0 {
         LayoutKind::Log => {
             let mount = MountOptions { read_only, lanes, media_read_only, ..MountOptions::default() };
-            AnyLayout::Log(LogFs::mount(pm, &mount)?)
+            let layout = LogFs::mount(pm, &mount)?;
+            match cache {
+                None => AnyLayout::Log(layout),
+                Some(cache) => AnyLayout::LogCached(CacheFs::new(layout, &cache)?),
+            }
         }
         LayoutKind::Inplace => {
             let name_index = options.name_index;
             let mount = nacre_layout_inplace::MountOptions { read_only, lanes, media_read_only, name_index };
-            AnyLayout::Inplace(InplaceFs::mount(pm, &mount)?)
+            let layout = InplaceFs::mount(pm, &mount)?;
+            match cache {
+                None => AnyLayout::Inplace(layout),
+                Some(cache) => AnyLayout::InplaceCached(CacheFs::new(layout, &cache)?),
+            }
         }
     })
+}
+
+/// The cache of this mount: the model reckons with the latency that is emulated.
+fn cache_options(cache: &CacheOptions, options: &OpenOptions) -> CacheOptions {
+    let mut cache = CacheOptions { read_only: options.read_only, ..cache.clone() };
+    if let Some(emulation) = &options.emulation
+        && emulation.write_latency_ns > 0
+        && cache.settings.latencies == Settings::default().latencies
+    {
+        cache.settings.latencies.pm_ns = u32::try_from(emulation.write_latency_ns).unwrap_or(u32::MAX);
+    }
+    cache
 }
 
 /// Opens a device for reading only. A file system that was not closed in order has to be recovered first, which writes;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use nacre_cache::CacheStatus;
 use nacre_engine::{BLOCK_SIZE, FsStat, Result, Timestamp};
 use nacre_layout_log::Summary;
 use nacre_layout_parts::scrub::ScrubStatus;
@@ -163,6 +164,69 @@ impl SpaceInfo {
     }
 }
 
+/// The write buffer, as [`FileSystem::cache`](crate::FileSystem::cache) tells it. Counters are since the mount.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct CacheInfo {
+    /// Bytes of DRAM for blocks.
+    pub size: u64,
+    /// Bytes of it in use.
+    pub used: u64,
+    /// Bytes that writes put into DRAM.
+    pub written_lazily: u64,
+    /// Bytes that writes put on media at once.
+    pub written_eagerly: u64,
+    /// Bytes that never reached media because they were overwritten in DRAM.
+    pub overwritten: u64,
+    /// Bytes that never reached media because their file was removed or cut.
+    pub discarded: u64,
+    /// Bytes that writes fetched from media.
+    pub fetched: u64,
+    /// Bytes that writeback and syncs gave to the layout.
+    pub written_back: u64,
+    /// Blocks that a buffered write found in DRAM.
+    pub write_hits: u64,
+    /// Blocks that it did not find there.
+    pub write_misses: u64,
+    /// Bytes that reads took from DRAM.
+    pub read_from_dram: u64,
+    /// Writes that waited for room.
+    pub stalls: u64,
+    /// Writebacks that failed.
+    pub failures: u64,
+    /// Bytes that were given up after repeated failures.
+    pub lost: u64,
+    /// Blocks that are not in DRAM and that the benefit model remembers.
+    pub ghosts: u64,
+    /// Verdicts of the benefit model that were those of the sync before.
+    pub model_accurate: u64,
+    /// Verdicts that were others.
+    pub model_inaccurate: u64,
+}
+
+impl CacheInfo {
+    pub(crate) fn of(status: CacheStatus) -> CacheInfo {
+        CacheInfo {
+            size: status.blocks * BLOCK_SIZE,
+            used: status.used * BLOCK_SIZE,
+            written_lazily: status.written_lazily,
+            written_eagerly: status.written_eagerly,
+            overwritten: status.overwritten,
+            discarded: status.discarded,
+            fetched: status.fetched,
+            written_back: status.written_back,
+            write_hits: status.write_hits,
+            write_misses: status.write_misses,
+            read_from_dram: status.read_from_dram,
+            stalls: status.stalls,
+            failures: status.failures,
+            lost: status.lost,
+            ghosts: status.ghosts,
+            model_accurate: status.accurate,
+            model_inaccurate: status.inaccurate,
+        }
+    }
+}
+
 /// Everything about a device and its file system.
 #[derive(Debug, Clone, Serialize)]
 pub struct Info {
@@ -172,6 +236,8 @@ pub struct Info {
     pub volume: VolumeInfo,
     /// Space, known while the file system is open.
     pub space: Option<SpaceInfo>,
+    /// The write buffer, where the open file system has one.
+    pub cache: Option<CacheInfo>,
 }
 
 /// What a device holds, without opening its file system. [`Busy`](nacre_engine::Kind::Busy) when somebody else has it
@@ -182,7 +248,12 @@ pub fn info(path: impl AsRef<Path>) -> Result<Info> {
     let read = || {
         let pm = RealPm::open(path.as_ref(), &options)?;
         let (layout, summary) = probe(&pm)?;
-        Ok(Info { device: DeviceInfo::of(&pm), volume: VolumeInfo::of(layout, &summary), space: None })
+        Ok(Info {
+            device: DeviceInfo::of(&pm),
+            volume: VolumeInfo::of(layout, &summary),
+            space: None,
+            cache: None,
+        })
     };
     read().map_err(|error: nacre_engine::Error| error.operation("info").object(name))
 }

@@ -2,24 +2,32 @@
 
 use std::io::IoSlice;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
+use nacre_cache::{CacheFs, CacheStatus, Settings};
 use nacre_engine::{
     Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
     InodeId, Kind, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr,
     Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_inplace::InplaceFs;
-use nacre_layout_log::{LogFs, Summary};
+use nacre_layout_log::{LogFs, RecoveryReport, Summary};
+use nacre_layout_parts::scrub::ScrubStatus;
 use nacre_media::RealPm;
 
 use crate::preset::LayoutKind;
 
-/// Any layout that exists, on real media. A branch on a closed enum stands where a virtual call would.
+/// Any layout that exists, on real media, with and without a write buffer. A branch on a closed enum stands where a
+/// virtual call would.
 pub enum AnyLayout {
     /// The `inplace` layout.
     Inplace(InplaceFs<RealPm>),
     /// The `log` layout.
     Log(LogFs<RealPm>),
+    /// The `log` layout under a write buffer.
+    LogCached(CacheFs<LogFs<RealPm>>),
+    /// The `inplace` layout under a write buffer.
+    InplaceCached(CacheFs<InplaceFs<RealPm>>),
 }
 
 /// A held inode of [`AnyLayout`].
@@ -29,6 +37,10 @@ pub enum AnyNode {
     Inplace(<InplaceFs<RealPm> as Names>::Node),
     /// Of the `log` layout.
     Log(<LogFs<RealPm> as Names>::Node),
+    /// Of the `log` layout under a write buffer.
+    LogCached(<CacheFs<LogFs<RealPm>> as Names>::Node),
+    /// Of the `inplace` layout under a write buffer.
+    InplaceCached(<CacheFs<InplaceFs<RealPm>> as Names>::Node),
 }
 
 /// Evaluates an expression with the layout and its nodes in place of the enums around them. A new layout adds its line
@@ -37,13 +49,17 @@ macro_rules! delegate {
     ($this:ident, |$layout:ident| $body:expr) => {
         match $this {
             AnyLayout::Log($layout) => $body,
+            AnyLayout::LogCached($layout) => $body,
             AnyLayout::Inplace($layout) => $body,
+            AnyLayout::InplaceCached($layout) => $body,
         }
     };
     ($this:ident, |$layout:ident, $($node:ident),+| $body:expr) => {
         match ($this, $($node),+) {
             (AnyLayout::Log($layout), $(AnyNode::Log($node)),+) => $body,
+            (AnyLayout::LogCached($layout), $(AnyNode::LogCached($node)),+) => $body,
             (AnyLayout::Inplace($layout), $(AnyNode::Inplace($node)),+) => $body,
+            (AnyLayout::InplaceCached($layout), $(AnyNode::InplaceCached($node)),+) => $body,
             _ => unreachable!("a node of another layout"),
         }
     };
@@ -54,13 +70,19 @@ macro_rules! delegate_node {
     ($this:ident, |$layout:ident| $body:expr) => {
         match $this {
             AnyLayout::Log($layout) => $body.map(AnyNode::Log),
+            AnyLayout::LogCached($layout) => $body.map(AnyNode::LogCached),
             AnyLayout::Inplace($layout) => $body.map(AnyNode::Inplace),
+            AnyLayout::InplaceCached($layout) => $body.map(AnyNode::InplaceCached),
         }
     };
     ($this:ident, |$layout:ident, $($node:ident),+| $body:expr) => {
         match ($this, $($node),+) {
             (AnyLayout::Log($layout), $(AnyNode::Log($node)),+) => $body.map(AnyNode::Log),
+            (AnyLayout::LogCached($layout), $(AnyNode::LogCached($node)),+) => $body.map(AnyNode::LogCached),
             (AnyLayout::Inplace($layout), $(AnyNode::Inplace($node)),+) => $body.map(AnyNode::Inplace),
+            (AnyLayout::InplaceCached($layout), $(AnyNode::InplaceCached($node)),+) => {
+                $body.map(AnyNode::InplaceCached)
+            }
             _ => unreachable!("a node of another layout"),
         }
     };
@@ -80,6 +102,93 @@ pub(crate) fn probe(pm: &RealPm) -> Result<(LayoutKind, Summary)> {
     }
 }
 
+impl AnyLayout {
+    /// The memory that it is on.
+    pub(crate) fn pm(&self) -> &Arc<RealPm> {
+        match self {
+            AnyLayout::Log(layout) => layout.pm(),
+            AnyLayout::LogCached(cache) => cache.layout().pm(),
+            AnyLayout::Inplace(layout) => layout.pm(),
+            AnyLayout::InplaceCached(cache) => cache.layout().pm(),
+        }
+    }
+
+    /// What recovery found and did.
+    pub(crate) fn recovery(&self) -> &RecoveryReport {
+        match self {
+            AnyLayout::Log(layout) => layout.recovery(),
+            AnyLayout::LogCached(cache) => cache.layout().recovery(),
+            AnyLayout::Inplace(layout) => layout.recovery(),
+            AnyLayout::InplaceCached(cache) => cache.layout().recovery(),
+        }
+    }
+
+    /// Starts to read everything in the background.
+    pub(crate) fn start_scrub(&self, rate: u64) -> Result<()> {
+        match self {
+            AnyLayout::Log(layout) => layout.start_scrub(rate),
+            AnyLayout::LogCached(cache) => cache.layout().start_scrub(rate),
+            AnyLayout::Inplace(layout) => layout.start_scrub(rate),
+            AnyLayout::InplaceCached(cache) => cache.layout().start_scrub(rate),
+        }
+    }
+
+    /// How far that is.
+    pub(crate) fn scrub_status(&self) -> ScrubStatus {
+        match self {
+            AnyLayout::Log(layout) => layout.scrub_status(),
+            AnyLayout::LogCached(cache) => cache.layout().scrub_status(),
+            AnyLayout::Inplace(layout) => layout.scrub_status(),
+            AnyLayout::InplaceCached(cache) => cache.layout().scrub_status(),
+        }
+    }
+
+    /// State and counters of the write buffer, where there is one.
+    pub(crate) fn cache_status(&self) -> Option<CacheStatus> {
+        match self {
+            AnyLayout::Log(_) | AnyLayout::Inplace(_) => None,
+            AnyLayout::LogCached(cache) => Some(cache.status()),
+            AnyLayout::InplaceCached(cache) => Some(cache.status()),
+        }
+    }
+
+    /// What is set for it.
+    pub(crate) fn cache_settings(&self) -> Option<Settings> {
+        match self {
+            AnyLayout::Log(_) | AnyLayout::Inplace(_) => None,
+            AnyLayout::LogCached(cache) => Some(cache.settings()),
+            AnyLayout::InplaceCached(cache) => Some(cache.settings()),
+        }
+    }
+
+    /// Changes that.
+    pub(crate) fn set_cache(&self, settings: Settings) -> Option<Result<()>> {
+        match self {
+            AnyLayout::Log(_) | AnyLayout::Inplace(_) => None,
+            AnyLayout::LogCached(cache) => Some(cache.set(settings)),
+            AnyLayout::InplaceCached(cache) => Some(cache.set(settings)),
+        }
+    }
+
+    /// Writes back what waits, and unmounts.
+    pub(crate) fn unmount(self) -> Result<()> {
+        match self {
+            AnyLayout::Log(layout) => layout.unmount(),
+            AnyLayout::Inplace(layout) => layout.unmount(),
+            AnyLayout::LogCached(cache) => {
+                let (layout, flushed) = cache.unmount();
+                let unmounted = layout.unmount();
+                flushed.and(unmounted)
+            }
+            AnyLayout::InplaceCached(cache) => {
+                let (layout, flushed) = cache.unmount();
+                let unmounted = layout.unmount();
+                flushed.and(unmounted)
+            }
+        }
+    }
+}
+
 impl Names for AnyLayout {
     type Node = AnyNode;
 
@@ -87,6 +196,8 @@ impl Names for AnyLayout {
         match self {
             AnyLayout::Log(layout) => AnyNode::Log(layout.root()),
             AnyLayout::Inplace(layout) => AnyNode::Inplace(layout.root()),
+            AnyLayout::LogCached(layout) => AnyNode::LogCached(layout.root()),
+            AnyLayout::InplaceCached(layout) => AnyNode::InplaceCached(layout.root()),
         }
     }
 

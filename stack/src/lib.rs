@@ -64,6 +64,7 @@ mod names;
 mod preset;
 pub mod signature;
 
+pub use nacre_cache::{CacheOptions, Settings as CacheSettings};
 pub use nacre_engine::{
     Attr, Block, Capabilities, Durability, Error, FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind,
     Place, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
@@ -77,7 +78,7 @@ pub use dir::{DirEntry, ReadDir};
 pub use file::{File, FileOptions};
 pub use fs::{FileSystem, OpenOptions};
 pub use identity::Identity;
-pub use info::{CounterInfo, DeviceInfo, Features, Info, ScrubInfo, SpaceInfo, VolumeInfo, info};
+pub use info::{CacheInfo, CounterInfo, DeviceInfo, Features, Info, ScrubInfo, SpaceInfo, VolumeInfo, info};
 pub use layout::{AnyLayout, AnyNode};
 pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures};
