@@ -49,6 +49,10 @@ impl<L: Data + Extents> Data for CacheFs<L> {
         self.shared.sync(node)
     }
 
+    fn closed(&self, node: &Self::Node) -> Result<()> {
+        self.shared.closed(node)
+    }
+
     fn sync_all(&self) -> Result<()> {
         self.shared.sync_all()
     }

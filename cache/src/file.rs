@@ -100,6 +100,8 @@ pub(crate) struct File {
     /// knows which: what is written there takes no space, and a truncation frees them by the size that the layout knows.
     /// Such a file's writes go to media at once.
     preallocated: AtomicU32,
+    /// It was cut to nothing and what it had is gone: what is written instead does not wait beyond the next close.
+    pub(crate) replaced: AtomicBool,
     /// Callers that want every write on media at once, as for a mapping.
     pub(crate) pinned: AtomicU32,
     /// Buffered writes so far: the change counter grows with them.
@@ -125,6 +127,7 @@ impl File {
             error: Mutex::new(None),
             attempts: AtomicU32::new(0),
             preallocated: AtomicU32::new(if attr.allocated == 0 { NO } else { UNKNOWN }),
+            replaced: AtomicBool::new(false),
             pinned: AtomicU32::new(0),
             changes: AtomicU64::new(0),
         }

@@ -95,6 +95,15 @@ impl<L: Data + Extents> Shared<L> {
         file.take_error().and(flushed).and(synced)
     }
 
+    /// Whoever cuts a file to nothing and writes it anew has the old contents or the new ones after a crash that comes
+    /// behind the close, never an empty file for as long as blocks may wait.
+    pub(crate) fn closed(&self, node: &CacheNode<L::Node>) -> Result<()> {
+        match self.known_file(node) {
+            Some(file) if file.replaced.swap(false, Ordering::AcqRel) => self.flush(&node.inner, &file),
+            _ => Ok(()),
+        }
+    }
+
     fn judge(&self, file: &File, blocks: &mut Blocks) {
         let settings = self.settings();
         let model = self.model_of(&settings);
@@ -200,6 +209,9 @@ impl<L: Data + Extents> Shared<L> {
         let noted = file.times.lock().and_then(|times| times.atime);
         let change = SetAttr { atime: change.atime.or(noted), ..*change };
         let attr = self.layout.setattr(&node.inner, &change, now)?;
+        if size == 0 && file.below() > 0 {
+            file.replaced.store(true, Ordering::Release);
+        }
         if size <= file.below() {
             // What was behind the new size went with it.
             file.set_preallocated(false);

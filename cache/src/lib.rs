@@ -17,7 +17,9 @@
 //! # Ordering
 //!
 //! The source of a rename over a name, both sides of an exchange, and the target of a link are written before the
-//! operation: whoever replaces a file by a rename has the old or the new one after a crash, never an empty one. What a
+//! operation: whoever replaces a file by a rename has the old or the new one after a crash, never an empty one. Whoever
+//! replaces it by cutting it to nothing and writing it anew has the new one when that is closed
+//! ([`nacre_engine::Data::closed`]). What a
 //! truncation or a synchronous write would make the size show is written before it. Flags that forbid writing, holes,
 //! allocation and [`nacre_engine::Extents::resolve`] find everything written, too.
 //!
@@ -59,4 +61,5 @@ mod writeback;
 pub use clock::Clock;
 pub use file::CacheNode;
 pub use fs::CacheFs;
+pub use nacre_policy::{Checker, Latencies};
 pub use settings::{CacheOptions, CacheStatus, Granularity, Settings};

@@ -141,7 +141,8 @@ impl<L: Data + Extents> Shared<L> {
         }
         let attr = self.layout.getattr(node)?;
         let extents = self.layout.resolve(node, FileBlock(0), attr.size.div_ceil(BLOCK_SIZE))?;
-        let before: u64 = extents.iter().filter(|extent| extent.place != Place::Hole).map(|extent| extent.len).sum();
+        let before: u64 =
+            extents.iter().filter(|extent| extent.place != Place::Hole).map(|extent| extent.len).sum();
         Ok(file.learn_preallocated(attr.allocated > before * BLOCK_SIZE))
     }
 

@@ -253,6 +253,12 @@ pub trait Data: Names {
     /// Makes everything about this inode durable.
     fn sync(&self, node: &Self::Node) -> Result<()>;
 
+    /// A handle that could write was closed. A layer that buffers writes what must not be lost from then on: the contents
+    /// that replace what a truncation took away.
+    fn closed(&self, _node: &Self::Node) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes everything durable.
     fn sync_all(&self) -> Result<()>;
 }

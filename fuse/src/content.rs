@@ -68,6 +68,11 @@ impl<L: Layout> Server<L> {
         Ok(data.len() as u32)
     }
 
+    /// A handle was closed; the kernel does not say how it was opened.
+    pub(crate) fn closed(&self, id: INodeNo) -> Result<()> {
+        self.vfs.closed(&self.node(id)?)
+    }
+
     pub(crate) fn fallocate(
         &self,
         request: &Request,

@@ -51,7 +51,9 @@ impl<L: Layout> Server<L> {
         if self.settings.direct_io {
             FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
         } else {
-            FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
+            let flush =
+                if self.settings.durable_on_return { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
+            FopenFlags::FOPEN_KEEP_CACHE | flush
         }
     }
 
@@ -309,12 +311,16 @@ impl<L: Layout> Filesystem for Server<L> {
     fn flush(
         &self,
         _request: &Request,
-        _id: INodeNo,
+        id: INodeNo,
         _handle: FileHandle,
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::ENOSYS);
+        if self.settings.durable_on_return {
+            reply.error(Errno::ENOSYS);
+        } else {
+            self.reply_empty(Server::closed(self, id), reply);
+        }
     }
 
     fn fsync(

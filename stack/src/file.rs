@@ -269,6 +269,16 @@ impl File {
     }
 }
 
+impl Drop for File {
+    fn drop(&mut self) {
+        let flags = self.handle.flags();
+        if flags.write || flags.append {
+            // What cannot be written stays in the buffer, and the next sync tells.
+            let _ = self.inner.vfs.closed(self.handle.node());
+        }
+    }
+}
+
 impl std::fmt::Debug for File {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let inode = self.inner.vfs.id(self.handle.node()).number;

@@ -353,6 +353,10 @@ impl Data for AnyLayout {
         delegate!(self, |layout, node| layout.sync(node))
     }
 
+    fn closed(&self, node: &AnyNode) -> Result<()> {
+        delegate!(self, |layout, node| layout.closed(node))
+    }
+
     fn sync_all(&self) -> Result<()> {
         delegate!(self, |layout| layout.sync_all())
     }

@@ -222,6 +222,11 @@ impl<L: Layout> Vfs<L> {
         self.layout.sync(node)
     }
 
+    /// A handle that could write was closed; see [`nacre_engine::Data::closed`].
+    pub fn closed(&self, node: &L::Node) -> Result<()> {
+        self.layout.closed(node)
+    }
+
     /// Makes everything durable.
     pub fn sync_all(&self) -> Result<()> {
         self.layout.sync_all()

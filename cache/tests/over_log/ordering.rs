@@ -19,6 +19,30 @@ fn replacing_a_file_by_a_rename_never_leaves_an_empty_one() {
 }
 
 #[test]
+fn replacing_a_file_by_a_truncation_is_done_when_it_is_closed() {
+    let world = world(64);
+    let file = world.create("config");
+    world.put(&file, 0, b"old");
+    world.fs.sync(&file).unwrap();
+    world.truncate(&file, 0);
+    world.put(&file, 0, b"new contents");
+    world.fs.closed(&file).unwrap();
+    assert_eq!(world.bytes_on_media("config").unwrap(), b"new contents");
+    // Only then: closing costs nothing otherwise.
+    world.put(&file, 0, b"even newer c");
+    world.fs.closed(&file).unwrap();
+    assert_eq!(world.bytes_on_media("config").unwrap(), b"new contents");
+    // What was never on media cannot be missed.
+    let other = world.create("other");
+    world.put(&other, 0, b"x");
+    world.truncate(&other, 0);
+    world.put(&other, 0, b"y");
+    world.fs.closed(&other).unwrap();
+    assert_eq!(world.bytes_on_media("other").unwrap(), b"");
+    world.unmount();
+}
+
+#[test]
 fn both_sides_of_an_exchange_and_the_target_of_a_link_are_written_first() {
     let world = world(64);
     let root = world.fs.root();

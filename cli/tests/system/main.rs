@@ -15,6 +15,7 @@ mod faults;
 mod full;
 mod handles;
 mod kill;
+mod lazy;
 mod mounting;
 mod papers;
 mod programs;
