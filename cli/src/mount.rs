@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use nacre::{CacheOptions, Emulation, FileSystem, Kind, OpenOptions, Promise};
+use nacre::{Emulation, FileSystem, Kind, OpenOptions, Promise, WriteBuffer};
 use nacre_fuse::{ServeOptions, Unmounter, mounts};
 use serde_json::json;
 
@@ -23,8 +23,8 @@ const MOUNT_FAILURE: u8 = 32;
 /// What `nacre mount` is told.
 #[derive(Debug, Args)]
 pub(crate) struct MountArgs {
-    /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback, lazy[=SIZE], direct_io, threads=N,
-    /// emulate=MEMORY, require=PROMISE, log=FILE, nofail
+    /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback, lazy[=SIZE], preset=NAME, direct_io,
+    /// threads=N, emulate=MEMORY, require=PROMISE, log=FILE, nofail
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Refuse every change
@@ -282,7 +282,9 @@ fn open_options(settings: &MountSettings) -> OpenOptions {
         no_atime: settings.no_atime,
         require: settings.require.unwrap_or(Promise::None),
         emulation: settings.emulation.clone(),
-        cache: settings.lazy.map(CacheOptions::new),
+        // Nothing is buffered in a mount that was not asked for it: sync(2) would not reach it.
+        buffer: settings.lazy.as_ref().map_or(WriteBuffer::Never, |lazy| WriteBuffer::With(lazy.options())),
+        preset: settings.preset,
         ..OpenOptions::default()
     }
 }

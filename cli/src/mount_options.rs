@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use nacre::{Emulation, Promise};
+use nacre::{CacheOptions, CacheSettings, Emulation, Preset, Promise};
 
 /// The options of one mount.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -29,8 +29,10 @@ pub(crate) struct MountSettings {
     pub(crate) allow_other: Option<bool>,
     /// The kernel buffers writes.
     pub(crate) writeback: bool,
-    /// We do, in so many bytes of DRAM.
-    pub(crate) lazy: Option<u64>,
+    /// We do.
+    pub(crate) lazy: Option<Lazy>,
+    /// The presets that the file system is mounted as, when it is not the one that it was made with.
+    pub(crate) preset: Option<Preset>,
     /// Reads and writes go past the page cache.
     pub(crate) direct_io: bool,
     /// Threads that answer requests.
@@ -43,6 +45,27 @@ pub(crate) struct MountSettings {
     pub(crate) log: Option<PathBuf>,
     /// A device that is not there is no failure.
     pub(crate) no_fail: bool,
+}
+
+/// Our write buffer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Lazy {
+    /// Bytes of DRAM.
+    size: u64,
+    settings: CacheSettings,
+}
+
+impl Lazy {
+    /// The buffer as the library takes it.
+    pub(crate) fn options(&self) -> CacheOptions {
+        CacheOptions { settings: self.settings, ..CacheOptions::new(self.size) }
+    }
+}
+
+impl Default for Lazy {
+    fn default() -> Lazy {
+        Lazy { size: LAZY_DEFAULT, settings: CacheSettings::default() }
+    }
 }
 
 /// Options that say something to mount(8) or systemd and nothing to a file system.
@@ -78,6 +101,8 @@ const PREFIXES_FOR_OTHERS: [&str; 4] = ["x-", "X-", "comment=", "user="];
 const LAZY_DEFAULT: u64 = 256 << 20;
 /// The least that it may name.
 const LAZY_MIN: u64 = 1 << 20;
+/// The longest that the buffer may be told to wait.
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Threads beyond this answer nothing faster.
 const THREADS_MAX: usize = 256;
@@ -117,7 +142,7 @@ impl MountSettings {
             "dirsync" => self.dirsync = true,
             "allow_other" => self.allow_other = Some(true),
             "writeback" => self.writeback = true,
-            "lazy" => self.lazy = Some(LAZY_DEFAULT),
+            "lazy" => self.lazy = Some(self.lazy.unwrap_or_default()),
             "direct_io" => self.direct_io = true,
             "nofail" => self.no_fail = true,
             "strictatime" | "lazytime" | "mand" | "iversion" => {
@@ -134,7 +159,14 @@ impl MountSettings {
         let wrong = |error: &dyn std::fmt::Display| format!("the mount option {key:?}: {error}");
         match key {
             "threads" => self.threads = Some(threads(value).map_err(|error| wrong(&error))?),
-            "lazy" => self.lazy = Some(lazy_size(value).map_err(|error| wrong(&error))?),
+            "preset" => self.preset = Some(value.parse().map_err(|error| wrong(&error))?),
+            _ if key == "lazy" || key.starts_with("lazy_") => {
+                let mut lazy = self.lazy.unwrap_or_default();
+                if !lazy.take(key, value).map_err(|error| wrong(&error))? {
+                    return Ok(false);
+                }
+                self.lazy = Some(lazy);
+            }
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
             "log" => self.log = Some(PathBuf::from(value)),
@@ -156,6 +188,11 @@ impl MountSettings {
                 "lazy excludes writeback and sync: writes are buffered here, in the kernel, or nowhere"
                     .into(),
             );
+        }
+        if let Some(Lazy { settings, .. }) = &self.lazy
+            && settings.low_percent > settings.high_percent
+        {
+            return Err("lazy_low must not exceed lazy_high".into());
         }
         if self.writeback && self.sync {
             return Err("writeback and sync exclude each other: one defers writes, one does not".into());
@@ -185,7 +222,21 @@ impl fmt::Display for MountSettings {
             write!(f, ",threads={threads}")?;
         }
         if let Some(lazy) = self.lazy {
-            write!(f, ",lazy={}", nacre_engine::size::print(lazy).replace([' ', 'i', 'B'], ""))?;
+            write!(f, ",lazy={}", nacre_engine::size::print(lazy.size).replace([' ', 'i', 'B'], ""))?;
+            let (set, usual) = (lazy.settings, CacheSettings::default());
+            let settings = [
+                ("low", u64::from(set.low_percent), u64::from(usual.low_percent)),
+                ("high", u64::from(set.high_percent), u64::from(usual.high_percent)),
+                ("period", set.period_ms, usual.period_ms),
+                ("age", set.max_age_ms, usual.max_age_ms),
+                ("threads", set.threads as u64, usual.threads as u64),
+            ];
+            for (name, set, _) in settings.iter().filter(|(_, set, usual)| set != usual) {
+                write!(f, ",lazy_{name}={set}")?;
+            }
+        }
+        if let Some(preset) = self.preset {
+            write!(f, ",preset={preset}")?;
         }
         if let Some(require) = self.require {
             write!(f, ",require={}", require.as_str())?;
@@ -200,6 +251,27 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|count| (1..=THREADS_MAX).contains(count))
         .ok_or_else(|| format!("{text:?} is no number of threads; give 1 to {THREADS_MAX}"))
+}
+
+impl Lazy {
+    /// Takes up one setting; false when it is unknown.
+    fn take(&mut self, key: &str, value: &str) -> Result<bool, String> {
+        let number = |what: &str, from: u64, to: u64| {
+            let parsed = value.parse().ok().filter(|number| (from..=to).contains(number));
+            parsed.ok_or_else(|| format!("{value:?} is no {what}; give {from} to {to}"))
+        };
+        let settings = &mut self.settings;
+        match key {
+            "lazy" => self.size = lazy_size(value)?,
+            "lazy_low" => settings.low_percent = number("percentage", 0, 100)? as u8,
+            "lazy_high" => settings.high_percent = number("percentage", 0, 100)? as u8,
+            "lazy_period" => settings.period_ms = number("number of milliseconds", 1, DAY_MS)?,
+            "lazy_age" => settings.max_age_ms = number("number of milliseconds", 0, DAY_MS)?,
+            "lazy_threads" => settings.threads = number("number of threads", 0, 64)? as usize,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
 }
 
 /// The size of the write buffer.
@@ -234,7 +306,7 @@ fn split(options: &str) -> Result<Vec<String>, String> {
 mod tests {
     use std::path::Path;
 
-    use nacre::Promise;
+    use nacre::{CacheSettings, Promise};
 
     use super::MountSettings;
 
@@ -279,8 +351,12 @@ mod tests {
         assert_eq!(settings.log.as_deref(), Some(Path::new("/var/log/nacre")));
         assert_eq!(settings.emulation.unwrap().write_latency_ns, 500);
         assert!(take("direct_io").unwrap().direct_io);
-        assert_eq!(take("lazy").unwrap().lazy, Some(256 << 20));
+        assert_eq!(take("lazy").unwrap().lazy.unwrap().options().size, 256 << 20);
         assert_eq!(take("lazy=64M").unwrap().to_string(), "rw,lazy=64M");
+        let all = "rw,lazy=64M,lazy_low=10,lazy_high=30,lazy_period=1000,lazy_age=2000,lazy_threads=3,preset=hinfs-wb";
+        assert_eq!(take(all).unwrap().to_string(), all);
+        let settings = take("lazy_age=7,lazy").unwrap().lazy.unwrap().options().settings;
+        assert_eq!(settings, CacheSettings { max_age_ms: 7, ..CacheSettings::default() });
         let said = take("ro,noatime,threads=3,direct_io,nodev,x-gvfs,require=process").unwrap().to_string();
         assert_eq!(said, "ro,nodev,noatime,direct_io,threads=3,require=process");
     }
@@ -294,6 +370,10 @@ mod tests {
             ("threads=0", "1 to 256"),
             ("threads=many", "1 to 256"),
             ("lazy=4K", "at least 1M"),
+            ("lazy_low=101", "percentage"),
+            ("lazy_period=0", "milliseconds"),
+            ("lazy_color=red", "lazy_color"),
+            ("preset=tpfs", "not built yet"),
             ("emulate=nothing", "emulate"),
             ("require=luck", "require"),
             ("emulate=\"pcm,latency=5", "quotation mark"),
@@ -319,6 +399,7 @@ mod tests {
         assert!(take("lazy,writeback").unwrap().check().is_err());
         assert!(take("lazy,sync").unwrap().check().is_err());
         assert!(take("lazy,direct_io").unwrap().check().is_ok());
+        assert!(take("lazy,lazy_low=50,lazy_high=40").unwrap().check().is_err());
         assert!(take("writeback,sync,async").unwrap().check().is_ok());
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use nacre_cache::{CacheFs, CacheOptions, Settings};
-use nacre_engine::{Error, Extents, FsStat, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Error, Extents, FsStat, Kind, Result};
 use nacre_layout_inplace::InplaceFs;
-use nacre_layout_log::{LogFs, MountOptions, RecoveryReport};
+use nacre_layout_log::{LogFs, MountOptions, RecoveryReport, Summary};
 use nacre_layout_parts::scrub::DEFAULT_RATE;
 use nacre_media::{Emulation, PmOptions, Promise, RealPm};
 use nacre_vfs::{Vfs, VfsOptions};
@@ -16,7 +16,19 @@ use crate::identity::Identity;
 use crate::info::{CacheInfo, DeviceInfo, Info, ScrubInfo, SpaceInfo, VolumeInfo};
 use crate::layout::{AnyLayout, probe};
 use crate::mkfs::{self, MkfsOptions};
-use crate::preset::LayoutKind;
+use crate::preset::{LayoutKind, Preset};
+
+/// Whether writes are buffered in DRAM.
+#[derive(Debug, Clone, Default)]
+pub enum WriteBuffer {
+    /// As the preset does.
+    #[default]
+    Preset,
+    /// They are not.
+    Never,
+    /// They are. What the preset says about the buffer counts, too.
+    With(CacheOptions),
+}
 
 /// How a file system is opened.
 #[derive(Debug, Clone)]
@@ -33,8 +45,10 @@ pub struct OpenOptions {
     pub require: Promise,
     /// Slow the device down to what it emulates, and count what is stored.
     pub emulation: Option<Emulation>,
-    /// Buffer writes in DRAM: what was not synchronised may be lost in a crash.
-    pub cache: Option<CacheOptions>,
+    /// Buffer writes in DRAM: what was not synchronised may be lost in a crash. By default as the preset does.
+    pub buffer: WriteBuffer,
+    /// Another preset than the one that the file system was made with, of the same layout.
+    pub preset: Option<Preset>,
     /// In whose name.
     pub identity: Identity,
 }
@@ -48,7 +62,8 @@ impl Default for OpenOptions {
             name_index: None,
             require: Promise::None,
             emulation: None,
-            cache: None,
+            buffer: WriteBuffer::Preset,
+            preset: None,
             identity: Identity::default(),
         }
     }
@@ -221,8 +236,9 @@ impl FileSystem {
 fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
     let media_read_only = pm.is_read_only();
     let OpenOptions { read_only, lanes, .. } = *options;
-    let cache = options.cache.as_ref().map(|cache| cache_options(cache, options));
-    Ok(match probe(&pm)?.0 {
+    let (layout, summary) = probe(&pm)?;
+    let cache = cache_options(layout, &summary, options)?;
+    Ok(match layout {
         LayoutKind::Log => {
             let mount = MountOptions { read_only, lanes, media_read_only, ..MountOptions::default() };
             let layout = LogFs::mount(pm, &mount)?;
@@ -243,16 +259,38 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
     })
 }
 
-/// The cache of this mount: the model reckons with the latency that is emulated.
-fn cache_options(cache: &CacheOptions, options: &OpenOptions) -> CacheOptions {
-    let mut cache = CacheOptions { read_only: options.read_only, ..cache.clone() };
+/// The write buffer of this mount: the model reckons with the latency that is emulated.
+fn cache_options(
+    layout: LayoutKind,
+    summary: &Summary,
+    options: &OpenOptions,
+) -> Result<Option<CacheOptions>> {
+    // A preset that this program does not know has no buffer that it could have.
+    let preset = options.preset.or_else(|| summary.preset.parse().ok());
+    if let Some(asked) = options.preset
+        && asked.layout() != layout
+    {
+        return Err(Error::new(Kind::InvalidInput)
+            .object(format!("preset {asked} on the layout {layout}"))
+            .advice("choose a preset of that layout"));
+    }
+    let cache = match &options.buffer {
+        WriteBuffer::Preset => preset.and_then(|preset| preset.cache(summary.blocks * BLOCK_SIZE)),
+        WriteBuffer::Never => None,
+        WriteBuffer::With(cache) => Some(cache.clone()),
+    };
+    let Some(mut cache) = cache else { return Ok(None) };
+    cache.read_only = options.read_only;
+    if let Some(preset) = preset {
+        preset.adjust(&mut cache.settings);
+    }
     if let Some(emulation) = &options.emulation
         && emulation.write_latency_ns > 0
         && cache.settings.latencies == Settings::default().latencies
     {
         cache.settings.latencies.pm_ns = u32::try_from(emulation.write_latency_ns).unwrap_or(u32::MAX);
     }
-    cache
+    Ok(Some(cache))
 }
 
 /// Opens a device for reading only. A file system that was not closed in order has to be recovered first, which writes;

@@ -64,7 +64,7 @@ mod names;
 mod preset;
 pub mod signature;
 
-pub use nacre_cache::{CacheOptions, Settings as CacheSettings};
+pub use nacre_cache::{CacheOptions, Checker, Granularity, Settings as CacheSettings};
 pub use nacre_engine::{
     Attr, Block, Capabilities, Durability, Error, FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind,
     Place, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
@@ -76,7 +76,7 @@ pub use nacre_vfs::{Caller, SetTime, Vfs};
 pub use check::{CheckOptions, CheckReport, Problem, Repair, check};
 pub use dir::{DirEntry, ReadDir};
 pub use file::{File, FileOptions};
-pub use fs::{FileSystem, OpenOptions};
+pub use fs::{FileSystem, OpenOptions, WriteBuffer};
 pub use identity::Identity;
 pub use info::{CacheInfo, CounterInfo, DeviceInfo, Features, Info, ScrubInfo, SpaceInfo, VolumeInfo, info};
 pub use layout::{AnyLayout, AnyNode};

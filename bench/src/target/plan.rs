@@ -290,6 +290,9 @@ impl Plan {
         let tmpfs = ground.place.tmpfs(&format!("{name}-pm"), false)?;
         let dir = ground.place.directory(name)?;
         let device = tmpfs.path().join("pm");
+        // A mount buffers only where it is told to.
+        let lazy = preset.buffers_writes().then(|| "lazy".to_owned());
+        let options: Vec<String> = lazy.into_iter().chain(self.options.clone()).collect();
         let preset = preset.to_string();
         let size = self.device_size(ground.load).to_string();
         run(Command::new(ground.program).args(["mkfs", "--preset", &preset, "--size", &size]).arg(&device))?;
@@ -299,8 +302,8 @@ impl Plan {
         if let Some(emulate) = &emulate {
             command.args(["--emulate", emulate]);
         }
-        if let Some(options) = &self.options {
-            command.args(["-o", options]);
+        if !options.is_empty() {
+            command.args(["-o", &options.join(",")]);
         }
         let server = Server::start(command.arg(&device).arg(&dir), dir.clone())?;
         let about = format!("{preset} through FUSE, {}", on_memory(emulate.as_deref()));
@@ -476,7 +479,7 @@ mod tests {
         assert!(matches!(plan.kind, Kind::Preset(_)));
         assert!(Plan::parse("preset:nova,emulation=pcm").unwrap_err().contains("no parameter"));
         assert!(Plan::parse("peer:zfs").unwrap_err().contains("no target"));
-        assert!(Plan::parse("preset:hinfs").is_err());
+        assert!(Plan::parse("preset:tpfs").is_err());
     }
 
     #[test]
