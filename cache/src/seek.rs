@@ -24,8 +24,11 @@ impl<L: Data + Extents> Shared<L> {
     fn seek_data(&self, node: &L::Node, file: &File, blocks: &Blocks, offset: u64) -> Result<u64> {
         let in_dram = blocks.index.range(offset / BLOCK_SIZE..).next();
         let in_dram = in_dram.map(|(&block, _)| (block * BLOCK_SIZE).max(offset));
-        let below = match self.layout.seek(node, offset, SeekTo::Data) {
-            Ok(found) => Some(found),
+        // The rest of the last block that the layout has is as the part that it has.
+        let below = file.below();
+        let in_rest = below > 0 && (below..below.next_multiple_of(BLOCK_SIZE)).contains(&offset);
+        let below = match self.layout.seek(node, if in_rest { below - 1 } else { offset }, SeekTo::Data) {
+            Ok(found) => Some(found.max(offset)),
             Err(error) if error.kind() == Kind::NoSuchOffset => None,
             Err(error) => return Err(error),
         };

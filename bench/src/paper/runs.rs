@@ -19,6 +19,8 @@ use crate::workload::{self, Value};
 const AGEING: u64 = 2;
 /// A page cache is not held to less, since the process that works on it is held with it.
 const LEAST_CACHE: u64 = 32 << 20;
+/// A write buffer of less is not worth its name.
+const LEAST_BUFFER: u64 = 1 << 20;
 /// mkfs refuses less for an external log of xfs, and for a journal of ext4.
 const LEAST_ASIDE: [(&str, u64); 3] =
     [("peer:xfs-ml", 64 << 20), ("peer:ext4-dj", 8 << 20), ("peer:dm-writecache", 8 << 20)];
@@ -257,8 +259,8 @@ fn workload_text(point: &Point, means: &Means) -> Result<String, String> {
     }
 }
 
-/// A target with the settings that it can have. Presets have no cache and no tiers yet, so that `disk` is for peers, and
-/// `dram` for the page cache of peers and mounts.
+/// A target with the settings that it can have. Presets have no tiers yet, so that `disk` is for peers. `dram` is the
+/// buffer of presets that have one, and else the page cache of peers and mounts.
 fn target_text(
     system: &System,
     way: Way,
@@ -294,7 +296,14 @@ fn target_text(
     if kind.starts_with("mount:") {
         add("options", settings.options.clone());
     }
-    if kind.starts_with("mount:")
+    let buffers = kind
+        .split_once(':')
+        .filter(|_| preset)
+        .and_then(|(_, name)| name.parse::<Preset>().ok())
+        .is_some_and(Preset::buffers_writes);
+    if buffers {
+        add("buffer", amount(&settings.dram, LEAST_BUFFER)?);
+    } else if kind.starts_with("mount:")
         || kind.starts_with("peer:") && !["peer:tmpfs", "peer:ramfs"].contains(&&*kind)
     {
         add("dram", dram);
@@ -369,6 +378,11 @@ mod tests {
         let caches = runs("hinfs-fig11.fileserver", 0.1);
         assert!(caches.places.iter().all(|place| place.cold == Cold::Begin));
         let mounted = |label: &str| target(&caches, label, "NOVA (mount:nova)").unwrap_or_default();
+        // It has a buffer of that size: a tenth of 512 MiB.
+        assert_eq!(
+            target(&caches, "10", "HiNFS (preset:hinfs)").as_deref(),
+            Some("preset:hinfs,buffer=52m,emulate=pcm"),
+        );
         // As root only, with FUSE: a tenth and all of 512 MiB.
         assert!(mounted("10").is_empty() || mounted("10").contains("dram=52m"), "{}", mounted("10"));
         assert!(mounted("10").is_empty() || mounted("100").contains("dram=512m"), "{}", mounted("100"));
@@ -410,9 +424,12 @@ mod tests {
     fn what_is_not_there_is_named_with_the_reason() {
         let runs = runs("hinfs-fig13", 0.01);
         let why = |what: &str| runs.waits.iter().find(|absent| absent.what == what).map(|found| &*found.why);
-        assert_eq!(why("HiNFS"), Some("preset:hinfs is not built yet"));
+        assert_eq!(why("HiNFS"), None, "it is there");
         assert_eq!(why("Usr1"), Some("the traces of FIU cannot be had"));
         assert!(why("Facebook").is_some_and(|why| why.contains("--trace facebook=FILE")), "{:?}", runs.waits);
+        let tiers = super::Runs::new(find("tpfs-fig13.optane")[0], 0.01, &Means::default());
+        let tpfs = tiers.waits.iter().find(|absent| absent.what == "TPFS-2");
+        assert_eq!(tpfs.map(|absent| &*absent.why), Some("preset:tpfs is not built yet"));
         let counted = super::Runs::new(find("hinfs-fig4")[0], 0.01, &Means::default());
         assert!(counted.places.is_empty() && counted.waits[0].why.contains("model.accuracy"));
     }

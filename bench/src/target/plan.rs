@@ -32,6 +32,7 @@ pub struct Plan {
     emulate: Option<String>,
     pm: Option<u64>,
     dram: Option<u64>,
+    buffer: Option<u64>,
     options: Option<String>,
 }
 
@@ -52,11 +53,12 @@ const INODE_SPACE: u64 = 4096;
 const KINDS: &[(&str, &str)] = &[
     (
         "preset:NAME",
-        "a preset of nacre in the same process, without system calls; emulate=MEMORY slows it down, pm=SIZE is its device",
+        "a preset of nacre in the same process, without system calls; emulate=MEMORY slows it down, pm=SIZE is its device, \
+         buffer=SIZE what it buffers in DRAM, of presets that do",
     ),
     (
         "mount:NAME",
-        "the same through FUSE (root); emulate= and pm= as there, options=OPTIONS as mount -o has them",
+        "the same through FUSE (root); emulate=, pm= and buffer= as there, options=OPTIONS as mount -o has them",
     ),
     (
         "dir:PATH",
@@ -108,6 +110,8 @@ pub enum Opening {
         preset: String,
         /// What it is slowed down to.
         emulate: Option<String>,
+        /// Bytes of its write buffer, where it is not to have the usual one.
+        buffer: Option<u64>,
     },
     /// A directory that is there.
     Directory(PathBuf),
@@ -117,8 +121,8 @@ impl Opening {
     /// Opens it.
     pub fn open(&self) -> Result<Box<dyn Target>, Error> {
         Ok(match self {
-            Opening::Library { device, size, preset, emulate } => {
-                Box::new(Library::create(device, *size, preset.parse()?, emulate.as_deref())?)
+            Opening::Library { device, size, preset, emulate, buffer } => {
+                Box::new(Library::create(device, *size, preset.parse()?, emulate.as_deref(), *buffer)?)
             }
             Opening::Directory(path) => {
                 Box::new(Directory::open(path).map_err(|error| format!("{}: {error}", path.display()))?)
@@ -149,11 +153,11 @@ impl Plan {
     /// From text: a kind, a colon, a name, and parameters.
     pub fn parse(text: &str) -> Result<Plan, String> {
         let spec: Spec = text.parse()?;
-        let (mut emulate, mut pm, mut options) = (None, None, None);
+        let (mut emulate, mut pm, mut buffer, mut options) = (None, None, None, None);
         let name = spec.name().to_owned();
         let kind = match name.split_once(':') {
             Some((kind @ ("preset" | "mount"), preset)) => {
-                let preset = preset.parse().map_err(|error: nacre::Error| error.to_string())?;
+                let preset: Preset = preset.parse().map_err(|error: nacre::Error| error.to_string())?;
                 // A comma would end the parameter, so that `latency=200+bandwidth=1G` stands for one.
                 let list = |key: &str| {
                     let text = spec.text(key, "")?;
@@ -161,6 +165,9 @@ impl Plan {
                 };
                 emulate = list("emulate")?;
                 pm = given(&spec, "pm")?;
+                if preset.buffers_writes() {
+                    buffer = given(&spec, "buffer")?;
+                }
                 if kind == "preset" {
                     Kind::Preset(preset)
                 } else {
@@ -187,7 +194,7 @@ impl Plan {
             return Err(format!("{name}: dram= is at least {}", size::print(memory::LEAST)));
         }
         spec.finish()?;
-        Ok(Plan { spec, kind, emulate, pm, dram, options })
+        Ok(Plan { spec, kind, emulate, pm, dram, buffer, options })
     }
 
     /// As it was written.
@@ -222,8 +229,8 @@ impl Plan {
     pub fn needs(&self, load: Load) -> u64 {
         let cache = self.dram.unwrap_or(u64::MAX).min(load.bytes);
         match &self.kind {
-            Kind::Preset(_) => self.device_size(load),
-            Kind::Mount(_) => self.device_size(load) + cache,
+            Kind::Preset(_) => self.device_size(load) + self.buffer.unwrap_or(0),
+            Kind::Mount(_) => self.device_size(load) + self.buffer.unwrap_or(0) + cache,
             Kind::Directory(_) => cache,
             Kind::Tmpfs | Kind::Ramfs => load.bytes,
             Kind::Peer(peer) => peer.memory(load) + cache,
@@ -267,9 +274,13 @@ impl Plan {
             Kind::Preset(preset) => {
                 let tmpfs = ground.place.tmpfs(&name, false)?;
                 let (size, emulate) = (self.device_size(ground.load), self.emulation(ground));
-                let about = format!("{preset} in the same process, {}", on_memory(emulate.as_deref()));
-                let device = tmpfs.path().join("pm");
-                let opening = Opening::Library { device, size, preset: preset.to_string(), emulate };
+                let about = format!(
+                    "{preset} in the same process{}, {}",
+                    self.buffered(),
+                    on_memory(emulate.as_deref())
+                );
+                let (device, buffer) = (tmpfs.path().join("pm"), self.buffer);
+                let opening = Opening::Library { device, size, preset: preset.to_string(), emulate, buffer };
                 let prepared = Prepared::plain(opening, about, Pays::Library);
                 Ok(Prepared { cached: false, ..prepared }.with(tmpfs))
             }
@@ -286,12 +297,20 @@ impl Plan {
         self.emulate.clone().or_else(|| ground.emulate.map(str::to_owned))
     }
 
+    /// Its write buffer, in words.
+    fn buffered(&self) -> String {
+        self.buffer.map_or_else(String::new, |bytes| format!(", with a buffer of {}", size::print(bytes)))
+    }
+
     fn set_up_mount(&self, preset: Preset, name: &str, ground: &Ground<'_>) -> Result<Prepared, Error> {
         let tmpfs = ground.place.tmpfs(&format!("{name}-pm"), false)?;
         let dir = ground.place.directory(name)?;
         let device = tmpfs.path().join("pm");
         // A mount buffers only where it is told to.
-        let lazy = preset.buffers_writes().then(|| "lazy".to_owned());
+        let lazy = preset.buffers_writes().then(|| match self.buffer {
+            Some(bytes) => format!("lazy={bytes}"),
+            None => "lazy".to_owned(),
+        });
         let options: Vec<String> = lazy.into_iter().chain(self.options.clone()).collect();
         let preset = preset.to_string();
         let size = self.device_size(ground.load).to_string();
@@ -306,7 +325,7 @@ impl Plan {
             command.args(["-o", &options.join(",")]);
         }
         let server = Server::start(command.arg(&device).arg(&dir), dir.clone())?;
-        let about = format!("{preset} through FUSE, {}", on_memory(emulate.as_deref()));
+        let about = format!("{preset} through FUSE{}, {}", self.buffered(), on_memory(emulate.as_deref()));
         let prepared = Prepared::plain(Opening::Directory(dir), about, Pays::Fuse);
         Ok(Prepared { server: Some(server), ..prepared }.with(tmpfs))
     }
@@ -489,6 +508,8 @@ mod tests {
         let mount = plan("mount:nova,dram=1g,options=noatime+sync,pm=2g").unwrap();
         assert_eq!((mount.pm, mount.options.as_deref()), (Some(2 << 30), Some("noatime,sync")));
         assert!(plan("peer:tmpfs,dram=64m").unwrap_err().contains("no parameter dram"));
+        assert_eq!(plan("preset:hinfs,buffer=8m").unwrap().buffer, Some(8 << 20));
+        assert!(plan("preset:pmfs,buffer=8m").unwrap_err().contains("no parameter buffer"));
         assert!(plan("peer:ext4,dram=1m").unwrap_err().contains("at least"));
         assert!(plan("peer:ext4,dram=much").unwrap_err().contains("dram=much"));
     }
@@ -501,6 +522,7 @@ mod tests {
         assert_eq!(needs("mount:nova,dram=20m") - needs("preset:nova"), 20 << 20);
         let many = Load { bytes: 0, files: 1_000_000 };
         assert!(Plan::parse("preset:nova").unwrap().needs(many) > 1_000_000 * 4096);
+        assert_eq!(needs("preset:hinfs,buffer=8m") - needs("preset:pmfs"), 8 << 20);
         assert_eq!(needs("peer:ext4-disk"), 100 << 20, "a file on a disk takes no memory, its cache does");
         assert!(needs("peer:ext4-dj,disk=nvme,size=64m") > (2 * 100 + 64 + 100) << 20);
     }
