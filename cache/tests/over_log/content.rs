@@ -322,3 +322,17 @@ fn random_calls_leave_what_a_vector_holds() {
         world.unmount();
     }
 }
+
+/// The size grew in DRAM over the last block on media: what is behind its old end is data as the rest of the block is.
+#[test]
+fn the_rest_of_the_last_block_on_media_is_data() {
+    let world = world(64);
+    let file = world.create("file");
+    world.put(&file, BLOCK as u64, b"x");
+    world.fs.sync(&file).unwrap();
+    world.put(&file, 9 * BLOCK as u64, b"y");
+    let seek = |offset| world.fs.seek(&file, offset, nacre_engine::SeekTo::Data).unwrap();
+    assert_eq!(seek(BLOCK as u64 + 500), BLOCK as u64 + 500);
+    assert_eq!(seek(2 * BLOCK as u64), 9 * BLOCK as u64);
+    world.unmount();
+}
