@@ -117,10 +117,12 @@ impl<L: Data + Extents> Shared<L> {
         Ok(())
     }
 
-    /// The time to write a file's data with: its newest change.
+    /// The time to write a file's data with: its newest change, unless the layout knows a newer one.
     pub(crate) fn time_of(&self, node: &L::Node, file: &File) -> Result<Timestamp> {
-        let below = self.layout.getattr(node)?.ctime;
-        Ok(file.times.lock().map_or(below, |times| times.ctime.max(below)))
+        match *file.times.lock() {
+            Some(times) => Ok(times.ctime),
+            None => Ok(self.layout.getattr(node)?.ctime),
+        }
     }
 }
 

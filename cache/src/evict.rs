@@ -1,7 +1,7 @@
 //! Blocks leave DRAM: written, cut off, or nobody's any more.
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Data, Extents, FileBlock, Kind, Place, Result, SetAttr};
+use nacre_engine::{Data, Extents, FileBlock, Place, Result, SetAttr};
 
 use nacre_policy::Block as ModelBlock;
 
@@ -113,17 +113,13 @@ impl<L: Data + Extents> Shared<L> {
     /// The last block of a file is about to leave: the layout's times become those that callers see. Under `blocks`,
     /// alone.
     pub(crate) fn settle_times(&self, node: &L::Node, file: &File) -> Result<()> {
-        let Some(times) = file.times.lock().take() else { return Ok(()) };
-        let attr = self.layout.getattr(node)?;
-        if attr.mtime == times.mtime && times.atime.is_none() {
-            return Ok(());
+        let Some(times) = *file.times.lock() else { return Ok(()) };
+        if self.layout.getattr(node)?.mtime != times.mtime || times.atime.is_some() {
+            let (mtime, atime) = (Some(times.mtime), times.atime);
+            let change = SetAttr { mtime, atime, promised: true, ..SetAttr::default() };
+            self.layout.setattr(node, &change, times.ctime)?;
         }
-        let (mtime, atime) = (Some(times.mtime), times.atime);
-        let change = SetAttr { mtime, atime, promised: true, ..SetAttr::default() };
-        match self.layout.setattr(node, &change, times.ctime.max(attr.ctime)) {
-            // A flag that forbids it was set after everything was written.
-            Err(error) if error.kind() == Kind::NotPermitted => Ok(()),
-            result => result.map(drop),
-        }
+        *file.times.lock() = None;
+        Ok(())
     }
 }

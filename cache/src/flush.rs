@@ -200,7 +200,10 @@ impl<L: Data + Extents> Shared<L> {
         }
         file.raise_epoch();
         let mut blocks = self.still(file);
-        if size > file.below() {
+        if change.flags.is_some() {
+            // They may forbid what was accepted before.
+            self.flush_range(&node.inner, file, &mut blocks, 0..size.div_ceil(BLOCK_SIZE))?;
+        } else if size > file.below() {
             // The new size shows them.
             let unseen = file.below() / BLOCK_SIZE;
             self.flush_range(&node.inner, file, &mut blocks, unseen..size.div_ceil(BLOCK_SIZE))?;

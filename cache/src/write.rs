@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Data, Durability, Error, Extents, FileBlock, Kind, Place, PromiseCost, Result,
-    Timestamp, WriteAt,
+    BLOCK_SIZE, Data, Durability, Error, Extents, FileBlock, Kind, Place, PromiseCost, Result, Timestamp,
+    WriteAt,
 };
 use nacre_policy::{Block as ModelBlock, Model, Path};
 
@@ -111,12 +111,10 @@ impl<L: Data + Extents> Shared<L> {
             return Ok(request.offset(file.size()));
         }
         let settings = self.settings();
-        // The layout would not let writeback place what was appended to a file that can only be appended to.
         let must = durability != Durability::Lazy
             || settings.sync
             || file.pinned.load(Ordering::Acquire) > 0
-            || self.is_preallocated(&node.inner, file)?
-            || file.flags.load(Ordering::Acquire) & Attr::APPEND_ONLY != 0;
+            || self.is_preallocated(&node.inner, file)?;
         let model = self.model_of(&settings);
         if !must && request.blocks() <= self.pool.capacity() / 2 {
             let eager = match self.choose(file, &request, &model) {
@@ -192,8 +190,8 @@ impl<L: Data + Extents> Shared<L> {
         Ok(Some(Permit { shared: self, blocks, space }))
     }
 
-    /// Writes into DRAM, and the blocks `eager` from there to media. `None` when there is no space for that: then
-    /// everything that waits for media was written, and only the layout can tell whether there is space.
+    /// Writes into DRAM, and the blocks `eager` from there to media. `None` when the layout has to say whether it can be:
+    /// there is no space to set aside (then everything that waits for media was written), or flags forbid it.
     fn write_lazily(
         &self,
         node: &CacheNode<L::Node>,
@@ -209,6 +207,10 @@ impl<L: Data + Extents> Shared<L> {
             return Ok(None);
         };
         let mut blocks = if eager.is_empty() { file.blocks.write() } else { self.still(file) };
+        if !file.check_flags(request.at) {
+            // They were set since: the layout refuses it.
+            return Ok(None);
+        }
         let offset = request.offset(file.size());
         let end = self.check_end(offset, request.len)?;
         let now_ms = self.clock.now_ms();

@@ -210,6 +210,7 @@ impl<L: Data + Extents> Shared<L> {
             && !file.is_gone();
         if all_leave && let Err(error) = self.settle_times(node, file) {
             file.note_error(error.kind());
+            *file.times.lock() = None;
         }
         for (number, &block) in flown.iter().enumerate() {
             self.land_block(file, &mut blocks, block, number < done || file.is_gone());

@@ -119,6 +119,7 @@ pub struct SetAttr {
     /// Size, for a regular file: truncates or extends with a hole, in the same commit as the rest.
     pub size: Option<u64>,
     /// A buffering layer accepted it before: it may take the space that was set aside (see
-    /// [`PromiseCost`](crate::PromiseCost)). Without a size.
+    /// [`PromiseCost`](crate::PromiseCost)), flags that were set since do not forbid it, and a later ctime stays. Without a
+    /// size.
     pub promised: bool,
 }

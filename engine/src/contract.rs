@@ -189,7 +189,8 @@ pub enum Durability {
     /// It must be durable on return (O_SYNC, O_DSYNC).
     Now,
     /// As [`Durability::Now`], for a write that a buffering layer accepted before: it and its metadata may take the space
-    /// that was set aside by [`Extents::reserve`], so that it cannot fail for want of space.
+    /// that was set aside by [`Extents::reserve`], so that it cannot fail for want of space. Nor do flags forbid it that
+    /// were set since, and where the inode was changed since, ctime does not go back: the write's time is that one.
     Promised,
 }
 

@@ -248,10 +248,36 @@ fn protected_files_refuse_buffered_writes_as_the_layout_does() {
     let refused = world.write(&file, WriteAt::Offset(0), b"x", Durability::Lazy).unwrap_err();
     assert_eq!(refused.kind(), Kind::NotPermitted);
     world.append(&file, b", after");
+    assert_eq!(world.get(&file), b"before, after");
+    world.fs.sync(&file).unwrap();
     assert_eq!(world.bytes_on_media("file").unwrap(), b"before, after");
     let far = world.write(&file, WriteAt::Offset(u64::MAX - 1), b"xyz", Durability::Lazy).unwrap_err();
     assert!(matches!(far.kind(), Kind::NotPermitted | Kind::FileTooBig));
     world.unmount();
+}
+
+/// A size and flags in one change: what waited below the new size was written after it, which the flags forbade, and
+/// everything of the unmount failed.
+#[test]
+fn flags_that_come_with_a_size_forbid_nothing_that_was_accepted() {
+    for size in [100, 2 * BLOCK as u64 + 100, 100_000] {
+        let world = world(64);
+        let file = world.create("file");
+        world.put(&file, 0, &[1; 3 * BLOCK]);
+        let change =
+            SetAttr { size: Some(size), flags: Some(nacre_engine::Attr::IMMUTABLE), ..SetAttr::default() };
+        world.fs.setattr(&file, &change, at(2)).unwrap();
+        let mut expected = vec![1; 3 * BLOCK];
+        expected.resize(size as usize, 0);
+        assert_eq!(world.bytes_on_media("file").unwrap(), expected, "what was accepted is written first");
+        assert_eq!(world.get(&file), expected);
+        let refused = world.write(&file, WriteAt::Offset(0), b"x", Durability::Lazy).unwrap_err();
+        assert_eq!(refused.kind(), Kind::NotPermitted);
+        let refused = world.fs.setattr(&file, &SetAttr { mtime: Some(at(3)), ..SetAttr::default() }, at(3));
+        assert_eq!(refused.unwrap_err().kind(), Kind::NotPermitted);
+        drop(file);
+        world.unmount();
+    }
 }
 
 #[test]

@@ -73,11 +73,16 @@ impl Data for MemLayout {
     ) -> Result<u64> {
         let bytes: Vec<u8> = data.iter().flat_map(|slice| slice.iter().copied()).collect();
         let mut state = self.state.lock();
-        let promised = state.promised;
-        if durability == Durability::Promised {
-            state.promised = 0;
+        if durability != Durability::Promised {
+            return state.write(node.number(), at, &bytes, now);
         }
+        // Accepted before: neither flags nor what is set aside stand in its way, and a later change stays.
+        let promised = std::mem::take(&mut state.promised);
+        let attr = state.get(node.number()).attr;
+        let now = now.max(attr.ctime);
+        state.get_mut(node.number()).attr.flags = 0;
         let written = state.write(node.number(), at, &bytes, now);
+        state.get_mut(node.number()).attr.flags = attr.flags;
         state.promised = promised;
         written
     }

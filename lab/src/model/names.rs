@@ -352,7 +352,7 @@ impl State {
             data::check_size(size)?;
         }
         let only_flags = SetAttr { flags: change.flags, ..SetAttr::default() };
-        if inode.is_locked() && *change != only_flags {
+        if inode.is_locked() && *change != only_flags && !change.promised {
             return Err(Kind::NotPermitted.into());
         }
         if *change == SetAttr::default() {
@@ -371,7 +371,7 @@ impl State {
         attr.atime = change.atime.map_or(attr.atime, Timestamp::clamped);
         attr.mtime = change.mtime.map_or(attr.mtime, Timestamp::clamped);
         attr.flags = change.flags.unwrap_or(attr.flags);
-        inode.changed(now);
+        inode.changed(if change.promised { now.max(inode.attr.ctime) } else { now });
         Ok(inode.attr)
     }
 }

@@ -43,7 +43,7 @@ fn changed_attributes(before: Attributes, change: &SetAttr, now: Timestamp, size
     attributes.atime = change.atime.unwrap_or(attributes.atime).clamped();
     let mtime = if sized { now } else { attributes.mtime };
     attributes.mtime = change.mtime.unwrap_or(mtime).clamped();
-    attributes.ctime = now.clamped();
+    attributes.ctime = if change.promised { now.clamped().max(before.ctime) } else { now.clamped() };
     attributes
 }
 
@@ -56,7 +56,7 @@ fn whole_blocks(offset: u64, end: u64) -> (u64, u64) {
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Inode, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         // Flags can always be changed (who may, the caller has checked); nothing else of a protected inode.
-        if *change != (SetAttr { flags: change.flags, ..SetAttr::default() }) {
+        if *change != (SetAttr { flags: change.flags, ..SetAttr::default() }) && !change.promised {
             inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
         }
         match change.size {

@@ -181,6 +181,10 @@ impl Batch {
         Batch { promised: purpose == Purpose::Promised, ..Batch::default() }
     }
 
+    pub(crate) fn is_promised(&self) -> bool {
+        self.promised
+    }
+
     /// Numbers the transaction whose entry the batch begins with.
     pub(crate) fn set_transaction(&mut self, number: u64) {
         self.lines[0][16..24].copy_from_slice(&number.to_le_bytes()); // TransactionEntry::transaction

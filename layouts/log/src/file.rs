@@ -257,7 +257,9 @@ impl<P: Pm> Shared<P> {
         let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
         let forbidden =
             if at == WriteAt::End { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };
-        inode.check_flags(forbidden)?;
+        if durability != Durability::Promised {
+            inode.check_flags(forbidden)?;
+        }
         if let WriteAt::Offset(offset) = at {
             let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE_SIZE);
             let end = end.ok_or(Error::new(Kind::FileTooBig))?;
@@ -541,6 +543,8 @@ impl<P: Pm> Shared<P> {
             _ => Durable::nothing_before(),
         };
         let batch = Batch::promised(range.purpose);
+        // What was changed while this waited stays changed then.
+        let now = if range.purpose == Purpose::Promised { now.max(inode.attr.get().ctime) } else { now };
         self.commit_changes(inode, &mut log, batch, &changes, size.max(range.end), now, after, freed)?;
         Ok(Attempt::Done)
     }
@@ -575,6 +579,7 @@ impl<P: Pm> Shared<P> {
         after: Durable,
         freed: &mut Freed,
     ) -> Result<()> {
+        let is_promised = batch.is_promised();
         for change in changes {
             match change.place {
                 Some(raw) => push_extents(&mut batch, change, raw, size, now),
@@ -614,7 +619,11 @@ impl<P: Pm> Shared<P> {
             apply_change(inode, map, log, &part, owner, freed, Some(size));
         }
         inode.size.store(size, Ordering::Release);
-        inode.touch(now);
+        if is_promised {
+            inode.touch_late(now);
+        } else {
+            inode.touch(now);
+        }
         self.pm.fence(flushed);
         Ok(())
     }

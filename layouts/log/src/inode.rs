@@ -296,6 +296,19 @@ impl Inode {
     /// Sets mtime and ctime after a commit.
     pub(crate) fn touch(&self, now: Timestamp) {
         self.attr.touch(now);
+        self.touched();
+    }
+
+    /// As [`Inode::touch`], for a write that was accepted before: a change of links, which takes no log, may be later.
+    pub(crate) fn touch_late(&self, now: Timestamp) {
+        let mut attr = self.attr.lock();
+        attr.mtime = now;
+        attr.ctime = attr.ctime.max(now);
+        drop(attr);
+        self.touched();
+    }
+
+    fn touched(&self) {
         if !self.atime_due.load(Ordering::Relaxed) {
             self.atime_due.store(true, Ordering::Relaxed);
         }

@@ -22,7 +22,7 @@ use crate::inode::{Body, FREE_AT_ONCE, Inode};
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Arc<Inode>, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         // Flags can always be changed (who may, the caller has checked); nothing else of a protected inode.
-        if *change != (SetAttr { flags: change.flags, ..SetAttr::default() }) {
+        if *change != (SetAttr { flags: change.flags, ..SetAttr::default() }) && !change.promised {
             inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
         }
         match change.size {
@@ -100,8 +100,14 @@ impl<P: Pm> Shared<P> {
         let mut attr = inode.attr.lock();
         // Without the log, a read may have moved atime meanwhile: the change wins only where it says something about it.
         let read_since = attr.atime != before.atime && attributes.atime == before.atime;
-        *attr = Attributes { atime: if read_since { attr.atime } else { attributes.atime }, ..attributes };
-        inode.lazy.store(read_since, Ordering::Release);
+        // So may a change of links have moved ctime: the later one stays.
+        let linked_since = attr.ctime != before.ctime && attr.ctime > attributes.ctime;
+        *attr = Attributes {
+            atime: if read_since { attr.atime } else { attributes.atime },
+            ctime: if linked_since { attr.ctime } else { attributes.ctime },
+            ..attributes
+        };
+        inode.lazy.store(read_since || linked_since, Ordering::Release);
         inode.flags.store(attributes.flags, Ordering::Release);
         let due = attr.atime <= attr.mtime || attr.atime <= attr.ctime;
         inode.atime_secs.store(attr.atime.secs, Ordering::Relaxed);
@@ -409,7 +415,7 @@ fn changed_attributes(before: Attributes, change: &SetAttr, now: Timestamp, size
     attributes.atime = change.atime.unwrap_or(attributes.atime).clamped();
     let mtime = if sized { now } else { attributes.mtime };
     attributes.mtime = change.mtime.unwrap_or(mtime).clamped();
-    attributes.ctime = now;
+    attributes.ctime = if change.promised { now.max(before.ctime) } else { now };
     attributes
 }
 
