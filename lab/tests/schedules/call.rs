@@ -70,7 +70,7 @@ fn time(number: u32) -> Timestamp {
     Timestamp::new(number.into(), 0)
 }
 
-fn new_inode(kind: FileKind, uid: u32) -> NewInode<'static> {
+pub(crate) fn new_inode(kind: FileKind, uid: u32) -> NewInode<'static> {
     NewInode { kind, mode: 0o644, uid, gid: 0, rdev: 0, target: &[], xattrs: &[], now: time(uid) }
 }
 

@@ -13,11 +13,12 @@ mod call;
 mod order;
 mod run;
 
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::RenameMode::{Exchange, NoReplace, Replace};
-use nacre_engine::SetAttr;
 use nacre_engine::sync::shuttle::thread;
+use nacre_engine::{Durability, FileKind, Kind, SetAttr, Timestamp, WriteAt};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, Mistake};
 use nacre_media::SimPm;
@@ -268,6 +269,54 @@ fn set_id_bits_beside_writes() {
         assert_eq!((attr.mode, attr.size), (0o777, 6));
         drop((handle, file));
         Arc::into_inner(vfs).unwrap().into_layout()
+    }
+    explore_with::<LogFs<SimPm>>(body);
+    explore_with::<InplaceFs<SimPm>>(body);
+}
+
+/// Whoever knows a file by its number, as a write buffer and a handle of NFS do, holds it while it is there, or is told
+/// that it is gone. It was read from media again while it was being reclaimed, and what was written to it then was lost
+/// space, or lay in another's blocks.
+#[test]
+fn a_file_that_is_held_by_its_number_while_it_goes() {
+    fn body<S: Subject>(fs: S) -> S {
+        let root = fs.root();
+        let new = |uid| call::new_inode(FileKind::Regular, uid);
+        let write = |fs: &S, node: &S::Node| {
+            let at = WriteAt::Offset(0);
+            fs.write(node, at, &[IoSlice::new(&[7; 5000])], Durability::Now, Timestamp::default())
+        };
+        let file = fs.create(&root, b"goes", &new(1)).unwrap();
+        write(&fs, &file).unwrap();
+        let id = fs.id(&file);
+        drop((file, root));
+        let fs = Arc::new(fs);
+        let removes = thread::spawn({
+            let fs = Arc::clone(&fs);
+            move || {
+                fs.unlink(&fs.root(), b"goes", Timestamp::default()).unwrap();
+                drop(fs.create(&fs.root(), b"comes", &new(2)).unwrap());
+            }
+        });
+        let holds = thread::spawn({
+            let fs = Arc::clone(&fs);
+            move || {
+                for _ in 0..2 {
+                    match fs.node(id) {
+                        Ok(node) => drop(write(&fs, &node).unwrap()),
+                        Err(error) => assert_eq!(error.kind(), Kind::Stale),
+                    }
+                }
+            }
+        });
+        for thread in [removes, holds] {
+            thread.join().unwrap();
+        }
+        let comes = fs.lookup(&fs.root(), b"comes").unwrap();
+        let attr = fs.getattr(&comes).unwrap();
+        assert_eq!((attr.uid, attr.size), (2, 0));
+        drop(comes);
+        Arc::into_inner(fs).unwrap()
     }
     explore_with::<LogFs<SimPm>>(body);
     explore_with::<InplaceFs<SimPm>>(body);

@@ -58,10 +58,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn hold(&self, number: u64) -> Result<Node> {
         let slot = self.inodes.slot(number)?;
         if let Some(inode) = &*slot.read() {
-            let others = inode.holds.fetch_add(1, Ordering::Relaxed);
-            let node = Node::from_held(Arc::clone(inode));
-            // Without names and holders it only waits to be reclaimed.
-            return if others == 0 && inode.links() == 0 { Err(Error::new(Kind::Stale)) } else { Ok(node) };
+            return hold_loaded(inode);
         }
         self.hold_from_media(number)
     }
@@ -78,15 +75,16 @@ impl<P: Pm> Shared<P> {
     fn hold_from_media(&self, number: u64) -> Result<Node> {
         let slot = self.inodes.slot(number)?;
         let mut slot = slot.write();
-        if slot.is_none() {
-            if !self.inodes.is_used(number) {
-                return Err(Error::new(Kind::Stale));
-            }
-            *slot = Some(Arc::new(self.load(number)?));
+        if let Some(inode) = &*slot {
+            return hold_loaded(inode);
         }
-        let inode = slot.as_ref().ok_or(Error::new(Kind::Stale))?;
+        if !self.inodes.is_readable(number) {
+            return Err(Error::new(Kind::Stale));
+        }
+        let inode = Arc::new(self.load(number)?);
         inode.holds.fetch_add(1, Ordering::Relaxed);
-        Ok(Node::from_held(Arc::clone(inode)))
+        *slot = Some(Arc::clone(&inode));
+        Ok(Node::from_held(inode))
     }
 
     /// Holds the inode with this name.
@@ -183,7 +181,10 @@ impl<P: Pm> Shared<P> {
         let inode = {
             let mut slot = slot.write();
             match &*slot {
-                Some(inode) if inode.links() == 0 && inode.holds.load(Ordering::Acquire) == 0 => slot.take(),
+                Some(inode) if inode.links() == 0 && inode.holds.load(Ordering::Acquire) == 0 => {
+                    self.inodes.forget_media(number);
+                    slot.take()
+                }
                 _ => None,
             }
         };
@@ -267,6 +268,14 @@ impl<P: Pm> Shared<P> {
             }
         }
     }
+}
+
+/// Holds an inode that is in its slot. Under the slot's lock.
+fn hold_loaded(inode: &Arc<Inode>) -> Result<Node> {
+    let others = inode.holds.fetch_add(1, Ordering::Relaxed);
+    let node = Node::from_held(Arc::clone(inode));
+    // Without names and holders it only waits to be reclaimed.
+    if others == 0 && inode.links() == 0 { Err(Error::new(Kind::Stale)) } else { Ok(node) }
 }
 
 /// Writes the cached fields of the inode at `address`. The caller fences.

@@ -114,7 +114,7 @@ impl<P: Pm> Shared<P> {
             drop(slot);
             return look(&inode, true);
         }
-        if !self.inodes.is_used(number) {
+        if !self.inodes.is_readable(number) {
             return Err(Error::new(Kind::Stale));
         }
         look(&self.load(number)?, false)

@@ -32,6 +32,8 @@ type Slot = RwLock<Option<Arc<Inode>>>;
 struct Chunk {
     blocks: [Block; CHUNK_BLOCKS as usize],
     used: [AtomicU64; 4],
+    /// Inodes that were in use at the mount and were not reclaimed since: only they are read from media.
+    readable: [AtomicU64; 4],
     slots: [Slot; CHUNK_INODES as usize],
 }
 
@@ -115,6 +117,7 @@ impl InodeTable {
         let (word, bit) = bit_of(number);
         let first = chunk.used[word].fetch_or(bit, Ordering::Relaxed) & bit == 0;
         if first {
+            chunk.readable[word].fetch_or(bit, Ordering::Relaxed);
             self.in_use.fetch_add(1, Ordering::Relaxed);
         }
         first
@@ -125,8 +128,9 @@ impl InodeTable {
         let chunk = self
             .chunk(index)
             .ok_or_else(|| Error::corrupt(format!("checkpoint: inode chunk {index} does not exist")))?;
-        for (word, bits) in chunk.used.iter().zip(used) {
-            word.store(bits, Ordering::Relaxed);
+        for (word, bits) in used.into_iter().enumerate() {
+            chunk.used[word].store(bits, Ordering::Relaxed);
+            chunk.readable[word].store(bits, Ordering::Relaxed);
             self.in_use.fetch_add(u64::from(bits.count_ones()), Ordering::Relaxed);
         }
         Ok(())
@@ -162,10 +166,19 @@ impl InodeTable {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_used(&self, number: u64) -> bool {
+    /// Whether an inode that is not in its slot is what media says. Under the slot's lock, as what changes it.
+    pub(crate) fn is_readable(&self, number: u64) -> bool {
         let (word, bit) = bit_of(number);
         self.chunk(number / CHUNK_INODES)
-            .is_some_and(|chunk| chunk.used[word].load(Ordering::Acquire) & bit != 0)
+            .is_some_and(|chunk| chunk.readable[word].load(Ordering::Relaxed) & bit != 0)
+    }
+
+    /// What media says of an inode is over: it is being reclaimed, and its number may be another one's soon.
+    pub(crate) fn forget_media(&self, number: u64) {
+        let (word, bit) = bit_of(number);
+        if let Some(chunk) = self.chunk(number / CHUNK_INODES) {
+            chunk.readable[word].fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 
     /// Takes a free inode; makes a chunk when there is none.
@@ -324,6 +337,7 @@ impl InodeTable {
             Box::new(Chunk {
                 blocks,
                 used: std::array::from_fn(|_| AtomicU64::new(0)),
+                readable: std::array::from_fn(|_| AtomicU64::new(0)),
                 slots: std::array::from_fn(|_| RwLock::new(None)),
             })
         });
