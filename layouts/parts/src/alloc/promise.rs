@@ -15,7 +15,8 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Error, Kind, Result};
 use smallvec::SmallVec;
 
-use super::{Allocator, Lane, LaneMap, Purpose, Run};
+use super::bitmap::LaneMap;
+use super::{Allocator, Lane, Purpose, Run};
 
 /// How the maps of lanes are reached.
 pub(super) struct Lanes<'a> {
@@ -126,15 +127,10 @@ impl Allocator {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use nacre_engine::{Block, Kind};
+    use nacre_engine::Kind;
 
-    use super::super::{Allocator, Purpose, Run, Runs};
-
-    fn full(blocks: u64, lanes: usize, reserve: u64) -> Allocator {
-        let allocator = Allocator::new(blocks, lanes, reserve);
-        allocator.free(Run { start: Block(0), len: blocks });
-        allocator
-    }
+    use super::super::tests::full;
+    use super::super::{Purpose, Runs};
 
     #[test]
     fn what_is_set_aside_is_for_promised_contents_alone() {
