@@ -2,6 +2,7 @@
 
 pub mod calls;
 pub mod crash;
+pub mod environment;
 pub mod fuzz;
 pub mod model;
 pub mod random;

@@ -4,9 +4,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nacre_lab::calls::{Settings, check_for};
+use nacre_lab::crash::{Inplace, Log, Mounting, Subject};
+use nacre_lab::environment::{model_time, number};
 use nacre_lab::model::MemLayout;
 use nacre_lab::suite::{DirectoryTarget, Need, Target, VfsTarget};
 use nacre_media::SimPm;
@@ -14,18 +15,13 @@ use nacre_media::SimPm;
 const SETTINGS: Settings =
     Settings { calls: 1500, compare_every: 100, remount_every: Some(400), exact_allocation: true };
 
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-}
-
 fn model() -> VfsTarget<MemLayout> {
     let layout = MemLayout::new(1 << 20, 1 << 20);
     VfsTarget::new("the reference model", layout, Arc::new(|old: MemLayout| old.remount()), &[])
 }
 
 fn run(subject: &mut dyn Target, settings: Settings) {
-    let time = Duration::from_secs(variable("NACRE_MODEL_SECONDS").unwrap_or(4));
-    let total = match check_for(subject, &mut model(), settings, variable("NACRE_SEED"), time) {
+    let total = match check_for(subject, &mut model(), settings, number("NACRE_SEED"), model_time()) {
         Ok(total) => total,
         Err(failure) => panic!("{failure}"),
     };
@@ -44,25 +40,24 @@ fn the_model_is_like_a_tmpfs() {
     run(&mut target, Settings { remount_every: None, ..SETTINGS });
 }
 
-/// The same for a layout.
-macro_rules! layout {
-    ($name:ident, $layout:ident, $fs:ident, $words:literal) => {
-        #[test]
-        fn $name() {
-            use $layout::{MkfsOptions, MountOptions, mkfs, $fs};
-
-            let pm = Arc::new(SimPm::new(64 << 20));
-            mkfs(&*pm, &MkfsOptions::default()).expect("mkfs");
-            let mount = |pm: Arc<SimPm>| $fs::mount(pm, &MountOptions::default()).expect("mount");
-            let reopen = Arc::new(move |old: $fs<SimPm>| {
-                let pm = Arc::clone(old.pm());
-                old.unmount().expect("unmount");
-                mount(pm)
-            });
-            run(&mut VfsTarget::new($words, mount(pm), reopen, &[]), SETTINGS);
-        }
-    };
+#[test]
+fn the_log_layout_is_like_the_model() {
+    layout(Log);
 }
 
-layout!(the_log_layout_is_like_the_model, nacre_layout_log, LogFs, "the log layout");
-layout!(the_in_place_layout_is_like_the_model, nacre_layout_inplace, InplaceFs, "the in-place layout");
+#[test]
+fn the_in_place_layout_is_like_the_model() {
+    layout(Inplace);
+}
+
+fn layout<S: Subject + Copy + Send + 'static>(subject: S) {
+    let pm = Arc::new(SimPm::new(64 << 20));
+    subject.mkfs(&pm).expect("mkfs");
+    let mount = move || subject.mount(&pm, Mounting { lanes: 2, background: true }).expect("mount");
+    let fs = mount();
+    let reopen = Arc::new(move |old: S::Fs| {
+        subject.unmount(old).expect("unmount");
+        mount()
+    });
+    run(&mut VfsTarget::new(subject.name(), fs, reopen, &[]), SETTINGS);
+}

@@ -12,20 +12,17 @@ use nacre_lab::crash::{
     Subject, ThreadsCase, Tree, Workload, WorkloadCase, deep, explore, explore_threads, fixed, full, lanes,
     minimise, random, reproduce, threads,
 };
+use nacre_lab::environment::number;
 use nacre_media::SimPm;
 use nacre_media::crash::{Replay, Sampling};
 use nacre_media::sim::{Defect, Event};
-
-fn variable(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
 
 fn limits() -> Limits {
     Limits { jobs: 1, time: None, images: None, violations: 5 }
 }
 
 fn campaign(stages: &[Stage]) -> Campaign {
-    Campaign { seed: variable("NACRE_CRASH_SEED", 1), stages: stages.to_vec() }
+    Campaign { seed: number("NACRE_CRASH_SEED").unwrap_or(1), stages: stages.to_vec() }
 }
 
 /// Explores, prints what was tried, and fails when something is wrong.
@@ -163,7 +160,7 @@ fn a_violation_of_threads_is_minimised_and_replayed() {
 fn short_sequences_survive_in_two_runs() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("progress");
-    let images = variable("NACRE_CRASH_IMAGES", 10_000);
+    let images = number("NACRE_CRASH_IMAGES").unwrap_or(10_000);
     let stages = [Stage::Sequences(Length::One), Stage::Sequences(Length::Two)];
     let first = run(&stages, &Limits { images: Some(images / 2), ..limits() }, Some(&file));
     assert!(first.workloads.0 > 0 && first.workloads.0 < first.workloads.1);
@@ -212,7 +209,7 @@ fn quick(flaw: Flaw) -> Settings {
 fn grown_logs_survive() {
     let mut rig = Rig::new(&Log, MEMORY);
     let settings = Settings {
-        sampling: Sampling { exhaustive_up_to: 4, samples: 4, seed: variable("NACRE_CRASH_SEED", 1) },
+        sampling: Sampling { exhaustive_up_to: 4, samples: 4, seed: number("NACRE_CRASH_SEED").unwrap_or(1) },
         empty_every: 64,
         recovery_every: 512,
         ..Settings::default()

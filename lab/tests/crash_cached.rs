@@ -19,6 +19,7 @@ use nacre_engine::{
     Data, Durability, FallocateMode, FileKind, NewInode, RenameMode, Result, SetAttr, Timestamp, WriteAt,
 };
 use nacre_lab::crash::{Inplace, Log, MEMORY, Mounting, Subject, payload, stay_on_this_thread};
+use nacre_lab::environment::number;
 use nacre_media::crash::{Replay, Sampling};
 use nacre_media::sim::Defect;
 use nacre_media::{Image, SimPm, Trace};
@@ -33,10 +34,6 @@ const BLOCK: usize = 4096;
 /// No file has so many.
 const MAX_BLOCKS: usize = 256;
 const FILES: [&str; 4] = ["a", "b", "c", "d"];
-
-fn variable(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
 
 #[derive(Debug, Clone, Copy)]
 enum Op {
@@ -430,8 +427,8 @@ where
     stay_on_this_thread();
     let pm = Arc::new(SimPm::new(MEMORY));
     let blank = Image::zeros(MEMORY);
-    let (mut images, mut seed) = (0, variable("NACRE_CRASH_SEED", 1));
-    while images < variable("NACRE_CRASH_IMAGES", 4000) {
+    let (mut images, mut seed) = (0, number("NACRE_CRASH_SEED").unwrap_or(1));
+    while images < number("NACRE_CRASH_IMAGES").unwrap_or(4000) {
         pm.load(&blank);
         let recording = record(subject, &pm, seed, Belief::Right, None);
         images += explore(subject, &pm, &recording, seed).unwrap_or_else(|why| panic!("{why}"));

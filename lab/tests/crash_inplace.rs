@@ -9,16 +9,13 @@ use nacre_lab::crash::{
     Campaign, Case, Flaw, Inplace, Limits, MEMORY, Rig, Settings, Stage, Subject, Workload, deep, explore,
     fixed, minimise, reproduce,
 };
+use nacre_lab::environment::number;
 use nacre_media::crash::Sampling;
 use nacre_media::sim::Defect;
 
-fn variable(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
-
 /// Explores, prints what was tried, and fails when something is wrong.
 fn run(stages: &[Stage], images: Option<u64>) {
-    let campaign = Campaign { seed: variable("NACRE_CRASH_SEED", 1), stages: stages.to_vec() };
+    let campaign = Campaign { seed: number("NACRE_CRASH_SEED").unwrap_or(1), stages: stages.to_vec() };
     let limits = Limits { jobs: 1, time: None, images, violations: 5 };
     let outcome = campaign.run(&Inplace, &limits, None, &mut |_| {}).expect("it can be run");
     println!("{:?}: {}", outcome.elapsed, outcome.report);
@@ -50,7 +47,7 @@ fn full_devices_survive() {
 
 #[test]
 fn short_sequences_survive() {
-    let images = variable("NACRE_CRASH_IMAGES", 10_000);
+    let images = number("NACRE_CRASH_IMAGES").unwrap_or(10_000);
     run(&[Stage::Sequences(Length::One), Stage::Sequences(Length::Two)], Some(images));
 }
 
@@ -81,7 +78,7 @@ fn mistake(words: &str) -> Flaw {
 fn a_table_that_grows_survives() {
     let mut rig = Rig::new(&Inplace, MEMORY);
     let settings = Settings {
-        sampling: Sampling { exhaustive_up_to: 4, samples: 4, seed: variable("NACRE_CRASH_SEED", 1) },
+        sampling: Sampling { exhaustive_up_to: 4, samples: 4, seed: number("NACRE_CRASH_SEED").unwrap_or(1) },
         empty_every: 64,
         recovery_every: 512,
         ..Settings::default()

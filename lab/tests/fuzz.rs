@@ -5,14 +5,11 @@
 
 use std::path::Path;
 
+use nacre_lab::environment::number;
 use nacre_lab::fuzz::fuse::{any_requests, succeeded};
 use nacre_lab::fuzz::image::damaged_image;
 use nacre_lab::fuzz::inplace::damaged_inplace;
 use nacre_lab::fuzz::log::any_log;
-
-fn variable(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
 
 /// Numbers that look random (splitmix64).
 struct Random(u64);
@@ -36,8 +33,8 @@ impl Random {
 }
 
 fn replay(target: &str, body: fn(&[u8]), make: impl Fn(&mut Random) -> Vec<u8>) {
-    let first = variable("NACRE_FUZZ_SEED", 1);
-    for seed in first..first + variable("NACRE_FUZZ", 150) {
+    let first = number("NACRE_FUZZ_SEED").unwrap_or(1);
+    for seed in first..first + number("NACRE_FUZZ").unwrap_or(150) {
         let data = make(&mut Random(seed));
         let result = std::panic::catch_unwind(|| body(&data));
         assert!(

@@ -8,11 +8,14 @@ use std::io::IoSlice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use nacre_engine::{Durability, FileKind, Kind, NewInode, RenameMode, Result, Timestamp, WriteAt};
+use nacre_engine::{
+    Data, Durability, FileKind, Kind, Names, NewInode, RenameMode, Result, Timestamp, WriteAt,
+};
+use nacre_lab::crash::{Inplace, Log, Mounting, Subject};
+use nacre_lab::environment::model_time;
 use nacre_media::SimPm;
-use nacre_vfs::Layout;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -142,7 +145,7 @@ fn random_call(rng: &mut SmallRng) -> Call {
     }
 }
 
-fn make<L: Layout>(fs: &L, dir: &L::Node, file: &L::Node, call: Call) -> Answer {
+fn make<L: Data>(fs: &L, dir: &L::Node, file: &L::Node, call: Call) -> Answer {
     let now = Timestamp::new(2, 0);
     let id = |node: L::Node| {
         let id = fs.id(&node);
@@ -165,7 +168,7 @@ fn make<L: Layout>(fs: &L, dir: &L::Node, file: &L::Node, call: Call) -> Answer 
 }
 
 /// One thread's calls of one round.
-fn calls<L: Layout>(fs: &L, dir: &L::Node, file: &L::Node, clock: &AtomicU64, seed: u64) -> Vec<Event> {
+fn calls<L: Data>(fs: &L, dir: &L::Node, file: &L::Node, clock: &AtomicU64, seed: u64) -> Vec<Event> {
     let mut rng = SmallRng::seed_from_u64(seed);
     (0..CALLS)
         .map(|_| {
@@ -177,25 +180,21 @@ fn calls<L: Layout>(fs: &L, dir: &L::Node, file: &L::Node, clock: &AtomicU64, se
         .collect()
 }
 
-/// The same for a layout.
-macro_rules! layout {
-    ($name:ident, $layout:ident, $fs:ident) => {
-        #[test]
-        fn $name() {
-            let pm = Arc::new(SimPm::new(64 << 20));
-            $layout::mkfs(&*pm, &$layout::MkfsOptions::default()).expect("mkfs");
-            let options = $layout::MountOptions { lanes: Some(THREADS), ..Default::default() };
-            look_for_what_has_no_order(&$layout::$fs::mount(pm, &options).expect("mount"));
-        }
-    };
+#[test]
+fn calls_of_threads_on_the_log_layout_have_an_order() {
+    look_for_what_has_no_order(Log);
 }
 
-layout!(calls_of_threads_on_the_log_layout_have_an_order, nacre_layout_log, LogFs);
-layout!(calls_of_threads_on_the_in_place_layout_have_an_order, nacre_layout_inplace, InplaceFs);
+#[test]
+fn calls_of_threads_on_the_in_place_layout_have_an_order() {
+    look_for_what_has_no_order(Inplace);
+}
 
-fn look_for_what_has_no_order<L: Layout>(fs: &L) {
-    let seconds = std::env::var("NACRE_MODEL_SECONDS").map_or(4, |value| value.parse().expect("a number"));
-    let limit = Duration::from_secs(seconds);
+fn look_for_what_has_no_order<S: Subject>(subject: S) {
+    let pm = Arc::new(SimPm::new(64 << 20));
+    subject.mkfs(&pm).expect("mkfs");
+    let fs = &subject.mount(&pm, Mounting { lanes: THREADS, background: true }).expect("mount");
+    let limit = model_time();
     let root = fs.root();
     let file = fs.create(&root, b"file", &new_file()).expect("create");
     let dir_inode = NewInode { kind: FileKind::Directory, ..new_file() };

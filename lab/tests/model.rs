@@ -4,8 +4,8 @@
 //! the sequences are, `NACRE_SEED` runs one seed only.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use nacre_lab::environment::{number, seeds};
 use nacre_lab::model::{Flaw, MemLayout, Mutant};
 use nacre_lab::random::{Op, Profile, Settings, Stats, Subject, Tolerance, check, check_threads};
 use nacre_layout_inplace::InplaceFs;
@@ -13,24 +13,6 @@ use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-}
-
-/// The seeds to run: the one that is asked for, or random ones until the time is over.
-fn seeds() -> impl Iterator<Item = u64> {
-    let asked = variable("NACRE_SEED");
-    let limit = Duration::from_secs(variable("NACRE_MODEL_SECONDS").unwrap_or(4));
-    let start = Instant::now();
-    let mut rng = SmallRng::from_os_rng();
-    let mut first = true;
-    std::iter::from_fn(move || match asked {
-        Some(seed) => std::mem::take(&mut first).then_some(seed),
-        None if start.elapsed() < limit => Some(rng.random_range(0..1 << 32)),
-        None => None,
-    })
-}
 
 const TREE: Settings =
     Settings { profile: Profile::Tree, operations: 700, compare_every: 50, mount_every: 150, scarce: false };
@@ -43,7 +25,7 @@ const LONG: Settings = Settings { operations: 40_000, compare_every: 5000, mount
 
 /// The settings with the length that is asked for.
 fn sized(settings: Settings) -> Settings {
-    match variable("NACRE_MODEL_OPERATIONS") {
+    match number("NACRE_MODEL_OPERATIONS") {
         Some(operations) => Settings { operations: operations as usize, ..settings },
         None => settings,
     }
@@ -215,11 +197,11 @@ fn the_log_layout_is_the_model() {
 
 /// `NACRE_MODEL_LONG` operations (40,000 by default). Each kind must succeed often enough to say something.
 fn run_for_long<S: Subject>(mut subject: S) {
-    let wanted = variable("NACRE_MODEL_LONG").unwrap_or(LONG.operations as u64) as usize;
+    let wanted = number("NACRE_MODEL_LONG").unwrap_or(LONG.operations as u64) as usize;
     let mut rng = SmallRng::from_os_rng();
     let mut total = Stats::default();
     while total.operations < wanted {
-        let seed = variable("NACRE_SEED").unwrap_or_else(|| rng.random_range(0..1 << 32));
+        let seed = number("NACRE_SEED").unwrap_or_else(|| rng.random_range(0..1 << 32));
         let stats = check(&mut subject, seed, LONG).unwrap_or_else(|failure| panic!("{failure}"));
         total.add(&stats);
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use nacre_engine::{FallocateMode, RenameMode, SeekTo, Timestamp, XattrMode};
 
-use crate::suite::{Need, NewTime, Open};
+use crate::suite::{Need, Open, SetTime};
 
 /// Files that a sequence can have open.
 pub(super) const SLOTS: u8 = 5;
@@ -51,7 +51,7 @@ pub enum Call {
     Truncate { path: Bytes, size: u64 },
     Chmod { path: Bytes, mode: u32 },
     Chown { path: Bytes, uid: Option<u32>, gid: Option<u32>, follow: bool },
-    Utimens { path: Bytes, atime: NewTime, mtime: NewTime, follow: bool },
+    Utimens { path: Bytes, atime: SetTime, mtime: SetTime, follow: bool },
     Getxattr { path: Bytes, name: u8 },
     Setxattr { path: Bytes, name: u8, len: usize, seed: u8, how: XattrMode },
     Removexattr { path: Bytes, name: u8 },

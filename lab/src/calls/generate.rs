@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 
 use super::call::{Bytes, Call, SLOTS, plain_time};
 use super::play::Answer;
-use crate::suite::{NewTime, Open};
+use crate::suite::{Open, SetTime};
 
 pub(super) struct Generator {
     rng: SmallRng,
@@ -195,11 +195,11 @@ impl Generator {
         how
     }
 
-    fn time(&mut self) -> NewTime {
+    fn time(&mut self) -> SetTime {
         match self.rng.random_range(0..4) {
-            0 => NewTime::Keep,
-            1 => NewTime::Now,
-            _ => NewTime::At(plain_time(self.rng.random())),
+            0 => SetTime::Omit,
+            1 => SetTime::Now,
+            _ => SetTime::At(plain_time(self.rng.random())),
         }
     }
 

@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use super::call::Call;
 use super::generate::Generator;
 use super::play::{Answer, Player};
-use crate::suite::{NewTime, Target};
+use crate::suite::{SetTime, Target};
 
 /// A search for a shorter sequence ends after this time with what it has.
 const SHRINK_LIMIT: Duration = Duration::from_secs(60);
@@ -285,7 +285,7 @@ fn makes_sense(call: &Call, model: &Player<'_>) -> bool {
         // The kernel answers it for directories, in several ways.
         Call::Lseek { slot, .. } => !model.is_directory(*slot),
         // Without a time to set, the kernel does not look at the path.
-        Call::Utimens { atime: NewTime::Keep, mtime: NewTime::Keep, .. } => false,
+        Call::Utimens { atime: SetTime::Omit, mtime: SetTime::Omit, .. } => false,
         // The position of a file that is not opened for appending is the target's own.
         Call::Append { slot, .. } => model.is_open(*slot).is_none_or(|how| how.append),
         _ => true,

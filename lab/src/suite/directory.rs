@@ -12,7 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::{fs, process, thread};
 
-use super::target::{File, Listed, Need, NewTime, Open, Outcome, Space, Stat, Target, User};
+use super::target::{File, Listed, Need, Open, Outcome, SetTime, Space, Stat, Target, User};
 
 /// Unmounts and mounts again, somewhere outside.
 pub type Remount = Box<dyn FnMut() + Send + Sync>;
@@ -128,11 +128,11 @@ fn stat_from(stat: &fs::Stat) -> Stat {
     }
 }
 
-fn timespec(time: NewTime) -> Timespec {
+fn timespec(time: SetTime) -> Timespec {
     match time {
-        NewTime::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        NewTime::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
-        NewTime::At(time) => Timespec { tv_sec: time.secs, tv_nsec: time.nanos.into() },
+        SetTime::Omit => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        SetTime::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        SetTime::At(time) => Timespec { tv_sec: time.secs, tv_nsec: time.nanos.into() },
     }
 }
 
@@ -307,7 +307,7 @@ impl Target for DirectoryTarget {
         fs::chownat(CWD, self.at(path), uid, gid, follow_flag(follow)).map_err(kind_of)
     }
 
-    fn set_times(&self, path: &[u8], atime: NewTime, mtime: NewTime, follow: bool) -> Outcome<()> {
+    fn set_times(&self, path: &[u8], atime: SetTime, mtime: SetTime, follow: bool) -> Outcome<()> {
         let times = Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) };
         fs::utimensat(CWD, self.at(path), &times, follow_flag(follow)).map_err(kind_of)
     }

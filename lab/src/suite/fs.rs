@@ -4,7 +4,7 @@ use std::path::Path;
 
 use nacre_engine::{FallocateMode, FileKind, Kind, RenameMode, SeekTo, XattrMode};
 
-use super::target::{File, Listed, NewTime, Open, Outcome, Stat, Target, User};
+use super::target::{File, Listed, Open, Outcome, SetTime, Stat, Target, User};
 
 /// The case's own directory of a target. Paths are relative to it.
 pub struct Fs<'a> {
@@ -243,7 +243,7 @@ impl<'a> View<'a> {
     }
 
     /// utimensat(2), without following a symbolic link.
-    pub fn set_times(&self, path: impl AsRef<[u8]>, atime: NewTime, mtime: NewTime) -> Outcome<()> {
+    pub fn set_times(&self, path: impl AsRef<[u8]>, atime: SetTime, mtime: SetTime) -> Outcome<()> {
         self.target.set_times(&self.at(path), atime, mtime, false)
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nacre_engine::{Attr, Error, FallocateMode, FileKind, RenameMode, SeekTo, SetAttr, XattrMode};
 use nacre_vfs::{Caller, Create, Handle, Layout, OpenFlags, PathEnd, SetTime, Vfs, VfsOptions};
 
-use super::target::{File, Listed, Need, NewTime, Open, Outcome, Space, Stat, Target, User};
+use super::target::{File, Listed, Need, Open, Outcome, Space, Stat, Target, User};
 
 /// Unmounts a layout and mounts it again.
 pub type Reopen<L> = Arc<dyn Fn(L) -> L + Send + Sync>;
@@ -104,14 +104,6 @@ fn stat_from(attr: &Attr) -> Stat {
         atime: attr.atime,
         mtime: attr.mtime,
         ctime: attr.ctime,
-    }
-}
-
-fn set_time(time: NewTime) -> SetTime {
-    match time {
-        NewTime::Keep => SetTime::Omit,
-        NewTime::Now => SetTime::Now,
-        NewTime::At(time) => SetTime::At(time),
     }
 }
 
@@ -280,9 +272,9 @@ impl<L: Layout> Target for VfsTarget<L> {
         self.vfs().chown(&self.caller(), &node, uid, gid).map(drop).map_err(|error| error.kind())
     }
 
-    fn set_times(&self, path: &[u8], atime: NewTime, mtime: NewTime, follow: bool) -> Outcome<()> {
+    fn set_times(&self, path: &[u8], atime: SetTime, mtime: SetTime, follow: bool) -> Outcome<()> {
         let node = self.node(path, follow)?;
-        let result = self.vfs().set_times(&self.caller(), &node, set_time(atime), set_time(mtime));
+        let result = self.vfs().set_times(&self.caller(), &node, atime, mtime);
         result.map(drop).map_err(|error| error.kind())
     }
 

@@ -16,4 +16,4 @@ pub use directory::{DirectoryTarget, Remount, kind_of};
 pub use fs::{Fs, View};
 pub use in_process::{Reopen, VfsTarget};
 pub use runner::{Case, Report, run};
-pub use target::{File, Listed, Need, NewTime, Open, Outcome, Space, Stat, Target, User};
+pub use target::{File, Listed, Need, Open, Outcome, SetTime, Space, Stat, Target, User};

@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 
 use nacre_engine::{FallocateMode, FileKind, Kind, RenameMode, SeekTo, Timestamp, XattrMode};
+pub use nacre_vfs::SetTime;
 
 /// The result of an operation: errors are compared by kind only.
 pub type Outcome<T> = Result<T, Kind>;
@@ -168,17 +169,6 @@ pub struct Space {
     pub inodes_free: u64,
 }
 
-/// What utimens(2) does with one of the times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NewTime {
-    /// It stays.
-    Keep,
-    /// It becomes the time of the call.
-    Now,
-    /// It becomes this.
-    At(Timestamp),
-}
-
 /// On whose behalf operations run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User<'a> {
@@ -255,7 +245,7 @@ pub trait Target: Sync {
     /// chown(2) or lchown(2).
     fn chown(&self, path: &[u8], uid: Option<u32>, gid: Option<u32>, follow: bool) -> Outcome<()>;
     /// utimensat(2).
-    fn set_times(&self, path: &[u8], atime: NewTime, mtime: NewTime, follow: bool) -> Outcome<()>;
+    fn set_times(&self, path: &[u8], atime: SetTime, mtime: SetTime, follow: bool) -> Outcome<()>;
     /// Sets the inode's flags as engine names them (FS_IOC_SETFLAGS).
     fn set_flags(&self, path: &[u8], flags: u32) -> Outcome<()>;
     /// getxattr(2).

@@ -5,10 +5,10 @@
 mod target;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use nacre::Preset;
 use nacre_lab::calls::{Settings, check_for};
+use nacre_lab::environment::{model_time, number};
 use nacre_lab::model::MemLayout;
 use nacre_lab::suite::{VfsTarget, all_cases, run};
 use target::Library;
@@ -30,9 +30,7 @@ fn calls(preset: Preset) {
     let layout = MemLayout::new(1 << 20, 1 << 20);
     let reopen = Arc::new(|old: MemLayout| old.remount());
     let mut model = VfsTarget::new("the reference model", layout, reopen, &[]);
-    let variable = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
-    let time = Duration::from_secs(variable("NACRE_MODEL_SECONDS").unwrap_or(4));
-    let total = match check_for(&mut library, &mut model, SETTINGS, variable("NACRE_SEED"), time) {
+    let total = match check_for(&mut library, &mut model, SETTINGS, number("NACRE_SEED"), model_time()) {
         Ok(total) => total,
         Err(failure) => panic!("preset {preset}: {failure}"),
     };

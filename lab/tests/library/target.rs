@@ -12,7 +12,7 @@ use nacre::{
     FallocateMode, FileKind, FileOptions, FileSystem, Identity, Metadata, MkfsOptions, OpenOptions, Preset,
     RenameMode, Repair, SeekTo, SetAttr, SetTime, XattrMode,
 };
-use nacre_lab::suite::{File, Listed, Need, NewTime, Open, Outcome, Space, Stat, Target, User};
+use nacre_lab::suite::{File, Listed, Need, Open, Outcome, Space, Stat, Target, User};
 
 /// What the crate has no word for.
 const LACKING: [(Need, &str); 1] = [(Need::StableCookies, "a listing is an iterator, without cookies")];
@@ -87,14 +87,6 @@ fn stat_from(metadata: &Metadata) -> Stat {
         atime: attr.atime,
         mtime: attr.mtime,
         ctime: attr.ctime,
-    }
-}
-
-fn set_time(time: NewTime) -> SetTime {
-    match time {
-        NewTime::Keep => SetTime::Omit,
-        NewTime::Now => SetTime::Now,
-        NewTime::At(time) => SetTime::At(time),
     }
 }
 
@@ -228,8 +220,7 @@ impl Target for Library {
         kind(if follow { fs.chown(path(at), uid, gid) } else { fs.lchown(path(at), uid, gid) })
     }
 
-    fn set_times(&self, at: &[u8], atime: NewTime, mtime: NewTime, follow: bool) -> Outcome<()> {
-        let (atime, mtime) = (set_time(atime), set_time(mtime));
+    fn set_times(&self, at: &[u8], atime: SetTime, mtime: SetTime, follow: bool) -> Outcome<()> {
         if follow {
             return kind(self.fs().set_times(path(at), atime, mtime));
         }

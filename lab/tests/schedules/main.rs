@@ -18,16 +18,15 @@ use std::sync::Arc;
 
 use nacre_engine::RenameMode::{Exchange, NoReplace, Replace};
 use nacre_engine::sync::shuttle::thread;
-use nacre_engine::{Durability, FileKind, Kind, SetAttr, Timestamp, WriteAt};
-use nacre_layout_inplace::InplaceFs;
-use nacre_layout_log::{LogFs, Mistake};
-use nacre_media::SimPm;
+use nacre_engine::{Data, Durability, Extents, FileKind, Kind, SetAttr, Timestamp, WriteAt};
+use nacre_lab::crash::{Inplace, Log};
+use nacre_layout_log::Mistake;
 use nacre_vfs::{Caller, Create, OpenFlags, Vfs, VfsOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use call::{Call, D, E, F, G, H};
-use run::{Subject, Workload, explore, explore_some, explore_with, finds, schedules, seed};
+use run::{Workload, explore, explore_some, explore_with, finds, schedules, seed};
 
 fn workload(setup: &[Call], threads: &[&[Call]]) -> Workload {
     Workload {
@@ -245,7 +244,7 @@ fn a_read_beside_a_change_of_attributes() {
 /// A write of somebody who may not have set-id bits removes them, also such as were set while he wrote before.
 #[test]
 fn set_id_bits_beside_writes() {
-    fn body<S: Subject>(fs: S) -> S {
+    fn body<S: Data + Extents>(fs: S) -> S {
         let vfs = Arc::new(Vfs::new(fs, VfsOptions::default()));
         let root = Caller { umask: 0, ..Caller::ROOT };
         let user = Caller { uid: 7, gid: 7, check: true, ..root };
@@ -270,8 +269,8 @@ fn set_id_bits_beside_writes() {
         drop((handle, file));
         Arc::into_inner(vfs).unwrap().into_layout()
     }
-    explore_with::<LogFs<SimPm>>(body);
-    explore_with::<InplaceFs<SimPm>>(body);
+    explore_with(Log, body);
+    explore_with(Inplace, body);
 }
 
 /// Whoever knows a file by its number, as a write buffer and a handle of NFS do, holds it while it is there, or is told
@@ -279,7 +278,7 @@ fn set_id_bits_beside_writes() {
 /// space, or lay in another's blocks.
 #[test]
 fn a_file_that_is_held_by_its_number_while_it_goes() {
-    fn body<S: Subject>(fs: S) -> S {
+    fn body<S: Data + Extents>(fs: S) -> S {
         let root = fs.root();
         let new = |uid| call::new_inode(FileKind::Regular, uid);
         let write = |fs: &S, node: &S::Node| {
@@ -318,14 +317,14 @@ fn a_file_that_is_held_by_its_number_while_it_goes() {
         drop(comes);
         Arc::into_inner(fs).unwrap()
     }
-    explore_with::<LogFs<SimPm>>(body);
-    explore_with::<InplaceFs<SimPm>>(body);
+    explore_with(Log, body);
+    explore_with(Inplace, body);
 }
 
 /// Threads that write through one handle never write over each other.
 #[test]
 fn one_offset_for_all() {
-    fn body<S: Subject>(fs: S) -> S {
+    fn body<S: Data + Extents>(fs: S) -> S {
         let vfs = Arc::new(Vfs::new(fs, VfsOptions::default()));
         let flags = OpenFlags { read: true, write: true, create: true, ..OpenFlags::default() };
         let handle = vfs.open(&Caller::ROOT, vfs.root(), b"file", flags, 0o600).unwrap();
@@ -345,8 +344,8 @@ fn one_offset_for_all() {
         drop(handle);
         Arc::into_inner(vfs).unwrap().into_layout()
     }
-    explore_with::<LogFs<SimPm>>(body);
-    explore_with::<InplaceFs<SimPm>>(body);
+    explore_with(Log, body);
+    explore_with(Inplace, body);
 }
 
 /// Two or three threads with two or three calls each, of any kind.

@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nacre_engine::sync::shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use nacre_engine::sync::shuttle::{Config, MaxSteps, Runner, thread};
-use nacre_lab::crash::stay_on_this_thread;
-use nacre_layout_inplace::InplaceFs;
-use nacre_layout_log::{LogFs, Mistake};
+use nacre_lab::crash::{Inplace, Log, Mounting, Subject, stay_on_this_thread};
+use nacre_lab::environment::number;
+use nacre_layout_log::Mistake;
 use nacre_media::{Image, SimPm};
-use nacre_vfs::Layout;
 
 use crate::call::{Call, Ground, Tree, tree};
 use crate::order::{Event, Orders, set_up};
@@ -22,60 +21,25 @@ const SCHEDULES: usize = 100;
 /// Times that the scheduler PCT changes its mind.
 const DEPTH: usize = 3;
 
-/// A layout.
-pub(crate) trait Subject: Layout {
-    const NAME: &str;
-
-    fn make(pm: &SimPm);
-    /// With its background thread, if it has one, or without.
-    fn mount(pm: &Arc<SimPm>, background: bool) -> Self;
-    fn unmount(self);
-    fn abandon(self);
-    fn assert_sound(pm: &SimPm, after: &dyn std::fmt::Debug);
+/// Two lanes, and the background thread of a layout that has one, or not.
+fn mounting(background: bool) -> Mounting {
+    Mounting { lanes: 2, background }
 }
 
-macro_rules! subject {
-    ($name:literal, $layout:ident, $fs:ident, |$background:ident| $options:expr) => {
-        impl Subject for $fs<SimPm> {
-            const NAME: &str = $name;
-
-            fn make(pm: &SimPm) {
-                $layout::mkfs(pm, &$layout::MkfsOptions::default()).expect("mkfs");
-            }
-
-            fn mount(pm: &Arc<SimPm>, $background: bool) -> Self {
-                $fs::mount(Arc::clone(pm), &$options).expect("mount")
-            }
-
-            fn unmount(self) {
-                $fs::unmount(self).expect("unmount");
-            }
-
-            fn abandon(self) {
-                $fs::abandon(self);
-            }
-
-            fn assert_sound(pm: &SimPm, after: &dyn std::fmt::Debug) {
-                let found = $layout::check::check(pm, false).expect("it can be checked");
-                assert!(found.is_sound(), "after {after:#?}: {:#?}", found.problems);
-            }
-        }
-    };
+fn assert_sound<S: Layout>(subject: S, pm: &Arc<SimPm>, after: &dyn std::fmt::Debug) {
+    let problems = subject.check(pm, false).expect("it can be checked");
+    assert!(problems.is_empty(), "after {after:#?}: {problems:#?}");
 }
 
-subject!("log", nacre_layout_log, LogFs, |background| nacre_layout_log::MountOptions {
-    lanes: Some(2),
-    background,
-    ..Default::default()
-});
-subject!("inplace", nacre_layout_inplace, InplaceFs, |_background| nacre_layout_inplace::MountOptions {
-    lanes: Some(2),
-    ..Default::default()
-});
+/// A layout that many schedules share.
+pub(crate) trait Layout: Subject<Fs: 'static> + Copy + Send + 'static {}
+
+impl Layout for Log {}
+impl Layout for Inplace {}
 
 /// Whether a layout is to be explored: all are, or that which `NACRE_LAYOUT` names.
-pub(crate) fn is_wanted<S: Subject>() -> bool {
-    std::env::var("NACRE_LAYOUT").map_or(true, |wanted| wanted == S::NAME)
+fn is_wanted(subject: impl Layout) -> bool {
+    std::env::var("NACRE_LAYOUT").map_or(true, |wanted| wanted == subject.name())
 }
 
 /// What several threads call.
@@ -95,10 +59,6 @@ pub(crate) enum How {
     Again(String),
 }
 
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
-}
-
 /// The seed of this run.
 pub(crate) fn seed() -> u64 {
     number("NACRE_SEED").unwrap_or(1)
@@ -116,30 +76,28 @@ pub(crate) fn explore(workload: &Workload) {
 
 /// Explores `count` schedules of each kind on each layout.
 pub(crate) fn explore_some(workload: &Workload, count: usize) {
-    explore_on::<LogFs<SimPm>>(workload, count);
-    explore_on::<InplaceFs<SimPm>>(workload, count);
+    explore_on(Log, workload, count);
+    explore_on(Inplace, workload, count);
 }
 
-fn explore_on<S: Subject>(workload: &Workload, count: usize) {
-    if !is_wanted::<S>() {
+fn explore_on(subject: impl Layout, workload: &Workload, count: usize) {
+    if !is_wanted(subject) {
         return;
     }
     // What a failure is of, for who wants to see it again.
-    println!("layout {}", S::NAME);
+    println!("layout {}", subject.name());
     if let Ok(schedule) = std::env::var("NACRE_SCHEDULE") {
-        return run::<S>(workload, &How::Again(schedule), None);
+        return run(subject, workload, &How::Again(schedule), None);
     }
-    run::<S>(workload, &How::Random(seed(), count), None);
-    run::<S>(workload, &How::Pct(seed(), count), None);
+    run(subject, workload, &How::Random(seed(), count), None);
+    run(subject, workload, &How::Pct(seed(), count), None);
 }
 
 /// Whether the log layout with a mistake on purpose is found to be wrong.
 pub(crate) fn finds(workload: &Workload, mistake: Mistake) -> bool {
     // A thread that has to do all its work within a small window of another one is rare where each step is drawn.
     let tries = [How::Pct(1, 2000), How::Random(1, 2000)];
-    tries.iter().any(|how| {
-        catch_unwind(AssertUnwindSafe(|| run::<LogFs<SimPm>>(workload, how, Some(mistake)))).is_err()
-    })
+    tries.iter().any(|how| catch_unwind(AssertUnwindSafe(|| run(Log, workload, how, Some(mistake)))).is_err())
 }
 
 thread_local! {
@@ -148,18 +106,19 @@ thread_local! {
 }
 
 /// Explores what `body` does with a file system that has the ground and nothing else; it gives the layout back.
-pub(crate) fn explore_with<S: Subject>(body: fn(S) -> S) {
-    if !is_wanted::<S>() {
+pub(crate) fn explore_with<S: Layout>(subject: S, body: fn(S::Fs) -> S::Fs) {
+    if !is_wanted(subject) {
         return;
     }
-    println!("layout {}", S::NAME);
+    println!("layout {}", subject.name());
     stay_on_this_thread();
     let pm = memory();
-    let base = prepare::<S>(&Workload { setup: Vec::new(), threads: Vec::new(), after: Vec::new() }, &pm);
+    let base = prepare(subject, &Workload { setup: Vec::new(), threads: Vec::new(), after: Vec::new() }, &pm);
     let once = move || {
         pm.load(&base);
-        body(S::mount(&pm, true)).unmount();
-        S::assert_sound(&pm, &"the calls");
+        let fs = body(subject.mount(&pm, mounting(true)).expect("mount"));
+        subject.unmount(fs).expect("unmount");
+        assert_sound(subject, &pm, &"the calls");
     };
     start(RandomScheduler::new_from_seed(seed(), schedules()), once.clone());
     start(PctScheduler::new_from_seed(seed(), DEPTH, schedules()), once);
@@ -169,13 +128,13 @@ fn memory() -> Arc<SimPm> {
     PM.with_borrow_mut(|pm| Arc::clone(pm.get_or_insert_with(|| Arc::new(SimPm::new(MEMORY)))))
 }
 
-fn run<S: Subject>(workload: &Workload, how: &How, mistake: Option<Mistake>) {
+fn run(subject: impl Layout, workload: &Workload, how: &How, mistake: Option<Mistake>) {
     stay_on_this_thread();
     let pm = memory();
-    let base = prepare::<S>(workload, &pm);
+    let base = prepare(subject, workload, &pm);
     let orders = Arc::new(Mutex::new(Orders::new(&workload.setup)));
     let workload = workload.clone();
-    let once = move || once::<S>(&workload, &pm, &base, &orders, mistake);
+    let once = move || once(subject, &workload, &pm, &base, &orders, mistake);
     match how {
         How::Random(seed, count) => start(RandomScheduler::new_from_seed(*seed, *count), once),
         How::Pct(seed, count) => start(PctScheduler::new_from_seed(*seed, DEPTH, *count), once),
@@ -192,17 +151,18 @@ fn start(scheduler: impl Scheduler + 'static, once: impl Fn() + Send + Sync + 's
 }
 
 /// The file system that each schedule begins with.
-fn prepare<S: Subject>(workload: &Workload, pm: &Arc<SimPm>) -> Image {
+fn prepare(subject: impl Layout, workload: &Workload, pm: &Arc<SimPm>) -> Image {
     let (pm, setup) = (Arc::clone(pm), workload.setup.clone());
     let made = Arc::new(Mutex::new(None));
     let result = Arc::clone(&made);
     start(RandomScheduler::new_from_seed(0, 1), move || {
         pm.seed_mistake(0);
         pm.load(&Image::zeros(MEMORY));
-        S::make(&pm);
-        let ground = Ground::new(S::mount(&pm, true)).expect("the ground");
+        subject.mkfs(&pm).expect("mkfs");
+        let fs = subject.mount(&pm, mounting(true)).expect("mount");
+        let ground = Ground::new(fs).expect("the ground");
         set_up(&ground, &setup);
-        ground.into_fs().unmount();
+        subject.unmount(ground.into_fs()).expect("unmount");
         *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(pm.image());
     });
     let image = made.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -210,7 +170,8 @@ fn prepare<S: Subject>(workload: &Workload, pm: &Arc<SimPm>) -> Image {
 }
 
 /// One schedule.
-fn once<S: Subject>(
+fn once<S: Layout>(
+    subject: S,
     workload: &Workload,
     pm: &Arc<SimPm>,
     base: &Image,
@@ -219,7 +180,8 @@ fn once<S: Subject>(
 ) {
     pm.seed_mistake(0);
     pm.load(base);
-    let ground = Arc::new(Ground::new(S::mount(pm, true)).expect("the ground"));
+    let ground =
+        Arc::new(Ground::new(subject.mount(pm, mounting(true)).expect("mount")).expect("the ground"));
     pm.seed_mistake(mistake.map_or(0, |mistake| mistake as u32));
     let clock = Arc::new(AtomicU64::new(0));
     let mut first = 0;
@@ -255,12 +217,12 @@ fn once<S: Subject>(
     let fs = Arc::into_inner(ground).expect("all threads have ended").into_fs();
     let dies = events.iter().map(|event| event.began * u64::from(event.number)).sum::<u64>() % 2 == 0;
     if dies {
-        fs.abandon();
+        subject.abandon(fs);
     } else {
-        fs.unmount();
+        subject.unmount(fs).expect("unmount");
     }
-    S::assert_sound(pm, &events);
-    let again = tree(&S::mount(pm, false)).expect("it can be read");
+    assert_sound(subject, pm, &events);
+    let again = tree(&subject.mount(pm, mounting(false)).expect("mount")).expect("it can be read");
     let named: Tree = left.into_iter().filter(|(path, _)| !path.starts_with("open")).collect();
     assert!(again == named, "after {events:#?} there was {named:#?}, and after a mount {again:#?}");
 }

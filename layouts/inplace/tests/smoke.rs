@@ -5,8 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nacre_engine::{
-    Attr, Data, Durability, FileKind, Kind, Names, NewInode, RenameMode, SetAttr, Timestamp, WriteAt,
-    XattrMode,
+    Data, Durability, FileKind, Kind, Names, NewInode, RenameMode, SetAttr, Timestamp, WriteAt,
 };
 use nacre_layout_inplace::check::check;
 use nacre_layout_inplace::{InplaceFs, MkfsOptions, MountOptions, Node, mkfs};
@@ -179,58 +178,4 @@ fn inodes_fit_between_scattered_blocks() {
     }
     fs.unmount().unwrap();
     assert_eq!(check(&*pm, false).unwrap().problems, []);
-}
-
-/// A write buffer accepts a write, and before it comes here the file is made immutable, gets a name, gets an attribute: what
-/// was accepted is written all the same, and what was done since is not undone. An unmount failed with `NotPermitted`
-/// once, and a ctime went back to the write's.
-#[test]
-fn what_was_promised_is_written_whatever_was_changed_since() {
-    let pm = Arc::new(SimPm::new(16 << 20));
-    mkfs(&*pm, &MkfsOptions::default()).unwrap();
-    let fs = mount(&pm);
-    let root = fs.root();
-    let file = fs.create(&root, b"file", &new(FileKind::Regular)).unwrap();
-    let write = |offset, byte: u8, how, secs| {
-        fs.write(&file, WriteAt::Offset(offset), &[IoSlice::new(&[byte; 5000])], how, now(secs))
-    };
-    let promised = |offset, byte, secs| write(offset, byte, Durability::Promised, secs).map(drop);
-    let settle = |secs| {
-        let change = SetAttr { mtime: Some(now(secs)), promised: true, ..SetAttr::default() };
-        fs.setattr(&file, &change, now(secs)).map(|attr| (attr.mtime, attr.ctime, attr.flags))
-    };
-    for (turn, flags) in [Attr::IMMUTABLE, Attr::APPEND_ONLY].into_iter().enumerate() {
-        let since = 20 + turn as i64;
-        let protect = SetAttr { flags: Some(flags), ..SetAttr::default() };
-        fs.setattr(&file, &protect, now(since)).unwrap();
-        promised(turn as u64 * 10_000, 7, 3).unwrap();
-        assert_eq!(fs.getattr(&file).unwrap().ctime, now(since));
-        assert_eq!(settle(4).unwrap(), (now(4), now(since), flags));
-        assert_eq!(write(0, 9, Durability::Now, 30).unwrap_err().kind(), Kind::NotPermitted);
-        let touch = SetAttr { mtime: Some(now(30)), ..SetAttr::default() };
-        assert_eq!(fs.setattr(&file, &touch, now(30)).unwrap_err().kind(), Kind::NotPermitted);
-    }
-    fs.setattr(&file, &SetAttr { flags: Some(0), ..SetAttr::default() }, now(40)).unwrap();
-    fs.set_xattr(&file, b"user.name", b"value", XattrMode::Set, None, now(41)).unwrap();
-    promised(5000, 8, 5).unwrap();
-    assert_eq!(settle(5).unwrap(), (now(5), now(41), 0));
-    fs.link(&file, &root, b"second", now(42)).unwrap();
-    promised(20_000, 8, 6).unwrap();
-    assert_eq!(settle(6).unwrap(), (now(6), now(42), 0));
-    let contents = get(&fs, &file);
-    assert!(
-        [(0, 7), (5000, 8), (10_000, 7), (15_000, 0), (20_000, 8)]
-            .iter()
-            .all(|&(at, byte)| contents[at] == byte)
-    );
-    drop(file);
-    fs.unmount().unwrap();
-    let fs = mount(&pm);
-    let file = fs.lookup(&fs.root(), b"second").unwrap();
-    let attr = fs.getattr(&file).unwrap();
-    assert_eq!((attr.mtime, attr.ctime, attr.size), (now(6), now(42), 25_000));
-    assert_eq!(get(&fs, &file), contents);
-    drop(file);
-    fs.unmount().unwrap();
-    assert!(check(&*pm, false).unwrap().problems.is_empty());
 }

@@ -4,7 +4,7 @@ use nacre_engine::{Attr, FileKind, Kind, RenameMode, Timestamp, XattrMode};
 
 use super::super::fs::{Fs, pattern, read_exactly, write_all};
 use super::super::runner::Case;
-use super::super::target::{Need, NewTime, Open};
+use super::super::target::{Need, Open, SetTime};
 use super::{assert_times, case, tick};
 
 pub(super) const CASES: &[Case] = &[
@@ -93,31 +93,31 @@ fn utimens(fs: &mut Fs<'_>) {
     for path in ["file", "dir"] {
         let before = fs.stat(path);
         tick();
-        fs.set_times(path, NewTime::At(first), NewTime::At(second)).unwrap();
+        fs.set_times(path, SetTime::At(first), SetTime::At(second)).unwrap();
         let stat = fs.stat(path);
         assert_eq!((stat.atime, stat.mtime), (first, second), "to the nanosecond");
         assert!(stat.ctime > before.ctime, "ctime is the time of the change");
-        fs.set_times(path, NewTime::Keep, NewTime::At(first)).unwrap();
+        fs.set_times(path, SetTime::Omit, SetTime::At(first)).unwrap();
         assert_eq!((fs.stat(path).atime, fs.stat(path).mtime), (first, first));
-        fs.set_times(path, NewTime::At(second), NewTime::Keep).unwrap();
+        fs.set_times(path, SetTime::At(second), SetTime::Omit).unwrap();
         assert_eq!((fs.stat(path).atime, fs.stat(path).mtime), (second, first));
-        assert_times(fs, path, "", || fs.set_times(path, NewTime::Keep, NewTime::Keep).unwrap());
+        assert_times(fs, path, "", || fs.set_times(path, SetTime::Omit, SetTime::Omit).unwrap());
     }
 }
 
 fn utimens_now(fs: &mut Fs<'_>) {
     let fs = fs.view();
-    let old = NewTime::At(Timestamp::new(1000, 1));
+    let old = SetTime::At(Timestamp::new(1000, 1));
     fs.touch("file");
     let reference = fs.stat("file").mtime;
     fs.set_times("file", old, old).unwrap();
     tick();
-    fs.set_times("file", NewTime::Now, NewTime::Now).unwrap();
+    fs.set_times("file", SetTime::Now, SetTime::Now).unwrap();
     let stat = fs.stat("file");
     assert!(stat.atime > reference && stat.mtime > reference);
     assert!(stat.mtime.secs - reference.secs < 3600);
     fs.set_times("file", old, old).unwrap();
-    fs.set_times("file", NewTime::Keep, NewTime::Now).unwrap();
+    fs.set_times("file", SetTime::Omit, SetTime::Now).unwrap();
     assert_eq!(fs.stat("file").atime, Timestamp::new(1000, 1));
     assert!(fs.stat("file").mtime > reference);
 }
@@ -139,7 +139,7 @@ fn utimens_wide(fs: &mut Fs<'_>) {
     fs.touch("file");
     for (secs, nanos) in TIMES {
         let time = Timestamp::new(secs, nanos);
-        fs.set_times("file", NewTime::At(time), NewTime::At(time)).unwrap();
+        fs.set_times("file", SetTime::At(time), SetTime::At(time)).unwrap();
         assert_eq!((fs.stat("file").atime, fs.stat("file").mtime), (time, time));
     }
 }
@@ -150,7 +150,7 @@ fn utimens_symlink(fs: &mut Fs<'_>) {
     fs.symlink("file", "link").unwrap();
     let before = fs.stat("file");
     let time = Timestamp::new(77, 7);
-    fs.set_times("link", NewTime::At(time), NewTime::At(time)).unwrap();
+    fs.set_times("link", SetTime::At(time), SetTime::At(time)).unwrap();
     assert_eq!(fs.stat("link").mtime, time);
     assert_eq!(fs.stat("file").mtime, before.mtime);
 }
@@ -158,7 +158,7 @@ fn utimens_symlink(fs: &mut Fs<'_>) {
 fn relatime(fs: &mut Fs<'_>) {
     let fs = fs.view();
     fs.write_file("file", b"content");
-    let at = |secs| NewTime::At(Timestamp::new(secs, 0));
+    let at = |secs| SetTime::At(Timestamp::new(secs, 0));
     let read = || {
         let file = fs.opened("file", Open::READ);
         read_exactly(file.as_ref(), 0, 7);
@@ -179,7 +179,7 @@ fn relatime(fs: &mut Fs<'_>) {
 
 fn errors(fs: &mut Fs<'_>) {
     let fs = fs.view();
-    let now = NewTime::Now;
+    let now = SetTime::Now;
     assert_eq!(fs.chmod("no", 0o600), Err(Kind::NotFound));
     assert_eq!(fs.chown("no", Some(1), None), Err(Kind::NotFound));
     assert_eq!(fs.set_times("no", now, now), Err(Kind::NotFound));
@@ -205,7 +205,7 @@ fn immutable(fs: &mut Fs<'_>) {
     assert_eq!(fs.rename_mode("other", "file", RenameMode::NoReplace), Err(Kind::Exists));
     assert_eq!(fs.link("file", "new"), refused);
     assert_eq!(fs.chmod("file", 0o600), refused);
-    assert_eq!(fs.set_times("file", NewTime::At(Timestamp::new(1, 0)), NewTime::Keep), refused);
+    assert_eq!(fs.set_times("file", SetTime::At(Timestamp::new(1, 0)), SetTime::Omit), refused);
     assert_eq!(fs.open_error("dir/new", Open::CREATE), Kind::NotPermitted);
     assert_eq!(fs.unlink("dir/inner"), refused);
     assert_eq!(fs.mkdir("dir/new"), refused);
@@ -277,7 +277,7 @@ fn remount(fs: &mut Fs<'_>) {
         view.touch(&path);
         view.chmod(&path, 0o7000 + index as u32).unwrap();
         let time = Timestamp::new(secs, nanos);
-        view.set_times(&path, NewTime::At(time), NewTime::At(Timestamp::new(-secs, nanos))).unwrap();
+        view.set_times(&path, SetTime::At(time), SetTime::At(Timestamp::new(-secs, nanos))).unwrap();
     }
     view.mknod("fifo", FileKind::Fifo, 0o644, 0).unwrap();
     view.set_xattr("file-0", "user.name", "value", XattrMode::Set).unwrap();

@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 
 use super::super::fs::{Fs, assert_same, pattern, read_exactly, write_all};
 use super::super::runner::Case;
-use super::super::target::{File, Need, NewTime, Open};
+use super::super::target::{File, Need, Open, SetTime};
 use super::{assert_times, case};
 use nacre_engine::Timestamp;
 
@@ -344,7 +344,7 @@ fn times(fs: &mut Fs<'_>) {
     assert_times(fs, "file", "mc", || fs.truncate("file", 60).unwrap());
     assert_times(fs, "file", "", || drop(read_exactly(file.as_ref(), 0, 50)));
     assert_times(fs, "file", "", || file.sync(false).unwrap());
-    let old = NewTime::At(Timestamp::new(10, 10));
+    let old = SetTime::At(Timestamp::new(10, 10));
     fs.set_times("file", old, old).unwrap();
     file.write_at(0, b"y").unwrap();
     assert_eq!(fs.stat("file").atime, Timestamp::new(10, 10), "writing is not reading");

@@ -4,7 +4,7 @@ use nacre_engine::{FileKind, Kind, Timestamp};
 
 use super::super::fs::{Fs, pattern, read_exactly};
 use super::super::runner::Case;
-use super::super::target::{Need, NewTime, Open};
+use super::super::target::{Need, Open, SetTime};
 use super::{assert_times, case, tick};
 
 pub(super) const CASES: &[Case] = &[
@@ -307,7 +307,7 @@ fn used_again(fs: &mut Fs<'_>) {
     for round in 0..200u64 {
         fs.write_file("file", &pattern(round, 0, 3000 + round as usize));
         let old = Timestamp::new(1000, 0);
-        fs.set_times("file", NewTime::At(old), NewTime::At(old)).unwrap();
+        fs.set_times("file", SetTime::At(old), SetTime::At(old)).unwrap();
         fs.unlink("file").unwrap();
         let file = fs.opened("file", Open::NEW.mode(0o600));
         let stat = file.stat().unwrap();

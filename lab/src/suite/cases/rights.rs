@@ -4,7 +4,7 @@ use nacre_engine::{FileKind, Kind, Timestamp, XattrMode};
 
 use super::super::fs::Fs;
 use super::super::runner::Case;
-use super::super::target::{Need, NewTime, Open, User};
+use super::super::target::{Need, Open, SetTime, User};
 use super::{ALICE, BOB, CAROL, case};
 
 const USERS: &[Need] = &[Need::Users];
@@ -125,24 +125,24 @@ fn to_chown(fs: &mut Fs<'_>) {
 
 fn to_set_times(fs: &mut Fs<'_>) {
     let fs = fs.view();
-    let at = NewTime::At(Timestamp::new(5, 5));
+    let at = SetTime::At(Timestamp::new(5, 5));
     fs.touch("file");
     fs.chmod("file", 0o644).unwrap();
     fs.as_user(ALICE, |fs| {
-        assert_eq!(fs.set_times("file", NewTime::Now, NewTime::Now), Err(Kind::AccessDenied));
+        assert_eq!(fs.set_times("file", SetTime::Now, SetTime::Now), Err(Kind::AccessDenied));
         assert_eq!(fs.set_times("file", at, at), Err(Kind::NotPermitted));
     });
     fs.chmod("file", 0o666).unwrap();
     fs.as_user(ALICE, |fs| {
-        assert_eq!(fs.set_times("file", NewTime::Now, NewTime::Now), Ok(()), "who may write may touch");
+        assert_eq!(fs.set_times("file", SetTime::Now, SetTime::Now), Ok(()), "who may write may touch");
         assert_eq!(fs.set_times("file", at, at), Err(Kind::NotPermitted));
-        assert_eq!(fs.set_times("file", NewTime::Keep, NewTime::Now), Err(Kind::NotPermitted));
+        assert_eq!(fs.set_times("file", SetTime::Omit, SetTime::Now), Err(Kind::NotPermitted));
     });
     fs.chown("file", Some(ALICE.uid), None).unwrap();
     fs.chmod("file", 0o000).unwrap();
     fs.as_user(ALICE, |fs| {
         assert_eq!(fs.set_times("file", at, at), Ok(()));
-        assert_eq!(fs.set_times("file", NewTime::Now, NewTime::Now), Ok(()));
+        assert_eq!(fs.set_times("file", SetTime::Now, SetTime::Now), Ok(()));
     });
 }
 
