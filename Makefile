@@ -6,7 +6,8 @@ DESTDIR ?=
 SBINDIR ?= /sbin
 KILLS ?= 500
 FUZZ_SECONDS ?= 3600
-FUZZ_ARGS ?=
+# See docs/testing.md, "Fuzzing by coverage".
+FUZZ_ARGS ?= --sanitizer none --no-trace-compares
 FUZZ_TARGETS = image inplace log fuse options
 TRIPLES ?= 40000
 SEED ?= $(shell date +%s)
@@ -70,6 +71,8 @@ soak:
 	cargo build --release -p nacre-cli
 	target/release/nacre crash --sequences 3-sample --triples $(TRIPLES) --random 1000 --threads 200 --seed $(SEED)
 	target/release/nacre crash --layout inplace --sequences 3-sample --triples $(TRIPLES) --random 1000 --seed $(SEED)
+	target/release/nacre crash --cached 100000 --images 1000000 --seed $(SEED)
+	target/release/nacre crash --layout inplace --cached 100000 --images 1000000 --seed $(SEED)
 	@if cargo +nightly fuzz --version >/dev/null 2>&1; then $(MAKE) fuzz; \
 	else echo "left out: fuzzing (it needs a nightly compiler and cargo-fuzz)"; fi
 

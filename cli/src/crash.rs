@@ -48,6 +48,10 @@ pub(crate) struct CrashArgs {
     /// Interleavings of each workload of several threads
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     threads: u64,
+    /// Explore so many random sequences through a write buffer over the layout, and nothing else: what was synchronised
+    /// is there, of the rest any part may be missing, and nothing is torn
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["sequences", "triples", "random", "threads", "self_test"])]
+    cached: Option<u64>,
     /// What samples and random workloads depend on
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
@@ -119,6 +123,9 @@ impl CrashArgs {
     }
 
     fn campaign(&self) -> Campaign {
+        if let Some(count) = self.cached {
+            return Campaign { seed: self.seed, stages: vec![Stage::Cached(count)] };
+        }
         let mut stages = vec![
             Stage::Fixed,
             Stage::Sequences(Length::One),
@@ -174,7 +181,10 @@ impl Coverage {
         let is_complete = outcome.workloads.0 == outcome.workloads.1;
         Coverage {
             counts: counts.collect(),
-            is_demanded: is_complete && args.sequences != Sequences::One && outcome.is_good(),
+            is_demanded: is_complete
+                && args.sequences != Sequences::One
+                && args.cached.is_none()
+                && outcome.is_good(),
         }
     }
 

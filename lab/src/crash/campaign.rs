@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nacre_engine::{Error, Kind, Result};
 use nacre_media::crash::Sampling;
 
+use super::cached::{CachedSettings, cached, explore_cached};
 use super::explore::{MEMORY, Settings, explore};
 use super::full::full;
 use super::lanes::lanes;
@@ -42,12 +43,16 @@ pub enum Stage {
     Lanes,
     /// Several threads, each workload with so many interleavings.
     Threads(u64),
+    /// So many sequences through a write buffer.
+    Cached(u64),
 }
 
 /// What a worker does at a time.
 enum Job {
     Workload(Workload, Settings),
     Threads(Threads, u64, Sampling),
+    /// The sequence of this seed: there may be millions, so that they are made when their turn comes.
+    Cached(u64, CachedSettings),
 }
 
 /// What is explored.
@@ -118,6 +123,12 @@ impl Stage {
             Stage::Sequences(length) => sequences(length, seed),
             Stage::Full(one_in) => full().into_iter().step_by(one_in.max(1)).collect(),
             Stage::Lanes => lanes(seed),
+            Stage::Cached(count) => {
+                let sampling = settings.sampling;
+                let settings = CachedSettings { sampling, ..CachedSettings::default() };
+                let seeds = (0..count).map(|i| seed.wrapping_add(i));
+                return seeds.map(|seed| Job::Cached(seed, settings)).collect();
+            }
             Stage::Threads(count) => {
                 let each = (0..count).flat_map(|i| {
                     // In one lane, where threads take turns, and in a lane for each.
@@ -151,6 +162,7 @@ impl Stage {
                 ..common
             },
             Stage::Threads(_) => Settings { sampling: sampling(64, 48), ..common },
+            Stage::Cached(_) => Settings { sampling: sampling(16, 12), ..common },
             Stage::Full(_) => Settings { sampling: sampling(64, 48), recovery_every: 256, ..common },
             Stage::Lanes => Settings { sampling: sampling(128, 96), recovery_every: 256, ..common },
             Stage::Sequences(_) => {
@@ -253,9 +265,16 @@ impl Shared<'_> {
             let Some(&index) = self.todo.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
             let job = &self.workloads[index];
             let (name, explored) = match job {
-                Job::Workload(workload, settings) => (&workload.name, explore(&mut rig, workload, settings)),
+                Job::Workload(workload, settings) => {
+                    (workload.name.clone(), explore(&mut rig, workload, settings))
+                }
                 Job::Threads(workload, seed, sampling) => {
-                    (&workload.name, explore_threads(&mut rig, workload, *seed, sampling, Flaw::None))
+                    (workload.name.clone(), explore_threads(&mut rig, workload, *seed, sampling, Flaw::None))
+                }
+                Job::Cached(seed, settings) => {
+                    let sequence = cached(*seed);
+                    let explored = explore_cached(&mut rig, &sequence, settings);
+                    (sequence.name, explored)
                 }
             };
             let mut found = self.found();

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use nacre_engine::{Error, Kind, Result};
 use nacre_media::crash::Sampling;
 
+use super::cached::{self, CachedCase};
 use super::explore::{Settings, explore, reproduce_workload};
 use super::op::Op;
 use super::record::{Flaw, Rig};
@@ -28,6 +29,7 @@ impl Case {
         match self {
             Case::Workload(case) => case.write(&mut text),
             Case::Threads(case) => case.write(&mut text, subject),
+            Case::Cached(case) => case.write(&mut text),
         }
         text
     }
@@ -47,9 +49,11 @@ impl Case {
                 (word, words) => rest.push((line, word, words)),
             }
         }
-        let case = match rest.iter().any(|(_, word, _)| *word == thread_case::WORD) {
-            true => Case::Threads(ThreadsCase::parse(name, &rest)?),
-            false => Case::Workload(WorkloadCase::parse(name, &rest)?),
+        let has = |wanted: &str| rest.iter().any(|(_, word, _)| *word == wanted);
+        let case = match () {
+            () if has(thread_case::WORD) => Case::Threads(ThreadsCase::parse(name, &rest)?),
+            () if has(cached::WORD) => Case::Cached(CachedCase::parse(name, &rest)?),
+            () => Case::Workload(WorkloadCase::parse(name, &rest)?),
         };
         Ok((layout, case))
     }
@@ -155,6 +159,7 @@ pub fn minimise<S: Subject>(rig: &mut Rig<'_, S>, violation: &Violation) -> Resu
     let case = match &violation.case {
         Case::Workload(case) => case.clone(),
         Case::Threads(case) => return thread_case::minimise(rig, case, violation),
+        Case::Cached(case) => return cached::minimise(rig, case, violation),
     };
     let mut smaller = Smaller { rig, best: violation.clone(), case, tries: 0 };
     smaller.drop_operations(|workload| &mut workload.ops);

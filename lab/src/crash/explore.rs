@@ -7,6 +7,7 @@ use nacre_media::Image;
 use nacre_media::crash::{CrashImage, Point, Replay, Sampling};
 use nacre_media::sim::Site;
 
+use super::cached;
 use super::op::Op;
 use super::record::{Flaw, Progress, Recording, Rig, sites_of};
 use super::report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase, lines_of};
@@ -131,6 +132,7 @@ pub fn reproduce<S: Subject>(rig: &mut Rig<'_, S>, case: &Case) -> Result<(Strin
     match case {
         Case::Workload(case) => reproduce_workload(rig, case),
         Case::Threads(case) => thread_case::reproduce(rig, case),
+        Case::Cached(case) => cached::reproduce(rig, case),
     }
 }
 

@@ -15,9 +15,11 @@
 //! | `campaign` | many workloads on many cores, with limits, progress, and a file to go on from |
 //! | `case`, `thread_case` | one crash as text, of one thread and of several; making it smaller |
 //! | `selftest` | mutants and mistakes that the explorer must find |
+//! | `cached` | the write buffer over a layout |
 //! | `threads`, `turns` | several threads; whose turn it is |
 //! | `subject`, `log`, `inplace`, `source` | what is explored; the layouts; places in their source |
 
+mod cached;
 mod campaign;
 mod case;
 mod explore;
@@ -40,6 +42,7 @@ mod turns;
 mod verify;
 mod workload;
 
+pub use cached::{Belief, Cached, CachedCase, CachedSettings, cached, explore_cached};
 pub use campaign::{Campaign, Limits, Outcome, Progress, Stage};
 pub use case::minimise;
 pub use explore::{MAX_SAMPLES_BY_LINES, MEMORY, Settings, explore, reproduce, sites};

@@ -45,8 +45,14 @@ pub enum Op {
     Release,
     /// Makes a file without a name, writes so many bytes, then names it.
     UnnamedThenLink(&'static str, usize),
+    /// Writes so many bytes at an offset, and waits until they are durable.
+    WriteThrough(&'static str, u64, usize),
+    /// Closes the file after writing.
+    Close(&'static str),
     /// Makes everything about a file durable.
     Sync(&'static str),
+    /// Makes everything durable.
+    SyncAll,
     /// Holds the file open, then removes the name.
     UnlinkOpen(&'static str),
     /// Unmounts and mounts again.
@@ -75,7 +81,12 @@ impl fmt::Debug for Op {
             Op::Hold(path) => write!(f, "hold {path} open"),
             Op::Release => write!(f, "close everything"),
             Op::UnnamedThenLink(path, len) => write!(f, "link an unnamed file of {len} bytes as {path}"),
+            Op::WriteThrough(path, offset, len) => {
+                write!(f, "write {len} bytes at {offset} of {path}, durably")
+            }
+            Op::Close(path) => write!(f, "close {path}"),
             Op::Sync(path) => write!(f, "sync {path}"),
+            Op::SyncAll => write!(f, "sync everything"),
             Op::UnlinkOpen(path) => write!(f, "hold {path} open and unlink it"),
             Op::Remount => write!(f, "unmount and mount"),
             Op::Mkfs => write!(f, "mkfs"),
@@ -89,7 +100,10 @@ impl Op {
         use FallocateMode::{PunchHole, ZeroRange, ZeroRangeKeepSize};
         matches!(
             self,
-            Op::Write(..) | Op::Append(..) | Op::Fallocate(_, PunchHole | ZeroRange | ZeroRangeKeepSize, ..)
+            Op::Write(..)
+                | Op::WriteThrough(..)
+                | Op::Append(..)
+                | Op::Fallocate(_, PunchHole | ZeroRange | ZeroRangeKeepSize, ..)
         )
     }
 }
@@ -99,6 +113,8 @@ pub struct Runner<F: Data> {
     /// The file system.
     pub fs: F,
     held: Vec<F::Node>,
+    /// How writes are made that say nothing else.
+    durability: Durability,
 }
 
 /// Eight bytes of the data of step `step`: different for neighbours, pages and steps, and none of them zero.
@@ -122,7 +138,16 @@ pub fn payload(step: u64, len: usize) -> Vec<u8> {
 impl<F: Data> Runner<F> {
     /// Nothing is held yet.
     pub fn new(fs: F) -> Runner<F> {
-        Runner { fs, held: Vec::new() }
+        Runner { fs, held: Vec::new(), durability: Durability::Now }
+    }
+
+    /// The same, with writes that may wait in a buffer.
+    pub fn buffered(fs: F) -> Runner<F> {
+        Runner { durability: Durability::Lazy, ..Runner::new(fs) }
+    }
+
+    fn hands(&self) -> Hands<'_, F> {
+        Hands { fs: &self.fs, durability: self.durability }
     }
 
     /// Gives the file system back; what was held is let go.
@@ -133,23 +158,26 @@ impl<F: Data> Runner<F> {
 
     /// Does one operation, as step `step` of its workload, which is also its time.
     pub fn run(&mut self, step: u64, op: &Op) -> Result<()> {
-        Hands { fs: &self.fs }.run(step, op, &mut self.held)
+        let Runner { fs, held, durability } = self;
+        Hands { fs, durability: *durability }.run(step, op, held)
     }
 
     /// Appends to a file with any path.
     pub fn append(&self, step: u64, path: &str, len: usize) -> Result<()> {
-        Hands { fs: &self.fs }.append(step, path, len)
+        self.hands().append(step, path, len)
     }
 
     /// Removes a name of any path.
     pub fn remove(&self, step: u64, path: &str, kind: FileKind) -> Result<()> {
-        Hands { fs: &self.fs }.remove(step, path, kind)
+        self.hands().remove(step, path, kind)
     }
 }
 
 /// What does operations on a file system that others use, too.
 pub(super) struct Hands<'f, F> {
     pub(super) fs: &'f F,
+    /// How writes are made that say nothing else.
+    pub(super) durability: Durability,
 }
 
 impl<F> Clone for Hands<'_, F> {
@@ -176,7 +204,7 @@ impl<F: Data> Hands<'_, F> {
 
     /// Appends to a file with any path.
     fn append(self, step: u64, path: &str, len: usize) -> Result<()> {
-        self.write(path, WriteAt::End, &payload(step, len), time(step))
+        self.write(path, WriteAt::End, &payload(step, len), self.durability, time(step))
     }
 
     /// Removes a name of any path.
@@ -196,9 +224,12 @@ impl<F: Data> Hands<'_, F> {
                 self.make(step, op, now)
             }
             Op::Write(path, offset, len) => {
-                self.write(path, WriteAt::Offset(*offset), &payload(step, *len), now)
+                self.write(path, WriteAt::Offset(*offset), &payload(step, *len), self.durability, now)
             }
-            Op::Append(path, len) => self.write(path, WriteAt::End, &payload(step, *len), now),
+            Op::WriteThrough(path, offset, len) => {
+                self.write(path, WriteAt::Offset(*offset), &payload(step, *len), Durability::Now, now)
+            }
+            Op::Append(path, len) => self.append(step, path, *len),
             Op::Truncate(path, size) => {
                 let change = SetAttr { size: Some(*size), ..SetAttr::default() };
                 self.fs.setattr(&self.walk(path)?, &change, now).map(drop)
@@ -235,7 +266,9 @@ impl<F: Data> Hands<'_, F> {
                 held.clear();
                 Ok(())
             }
+            Op::Close(path) => self.fs.closed(&self.walk(path)?),
             Op::Sync(path) => self.fs.sync(&self.walk(path)?),
+            Op::SyncAll => self.fs.sync_all(),
             Op::UnlinkOpen(path) => {
                 let node = self.walk(path)?;
                 held.push(node);
@@ -279,10 +312,17 @@ impl<F: Data> Hands<'_, F> {
         }
     }
 
-    fn write(self, path: &str, at: WriteAt, data: &[u8], now: Timestamp) -> Result<()> {
+    fn write(
+        self,
+        path: &str,
+        at: WriteAt,
+        data: &[u8],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<()> {
         // In two pieces, as a vectored write: they must still be one operation.
         let (one, two) = data.split_at(data.len() / 3);
         let pieces = [IoSlice::new(one), IoSlice::new(two)];
-        self.fs.write(&self.walk(path)?, at, &pieces, Durability::Now, now).map(drop)
+        self.fs.write(&self.walk(path)?, at, &pieces, durability, now).map(drop)
     }
 }

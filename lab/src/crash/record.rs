@@ -138,7 +138,8 @@ impl Progress {
 pub struct Rig<'s, S: Subject> {
     pub(super) subject: &'s S,
     pub(super) pm: Arc<SimPm>,
-    blank: Image,
+    /// Memory that holds nothing.
+    pub(super) blank: Image,
     prepared: HashMap<String, Arc<Prepared>>,
 }
 

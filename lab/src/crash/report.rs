@@ -4,6 +4,7 @@ use std::fmt;
 
 use nacre_media::crash::CrashImage;
 
+use super::cached::CachedCase;
 use super::thread_case::ThreadsCase;
 use super::workload::Workload;
 
@@ -17,6 +18,8 @@ pub enum Case {
     Workload(WorkloadCase),
     /// Of several threads, which never run the same way twice: what they did is recorded.
     Threads(ThreadsCase),
+    /// Through a write buffer.
+    Cached(CachedCase),
 }
 
 /// A crash of one thread.
@@ -60,6 +63,7 @@ impl Case {
         match self {
             Case::Workload(case) => &case.workload.name,
             Case::Threads(case) => &case.workload.name,
+            Case::Cached(case) => &case.sequence.name,
         }
     }
 }

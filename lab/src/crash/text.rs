@@ -63,7 +63,10 @@ impl Op {
             Op::Hold(path) => format!("hold {path}"),
             Op::Release => "release".to_string(),
             Op::UnnamedThenLink(path, len) => format!("unnamed {path} {len}"),
+            Op::WriteThrough(path, offset, len) => format!("write-through {path} {offset} {len}"),
+            Op::Close(path) => format!("close {path}"),
             Op::Sync(path) => format!("sync {}", shown(path)),
+            Op::SyncAll => "sync-all".to_string(),
             Op::UnlinkOpen(path) => format!("unlink-open {path}"),
             Op::Remount => "remount".to_string(),
             Op::Mkfs => "mkfs".to_string(),
@@ -104,7 +107,10 @@ impl Op {
             "hold" => Op::Hold(words.path()?),
             "release" => Op::Release,
             "unnamed" => Op::UnnamedThenLink(words.path()?, words.number()? as usize),
+            "write-through" => Op::WriteThrough(words.path()?, words.number()?, words.number()? as usize),
+            "close" => Op::Close(words.path()?),
             "sync" => Op::Sync(words.path()?),
+            "sync-all" => Op::SyncAll,
             "unlink-open" => Op::UnlinkOpen(words.path()?),
             "remount" => Op::Remount,
             "mkfs" => Op::Mkfs,
@@ -163,7 +169,7 @@ fn kept(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::Op;
-    use crate::crash::{deep, fixed, random, sequences};
+    use crate::crash::{cached, deep, fixed, random, sequences};
 
     #[test]
     fn every_operation_can_be_written_and_read() {
@@ -172,6 +178,7 @@ mod tests {
             all.extend(workload.setup.iter().cloned());
             all.extend(workload.ops);
         }
+        all.extend((0..20).flat_map(|seed| cached(seed).ops));
         for op in all {
             assert_eq!(Op::parse(&op.to_text()).unwrap(), op, "{}", op.to_text());
         }

@@ -350,6 +350,6 @@ impl<S: Subject> Smaller<'_, '_, S> {
 fn of(violation: &Violation) -> Option<ThreadsCase> {
     match &violation.case {
         Case::Threads(case) => Some(case.clone()),
-        Case::Workload(_) => None,
+        Case::Workload(_) | Case::Cached(_) => None,
     }
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nacre_engine::{Error, FallocateMode, FileKind, Kind, RenameMode, Result};
+use nacre_engine::{Durability, Error, FallocateMode, FileKind, Kind, RenameMode, Result};
 use nacre_media::crash::{CrashImage, Replay, Sampling};
 use nacre_media::sim::Site;
 use nacre_media::{Image, Trace};
@@ -359,7 +359,9 @@ fn run<S: Subject>(rig: &Rig<'_, S>, fs: &S::Fs, workload: &Threads, seed: u64, 
                 for (index, op) in ops.iter().enumerate() {
                     pm.mark(mark(me, index, false));
                     let mut tries = 0;
-                    while let Err(error) = (Hands { fs }).run(STEP, op, &mut held) {
+                    while let Err(error) =
+                        (Hands { fs, durability: Durability::Now }).run(STEP, op, &mut held)
+                    {
                         tries += 1;
                         let waits = matches!(error.kind(), Kind::NotFound | Kind::NoSpace);
                         if !waits || tries > MAX_TRIES {

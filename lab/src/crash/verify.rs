@@ -218,7 +218,7 @@ fn in_words(prefix: &str, list: Vec<String>) -> Vec<String> {
 
 /// Uses the recovered file system: a new file, an append to an old one, then removes everything. Where the device may be
 /// full, that may stop the writing, never the removing; and then all of it must go.
-fn write_and_empty<F: Extents + Data>(
+pub(super) fn write_and_empty<F: Extents + Data>(
     fs: F,
     tree: &Tree,
     fills: bool,

@@ -1,0 +1,153 @@
+//! One crash of a sequence as text, and making it smaller.
+
+use std::fmt::Write as _;
+
+use nacre_cache::{Checker, Granularity};
+use nacre_engine::Result;
+
+use super::super::case::{read_line, write_lines, write_mounting, wrong};
+use super::super::op::Op;
+use super::super::record::{Flaw, Rig};
+use super::super::report::{Case, Lines, Violation};
+use super::super::subject::Subject;
+use super::{Cached, CachedSettings, explore};
+
+/// The word that only traces of such a crash have.
+pub(in super::super) const WORD: &str = "pool";
+/// Explorations that making a case smaller may take.
+const MAX_TRIES: usize = 300;
+
+/// A crash of a sequence through a write buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedCase {
+    /// What ran.
+    pub sequence: Cached,
+    /// The mistake that the layout made on purpose, 0 for none.
+    pub mistake: u32,
+    /// The crash point of its trace.
+    pub point: usize,
+    /// What landed, beyond what is durable at the point.
+    pub landed: Lines,
+}
+
+impl CachedCase {
+    pub(in super::super) fn write(&self, text: &mut String) {
+        let Cached { pool, granularity, checker, mounting, ops, .. } = &self.sequence;
+        let _ = writeln!(text, "{WORD} {pool}");
+        if self.mistake != 0 {
+            let _ = writeln!(text, "mistake {}", self.mistake);
+        }
+        for (word, _) in
+            [("whole-blocks", *granularity == Granularity::Blocks), ("no-checker", *checker == Checker::Off)]
+                .iter()
+                .filter(|(_, yes)| *yes)
+        {
+            let _ = writeln!(text, "{word} yes");
+        }
+        write_mounting(text, *mounting, false);
+        for op in ops {
+            let _ = writeln!(text, "op {}", op.to_text());
+        }
+        let _ = writeln!(text, "crash {}", self.point);
+        write_lines(text, "landed", &self.landed);
+    }
+
+    /// From lines, each with its first word and the rest.
+    pub(in super::super) fn parse(name: String, lines: &[(&str, &str, &str)]) -> Result<CachedCase> {
+        let sequence = Cached { name, ..Cached::default() };
+        let mut case = CachedCase { sequence, mistake: 0, point: 0, landed: Lines::new() };
+        for &(line, word, rest) in lines {
+            let sequence = &mut case.sequence;
+            match word {
+                WORD => sequence.pool = rest.parse().map_err(|_| wrong(line))?,
+                "mistake" => case.mistake = rest.parse().map_err(|_| wrong(line))?,
+                "whole-blocks" if rest == "yes" => sequence.granularity = Granularity::Blocks,
+                "no-checker" if rest == "yes" => sequence.checker = Checker::Off,
+                "lanes" => sequence.mounting.lanes = rest.parse().map_err(|_| wrong(line))?,
+                "op" => sequence.ops.push(Op::parse(rest)?),
+                "crash" => case.point = rest.parse().map_err(|_| wrong(line))?,
+                "landed" => case.landed.push(read_line(rest).ok_or_else(|| wrong(line))?),
+                _ => return Err(wrong(line)),
+            }
+        }
+        Ok(case)
+    }
+}
+
+/// Produces the crash again: what was going on, and what is wrong.
+pub(in super::super) fn reproduce<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    case: &CachedCase,
+) -> Result<(String, Vec<String>)> {
+    explore::reproduce(rig, case)
+}
+
+/// Looks for a smaller crash with a problem: fewer operations, fewer lines that landed.
+pub(in super::super) fn minimise<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    case: &CachedCase,
+    violation: &Violation,
+) -> Result<Violation> {
+    let mut smaller = Smaller { rig, best: violation.clone(), case: case.clone(), tries: 0 };
+    smaller.drop_operations();
+    smaller.drop_lines()?;
+    Ok(smaller.best)
+}
+
+struct Smaller<'r, 's, S: Subject> {
+    rig: &'r mut Rig<'s, S>,
+    best: Violation,
+    /// That of `best`.
+    case: CachedCase,
+    tries: usize,
+}
+
+impl<S: Subject> Smaller<'_, '_, S> {
+    /// Takes operations away, many at once as long as that works, then one by one, the last ones first.
+    fn drop_operations(&mut self) {
+        let mut portion = self.case.sequence.ops.len().div_ceil(2);
+        while portion > 0 {
+            let mut end = self.case.sequence.ops.len();
+            while end > 0 {
+                let from = end.saturating_sub(portion);
+                let mut sequence = self.case.sequence.clone();
+                sequence.ops.drain(from..end);
+                self.is_still_violated(&sequence);
+                end = from.min(self.case.sequence.ops.len());
+            }
+            portion = if portion == 1 { 0 } else { portion.div_ceil(2) };
+        }
+    }
+
+    /// Explores a smaller sequence, and keeps what it finds. What cannot be run without what was taken away is none.
+    fn is_still_violated(&mut self, sequence: &Cached) {
+        if sequence.ops.is_empty() || self.tries >= MAX_TRIES {
+            return;
+        }
+        self.tries += 1;
+        let flaw = if self.case.mistake == 0 { Flaw::None } else { Flaw::Layout(self.case.mistake) };
+        let settings = CachedSettings { max_violations: 1, flaw, ..CachedSettings::default() };
+        let Ok(report) = explore::explore_cached(self.rig, sequence, &settings) else { return };
+        let Some(violation) = report.violations.into_iter().next() else { return };
+        if let Case::Cached(case) = &violation.case {
+            self.case = case.clone();
+            self.best = violation;
+        }
+    }
+
+    fn drop_lines(&mut self) -> Result<()> {
+        let mut index = 0;
+        while index < self.case.landed.len() {
+            let mut case = self.case.clone();
+            case.landed.remove(index);
+            let (situation, problems) = reproduce(self.rig, &case)?;
+            if problems.is_empty() {
+                index += 1;
+            } else {
+                self.case = case.clone();
+                self.best = Violation { case: Case::Cached(case), situation, problems };
+            }
+        }
+        Ok(())
+    }
+}

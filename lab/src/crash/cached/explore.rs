@@ -1,0 +1,360 @@
+//! Running a sequence through a write buffer with a trace, and crashing it at every point.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nacre_cache::{CacheFs, CacheOptions, Clock, Settings};
+use nacre_engine::{Data, Error, Kind, Result};
+use nacre_media::crash::{CrashImage, Replay, Sampling};
+use nacre_media::{Image, Trace};
+
+use super::super::explore::IMPOSSIBLE;
+use super::super::op::{Op, Runner};
+use super::super::record::{Flaw, Rig};
+use super::super::report::{Case, Report, Violation, lines_of};
+use super::super::subject::{Moment, Mounting, Subject};
+use super::super::tree::Tree;
+use super::super::verify::{Depth, caught, panic_words, write_and_empty};
+use super::promise::{Belief, Found, State, judge};
+use super::{BLOCK, Cached, CachedCase};
+
+/// Milliseconds between two operations: after some of them a block that is no longer synchronised counts as lazy again.
+const TICK_MS: u64 = 700;
+
+/// How thoroughly a sequence is explored.
+#[derive(Debug, Clone, Copy)]
+pub struct CachedSettings {
+    /// The images of each point.
+    pub sampling: Sampling,
+    /// One image in so many is checked before it is mounted.
+    pub check_every: u64,
+    /// One image in so many is also unmounted, checked, mounted under a buffer, written and emptied.
+    pub empty_every: u64,
+    /// The exploration ends after so many violations.
+    pub max_violations: usize,
+    /// What is wrong on purpose, to see whether it is found.
+    pub flaw: Flaw,
+    /// What is taken for promised.
+    pub belief: Belief,
+}
+
+impl Default for CachedSettings {
+    fn default() -> CachedSettings {
+        CachedSettings {
+            sampling: Sampling { exhaustive_up_to: 16, samples: 12, seed: 0 },
+            check_every: 8,
+            empty_every: 64,
+            max_violations: 5,
+            flaw: Flaw::None,
+            belief: Belief::Right,
+        }
+    }
+}
+
+/// A sequence that was run.
+struct Recording {
+    /// What the memory held when the first operation began, all of it durable.
+    start: Image,
+    trace: Trace,
+    /// What is promised after so many operations.
+    states: Vec<State>,
+    /// Where the running system differed from that.
+    live: Option<String>,
+}
+
+/// How far the sequence was at a crash: operations that were acknowledged, and whether one more was in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Progress {
+    acknowledged: usize,
+    in_flight: bool,
+}
+
+impl Progress {
+    /// From the last mark: two for each operation, where it begins and where it was acknowledged.
+    fn at(last_mark: Option<u64>) -> Progress {
+        match last_mark {
+            None => Progress { acknowledged: 0, in_flight: false },
+            Some(mark) => Progress { acknowledged: mark.div_ceil(2) as usize, in_flight: mark % 2 == 0 },
+        }
+    }
+}
+
+/// The buffer of a sequence. It has no threads, and its time is set: the same sequence does the same.
+fn buffer(sequence: &Cached, clock: &Arc<AtomicU64>) -> CacheOptions {
+    let Cached { granularity, checker, pool, .. } = *sequence;
+    let settings = Settings { threads: 0, granularity, checker, ..Settings::default() };
+    CacheOptions { settings, clock: Clock::Set(Arc::clone(clock)), ..CacheOptions::new(pool * BLOCK as u64) }
+}
+
+fn record<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    sequence: &Cached,
+    flaw: Flaw,
+    belief: Belief,
+) -> Result<Recording> {
+    let (subject, pm) = (rig.subject, &rig.pm);
+    pm.seed_mistake(0);
+    pm.load(&rig.blank);
+    subject.use_lane(0);
+    subject.mkfs(pm)?;
+    let layout = subject.mount(pm, sequence.mounting)?;
+    let clock = Arc::new(AtomicU64::new(1));
+    let mut runner = Runner::buffered(CacheFs::new(layout, &buffer(sequence, &clock))?);
+    let start = pm.image();
+    pm.seed_mistake(flaw.mistake());
+    pm.start_recording_with(flaw.defect());
+    let (mut states, mut live) = (vec![State::default()], None);
+    for (index, op) in sequence.ops.iter().enumerate() {
+        let before = &states[index];
+        if !before.allows(op) {
+            return Err(Error::new(Kind::InvalidInput).object(format!("{op:?}, which cannot be done then")));
+        }
+        clock.fetch_add(TICK_MS, Ordering::Relaxed);
+        subject.use_lane(index);
+        let number = index + 1;
+        pm.mark(2 * index as u64);
+        if !(belief == Belief::LostSync && matches!(op, Op::Sync(_) | Op::SyncAll)) {
+            runner.run(number as u64, op)?;
+        }
+        pm.mark(2 * index as u64 + 1);
+        let state = before.after(op, number, belief);
+        live = live.or(state.differs(&contents(&runner.fs)?).map(|why| format!("after {op:?}: {why}")));
+        states.push(state);
+    }
+    let trace = pm.stop_recording();
+    subject.abandon(runner.into_fs().abandon());
+    pm.seed_mistake(0);
+    Ok(Recording { start, trace, states, live })
+}
+
+/// The same; a panic is an error.
+fn record_caught<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    sequence: &Cached,
+    flaw: Flaw,
+    belief: Belief,
+) -> Result<Recording> {
+    let recording = caught(|| record(rig, sequence, flaw, belief));
+    rig.pm.stop_recording();
+    rig.pm.seed_mistake(0);
+    recording.unwrap_or_else(|panic| {
+        Err(Error::corrupt(format!("panic in {}: {}", sequence.name, panic_words(&*panic))))
+    })
+}
+
+/// The names in the root, and what the files contain.
+fn contents<F: Data>(fs: &F) -> Result<Found> {
+    let root = fs.root();
+    let mut names = Vec::new();
+    fs.read_dir(&root, 0, &mut |entry| {
+        names.push(entry.name.to_vec());
+        ControlFlow::Continue(())
+    })?;
+    let mut files = BTreeMap::new();
+    for name in names {
+        let node = fs.lookup(&root, &name)?;
+        let attr = fs.getattr(&node)?;
+        let mut content = vec![0; attr.size as usize + 1];
+        let count = fs.read(&node, 0, &mut content, None)?;
+        content.truncate(count);
+        files.insert(String::from_utf8_lossy(&name).into_owned(), (attr.id.number, content));
+    }
+    Ok(files)
+}
+
+/// Runs the sequence and crashes it everywhere. An error means that the sequence itself could not be run.
+pub fn explore_cached<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    sequence: &Cached,
+    settings: &CachedSettings,
+) -> Result<Report> {
+    let recording = record_caught(rig, sequence, settings.flaw, settings.belief)?;
+    let mut explorer = Explorer::new(rig, sequence, settings, &recording);
+    if let Some(why) = &recording.live {
+        explorer.violation(0, None, "no crash yet".to_owned(), vec![why.clone()]);
+        return Ok(explorer.report);
+    }
+    let mut replay = Replay::new(recording.start.clone(), &recording.trace);
+    while let Some(point) = replay.advance() {
+        if explorer.is_full() {
+            break;
+        }
+        explorer.rig.pm.load(replay.media());
+        explorer.visit(&replay, point.index, Progress::at(point.last_mark));
+        let moment = Moment { stores: replay.stores(), fence: point.fence, last_fence: replay.last_fence() };
+        explorer.count_commits(&moment);
+    }
+    Ok(explorer.report)
+}
+
+/// Produces one crash again: what was going on, and what is wrong.
+pub(super) fn reproduce<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    case: &CachedCase,
+) -> Result<(String, Vec<String>)> {
+    let flaw = if case.mistake == 0 { Flaw::None } else { Flaw::Layout(case.mistake) };
+    let settings = CachedSettings { flaw, ..CachedSettings::default() };
+    let recording = record_caught(rig, &case.sequence, flaw, Belief::Right)?;
+    if let Some(why) = recording.live {
+        return Ok(("no crash yet".to_owned(), vec![why]));
+    }
+    let explorer = Explorer::new(rig, &case.sequence, &settings, &recording);
+    let mut replay = Replay::new(recording.start.clone(), &recording.trace);
+    while let Some(point) = replay.advance() {
+        if point.index != case.point {
+            continue;
+        }
+        if let Some((line, _)) = case.landed.iter().find(|(line, bytes)| !replay.allows(*line, bytes)) {
+            let why = format!("{IMPOSSIBLE}: these bytes cannot land at {:#x}", line * 64);
+            return Ok((why, Vec::new()));
+        }
+        let progress = Progress::at(point.last_mark);
+        let image = CrashImage { index: 0, lines: case.landed.clone(), choice: "from a trace" };
+        explorer.rig.pm.load(replay.media());
+        image.apply(&explorer.rig.pm);
+        let problems = explorer.judge(progress, Depth::Empty);
+        return Ok((explorer.situation(progress, &image), problems));
+    }
+    Ok((format!("{IMPOSSIBLE}: there is no such crash point"), Vec::new()))
+}
+
+struct Explorer<'e, 's, S: Subject> {
+    rig: &'e mut Rig<'s, S>,
+    sequence: &'e Cached,
+    settings: &'e CachedSettings,
+    recording: &'e Recording,
+    /// Images that were recovered, by hash.
+    seen: HashSet<u64>,
+    /// The same, with what was asked of them.
+    judged: HashSet<(u64, Progress)>,
+    /// Images of the point that was visited last.
+    at_point: u64,
+    report: Report,
+}
+
+impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
+    fn new(
+        rig: &'e mut Rig<'s, S>,
+        sequence: &'e Cached,
+        settings: &'e CachedSettings,
+        recording: &'e Recording,
+    ) -> Self {
+        let report =
+            Report { commit_points: vec![0; rig.subject.commit_points().len()], ..Report::default() };
+        let (seen, judged) = (HashSet::new(), HashSet::new());
+        Explorer { rig, sequence, settings, recording, seen, judged, at_point: 0, report }
+    }
+
+    fn is_full(&self) -> bool {
+        self.report.violations.len() >= self.settings.max_violations
+    }
+
+    fn violation(
+        &mut self,
+        point: usize,
+        image: Option<&CrashImage>,
+        situation: String,
+        problems: Vec<String>,
+    ) {
+        let case = CachedCase {
+            sequence: self.sequence.clone(),
+            mistake: self.settings.flaw.mistake(),
+            point,
+            landed: image.map(lines_of).unwrap_or_default(),
+        };
+        self.report.violations.push(Violation { case: Case::Cached(case), situation, problems });
+    }
+
+    fn visit(&mut self, replay: &Replay<'_>, point: usize, progress: Progress) {
+        let images = replay.images(&self.settings.sampling);
+        self.report.points += 1;
+        self.report.exhaustive += u64::from(images.is_exhaustive());
+        self.at_point = self.report.images;
+        for image in images.iter() {
+            if self.is_full() {
+                break;
+            }
+            let hash = replay.hash_of(&image);
+            if !self.judged.insert((hash, progress)) {
+                self.report.repeated += 1;
+                continue;
+            }
+            // Which images get more attention changes from point to point.
+            let turn = image.index + 5 * point as u64 + 1;
+            let depth = match () {
+                () if turn.is_multiple_of(self.settings.empty_every) => Depth::Empty,
+                () if turn.is_multiple_of(self.settings.check_every) => Depth::Check,
+                () => Depth::Look,
+            };
+            image.apply(&self.rig.pm);
+            let problems = self.judge(progress, depth);
+            self.report.images += u64::from(self.seen.insert(hash));
+            self.report.checked += u64::from(depth >= Depth::Check);
+            self.report.emptied += u64::from(depth == Depth::Empty);
+            if !problems.is_empty() {
+                let situation = self.situation(progress, &image);
+                self.violation(point, Some(&image), situation, problems);
+            }
+            self.rig.pm.load(replay.media());
+        }
+        self.at_point = self.report.images - self.at_point;
+    }
+
+    fn count_commits(&mut self, moment: &Moment<'_>) {
+        let (count, counts) = (self.at_point, &mut self.report.commit_points);
+        self.rig.subject.commits_at(moment, &mut |commit| counts[commit] += count);
+    }
+
+    /// Recovers the image in the memory, and says what is wrong with it.
+    fn judge(&self, progress: Progress, depth: Depth) -> Vec<String> {
+        match caught(|| self.recover(progress, depth)) {
+            Ok(Ok(problems)) => problems,
+            Ok(Err(error)) => vec![error.to_string()],
+            Err(panic) => vec![format!("panic: {}", panic_words(&*panic))],
+        }
+    }
+
+    fn recover(&self, progress: Progress, depth: Depth) -> Result<Vec<String>> {
+        let (subject, pm) = (self.rig.subject, &self.rig.pm);
+        let mut problems = Vec::new();
+        if depth >= Depth::Check {
+            problems = subject.check(pm, true)?;
+        }
+        subject.use_lane(0);
+        let fs = subject.mount(pm, self.sequence.mounting).map_err(|e| e.operation("mount"))?;
+        let found = contents(&fs).map_err(|e| e.operation("read after the crash"))?;
+        let unit = if subject.atomic_write() { BLOCK } else { 8 };
+        let Progress { acknowledged, in_flight } = progress;
+        problems.extend(judge(&self.recording.states, acknowledged, in_flight, &found, unit).err());
+        if depth < Depth::Empty || !problems.is_empty() {
+            subject.abandon(fs);
+            return Ok(problems);
+        }
+        subject.unmount(fs)?;
+        problems.extend(subject.check(pm, false)?);
+        // From here on as any other user of it, under a buffer again.
+        let clock = Arc::new(AtomicU64::new(1));
+        let fs = CacheFs::new(subject.mount(pm, Mounting::default())?, &buffer(self.sequence, &clock))?;
+        if contents(&fs)? != found {
+            problems.push("after a clean unmount it is not what it was".to_owned());
+        }
+        let tree = Tree::of(&fs)?;
+        let (layout, flushed) = write_and_empty(fs, &tree, false, &mut problems)?.unmount();
+        flushed?;
+        subject.unmount(layout)?;
+        problems.extend(subject.check(pm, false)?);
+        Ok(problems)
+    }
+
+    fn situation(&self, progress: Progress, image: &CrashImage) -> String {
+        let ops = &self.sequence.ops;
+        let doing = match progress {
+            Progress { acknowledged, in_flight: true } => format!("during \"{:?}\"", ops[acknowledged]),
+            Progress { acknowledged: 0, .. } => "before the first operation".to_owned(),
+            Progress { acknowledged, .. } => format!("after \"{:?}\"", ops[acknowledged - 1]),
+        };
+        format!("{doing}; {image:?}")
+    }
+}

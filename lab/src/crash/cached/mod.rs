@@ -1,0 +1,129 @@
+//! The write buffer over a layout, crashed at every fence: what was synchronised is there, of the rest any part may be
+//! missing, and nothing is torn against what the layout promises.
+//!
+//! Random sequences run over a small pool without threads, so that writers write back and the same sequence leaves the same
+//! trace. After a crash the names must be those before or after the operation in flight, and each file must be
+//! *explained*: its size is one between those that it had since it was synchronised, and each unit of it (a block where
+//! data is copied on write, a word where it is written in place) is what that unit was at some time since then, at a
+//! time when the file was so long.
+//!
+//! | file | what is there |
+//! | --- | --- |
+//! | `promise` | what may be there after each operation; whether what was found may |
+//! | `explore` | running a sequence and crashing it everywhere |
+//! | `case` | one crash as text; making it smaller |
+
+mod case;
+mod explore;
+mod promise;
+
+use nacre_cache::{Checker, Granularity};
+use nacre_engine::{FallocateMode, RenameMode};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::op::Op;
+use super::subject::Mounting;
+use super::workload::file;
+pub use case::CachedCase;
+pub(super) use case::{WORD, minimise, reproduce};
+pub use explore::{CachedSettings, explore_cached};
+pub use promise::Belief;
+use promise::State;
+
+const BLOCK: usize = 4096;
+/// Operations of a sequence.
+const LENGTH: usize = 60;
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Operations on files in the root, through a write buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cached {
+    /// Its name.
+    pub name: String,
+    /// Blocks of the pool.
+    pub pool: u64,
+    /// In what pieces data is fetched and written back.
+    pub granularity: Granularity,
+    /// Whether blocks that are soon synchronised bypass.
+    pub checker: Checker,
+    /// How the layout below is mounted.
+    pub mounting: Mounting,
+    /// At each fence of these there is a crash.
+    pub ops: Vec<Op>,
+}
+
+impl Default for Cached {
+    fn default() -> Cached {
+        Cached {
+            name: String::new(),
+            pool: 8,
+            granularity: Granularity::Lines,
+            checker: Checker::Full,
+            mounting: Mounting::default(),
+            ops: Vec::new(),
+        }
+    }
+}
+
+/// A random sequence: of every seed another one.
+pub fn cached(seed: u64) -> Cached {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let one_of_four = |rng: &mut SmallRng| rng.random_range(0..4) == 0;
+    let mut sequence = Cached {
+        name: format!("cached-{seed}"),
+        pool: [4, 8, 8, 32][rng.random_range(0..4)],
+        granularity: if one_of_four(&mut rng) { Granularity::Blocks } else { Granularity::Lines },
+        checker: if one_of_four(&mut rng) { Checker::Off } else { Checker::Full },
+        mounting: Mounting { lanes: rng.random_range(1..3), background: false },
+        ops: Vec::new(),
+    };
+    let mut state = State::default();
+    for number in 1..=LENGTH {
+        let op = choose(&state, &mut rng);
+        state = state.after(&op, number, Belief::Right);
+        sequence.ops.push(op);
+    }
+    sequence
+}
+
+/// An operation that can be done in this state.
+fn choose(state: &State, rng: &mut SmallRng) -> Op {
+    let (known, free): (Vec<&'static str>, Vec<&'static str>) =
+        NAMES.iter().copied().partition(|name| state.has(name));
+    let pick = |names: &[&'static str], rng: &mut SmallRng| {
+        (!names.is_empty()).then(|| names[rng.random_range(0..names.len())])
+    };
+    let Some(name) = pick(&known, rng) else { return file("a") };
+    let other = |rng: &mut SmallRng| pick(&known, rng).filter(|other| !state.are_one(name, other));
+    let chmod = Op::SetAttr(name, 0o600);
+    let len = state.content(name).len();
+    let size = |rng: &mut SmallRng| match rng.random_range(0..3) {
+        0 => rng.random_range(1..200),
+        1 => rng.random_range(1..3 * BLOCK),
+        _ => BLOCK * rng.random_range(1..4),
+    };
+    let offset = match rng.random_range(0..3) {
+        0 => rng.random_range(0..=len),
+        1 => rng.random_range(0..8) * BLOCK,
+        _ => rng.random_range(0..8 * BLOCK),
+    } as u64;
+    match rng.random_range(0..44) {
+        0..16 => Op::Write(name, offset, size(rng)),
+        16..18 => Op::WriteThrough(name, offset, size(rng)),
+        18..23 => Op::Append(name, size(rng)),
+        23..25 => Op::Truncate(name, rng.random_range(0..=len + BLOCK) as u64),
+        25 => Op::Truncate(name, 0),
+        26 => Op::Fallocate(name, FallocateMode::PunchHole, offset, size(rng) as u64),
+        27 => Op::Fallocate(name, FallocateMode::ZeroRange, offset, size(rng) as u64),
+        28..30 => other(rng).map_or(chmod, |to| Op::Rename(name, to, RenameMode::Replace)),
+        30 => other(rng).map_or(chmod, |to| Op::Rename(name, to, RenameMode::Exchange)),
+        31 => pick(&free, rng).map_or(chmod, |to| Op::Rename(name, to, RenameMode::NoReplace)),
+        32 => pick(&free, rng).map_or(chmod, |to| Op::Link(name, to)),
+        33 => Op::Unlink(name),
+        34..37 => pick(&free, rng).map_or(Op::Sync(name), file),
+        37..39 => Op::Close(name),
+        39..43 => Op::Sync(name),
+        _ => Op::SyncAll,
+    }
+}

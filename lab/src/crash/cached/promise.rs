@@ -1,0 +1,280 @@
+//! What is promised of a file system under a write buffer, and whether what a crash left keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nacre_engine::{FallocateMode, RenameMode};
+
+use super::super::op::{Op, payload};
+use super::BLOCK;
+
+/// No file has so many blocks.
+const MAX_BLOCKS: usize = 1024;
+
+/// What the judge takes for promised. All but the first are wrong: crashes must show it, or the judge is blind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Belief {
+    /// What is promised.
+    #[default]
+    Right,
+    /// A sync is not asked for, and believed.
+    LostSync,
+    /// Every write is durable when it returns.
+    DurableOnReturn,
+    /// A file is synchronised when it gets a name that was free.
+    RenameSyncs,
+    /// A file is synchronised whenever it is closed.
+    CloseSyncs,
+}
+
+/// What is promised about one file.
+#[derive(Debug, Clone, Default)]
+struct Floor {
+    /// Nothing older than in this state.
+    all: usize,
+    /// The same for single blocks.
+    blocks: BTreeMap<usize, usize>,
+    /// It is at least so long.
+    len: usize,
+    /// It was as long as it is in this state or a later one.
+    sized: usize,
+}
+
+/// The state after so many operations.
+#[derive(Debug, Clone, Default)]
+pub(super) struct State {
+    names: BTreeMap<&'static str, usize>,
+    files: BTreeMap<usize, Arc<Vec<u8>>>,
+    floors: BTreeMap<usize, Floor>,
+    /// Files that were cut to nothing: the next close synchronises them.
+    cut: BTreeSet<usize>,
+    next: usize,
+}
+
+/// The names that were found, each with the number of its inode and its content.
+pub(super) type Found = BTreeMap<String, (u64, Vec<u8>)>;
+
+impl State {
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.names.contains_key(name)
+    }
+
+    /// Two names of the same file.
+    pub(super) fn are_one(&self, name: &str, other: &str) -> bool {
+        self.names[name] == self.names[other]
+    }
+
+    pub(super) fn content(&self, name: &str) -> &[u8] {
+        &self.files[&self.names[name]]
+    }
+
+    /// The operation can be done, and this module knows what it does.
+    pub(super) fn allows(&self, op: &Op) -> bool {
+        match op {
+            Op::Create(name, _) => !self.has(name),
+            Op::Rename(from, to, RenameMode::NoReplace) | Op::Link(from, to) => {
+                self.has(from) && !self.has(to)
+            }
+            Op::Rename(from, to, _) => self.has(from) && self.has(to) && !self.are_one(from, to),
+            Op::Fallocate(name, mode, ..) => {
+                self.has(name) && matches!(mode, FallocateMode::PunchHole | FallocateMode::ZeroRange)
+            }
+            Op::Write(name, ..)
+            | Op::WriteThrough(name, ..)
+            | Op::Append(name, _)
+            | Op::Truncate(name, _)
+            | Op::Unlink(name)
+            | Op::SetAttr(name, _)
+            | Op::Close(name)
+            | Op::Sync(name) => self.has(name),
+            Op::SyncAll => true,
+            _ => false,
+        }
+    }
+
+    /// The state after an operation that is allowed, which makes state `number`.
+    pub(super) fn after(&self, op: &Op, number: usize, belief: Belief) -> State {
+        let mut state = self.clone();
+        let data = |len: usize| payload(number as u64, len);
+        match *op {
+            Op::Create(name, _) => {
+                state.names.insert(name, state.next);
+                state.files.insert(state.next, Arc::default());
+                state.floors.insert(state.next, Floor { all: number, ..Floor::default() });
+                state.next += 1;
+            }
+            Op::Write(name, offset, len) => {
+                state.put(name, offset as usize, &data(len));
+                if belief == Belief::DurableOnReturn {
+                    state.promise(name, offset as usize, len, number);
+                }
+            }
+            Op::WriteThrough(name, offset, len) => {
+                state.put(name, offset as usize, &data(len));
+                state.promise(name, offset as usize, len, number);
+            }
+            Op::Append(name, len) => {
+                let offset = state.content(name).len();
+                state.put(name, offset, &data(len));
+            }
+            Op::Truncate(name, len) => state.truncate(name, len as usize, number),
+            Op::Fallocate(name, mode, offset, len) => {
+                let end = (offset + len) as usize;
+                let content = state.content_mut(name);
+                if mode == FallocateMode::ZeroRange {
+                    content.resize(content.len().max(end), 0);
+                }
+                let end = end.min(content.len());
+                content[(offset as usize).min(end)..end].fill(0);
+                // It finds everything written.
+                state.sync(state.names[name], number);
+            }
+            Op::Rename(from, to, RenameMode::Exchange) => {
+                let (one, two) = (state.names[from], state.names[to]);
+                state.names.extend([(from, two), (to, one)]);
+                state.sync(one, number);
+                state.sync(two, number);
+            }
+            Op::Rename(from, to, mode) => {
+                if let Some(file) = state.names.remove(from) {
+                    state.names.insert(to, file);
+                    if mode == RenameMode::Replace || belief == Belief::RenameSyncs {
+                        state.sync(file, number);
+                    }
+                }
+            }
+            Op::Link(from, to) => {
+                let file = state.names[from];
+                state.names.insert(to, file);
+                state.sync(file, number);
+            }
+            Op::Unlink(name) => drop(state.names.remove(name)),
+            Op::Close(name) => {
+                let file = state.names[name];
+                if state.cut.remove(&file) || belief == Belief::CloseSyncs {
+                    state.sync(file, number);
+                }
+            }
+            Op::Sync(name) => state.sync(state.names[name], number),
+            Op::SyncAll => {
+                let all: Vec<usize> = state.files.keys().copied().collect();
+                all.into_iter().for_each(|file| state.sync(file, number));
+            }
+            _ => {}
+        }
+        state
+    }
+
+    fn content_mut(&mut self, name: &str) -> &mut Vec<u8> {
+        Arc::make_mut(self.files.entry(self.names[name]).or_default())
+    }
+
+    fn put(&mut self, name: &str, offset: usize, bytes: &[u8]) {
+        let content = self.content_mut(name);
+        content.resize(content.len().max(offset + bytes.len()), 0);
+        content[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn floor(&mut self, name: &str) -> &mut Floor {
+        self.floors.entry(self.names[name]).or_default()
+    }
+
+    /// What was written is durable; what waits beside it may still be missing.
+    fn promise(&mut self, name: &str, offset: usize, len: usize, number: usize) {
+        let floor = self.floor(name);
+        floor.blocks.extend((offset / BLOCK..(offset + len).div_ceil(BLOCK)).map(|block| (block, number)));
+        floor.len = floor.len.max(offset + len);
+    }
+
+    /// A new size is durable on return; what is before the new end may still wait.
+    fn truncate(&mut self, name: &str, len: usize, number: usize) {
+        if len == 0 && !self.content(name).is_empty() {
+            self.cut.insert(self.names[name]);
+        }
+        self.content_mut(name).resize(len, 0);
+        let floor = self.floor(name);
+        (floor.len, floor.sized) = (floor.len.min(len), number);
+        floor.blocks.retain(|block, _| (block + 1) * BLOCK <= len);
+        floor.blocks.extend((len.div_ceil(BLOCK)..MAX_BLOCKS).map(|block| (block, number)));
+    }
+
+    fn sync(&mut self, file: usize, number: usize) {
+        let len = self.files[&file].len();
+        self.floors.insert(file, Floor { all: number, blocks: BTreeMap::new(), len, sized: number });
+    }
+
+    /// How the running system differs from this state, in words.
+    pub(super) fn differs(&self, found: &Found) -> Option<String> {
+        if !self.names.keys().copied().eq(found.keys().map(String::as_str)) {
+            return Some(format!("the names are {:?}", found.keys()));
+        }
+        let other = self.names.iter().find(|(name, file)| found[**name].1 != **self.files[file]);
+        other.map(|(name, _)| format!("{name} has other contents")).or_else(|| self.mixes_up(found))
+    }
+
+    /// Names of one file lead to one inode, and those of two to two.
+    fn mixes_up(&self, found: &Found) -> Option<String> {
+        let inodes: BTreeSet<(usize, u64)> =
+            self.names.iter().map(|(name, file)| (*file, found[*name].0)).collect();
+        let files: BTreeSet<usize> = inodes.iter().map(|(file, _)| *file).collect();
+        let numbers: BTreeSet<u64> = inodes.iter().map(|(_, number)| *number).collect();
+        (files.len() != inodes.len() || numbers.len() != inodes.len())
+            .then(|| "two names of one file lead to different ones, or the other way round".to_owned())
+    }
+}
+
+/// Whether what was found can be there after a crash, in units of which each is written whole.
+pub(super) fn judge(
+    states: &[State],
+    acknowledged: usize,
+    in_flight: bool,
+    found: &Found,
+    unit: usize,
+) -> Result<(), String> {
+    let last = acknowledged + usize::from(in_flight);
+    let mut why = format!("the names are {:?}", found.keys());
+    for state in (acknowledged..=last).rev() {
+        let names = &states[state].names;
+        if !names.keys().copied().eq(found.keys().map(String::as_str)) {
+            continue;
+        }
+        let files = names.iter().try_for_each(|(name, &file)| {
+            explain(states, state, last, file, &found[*name].1, unit).map_err(|why| format!("{name}: {why}"))
+        });
+        match files.and(states[state].mixes_up(found).map_or(Ok(()), Err)) {
+            Ok(()) => return Ok(()),
+            Err(other) => why = other,
+        }
+    }
+    Err(why)
+}
+
+/// Whether a file can be what it is in `found`, after a crash in state `state` or on the way to `last`.
+fn explain(
+    states: &[State],
+    state: usize,
+    last: usize,
+    file: usize,
+    found: &[u8],
+    unit: usize,
+) -> Result<(), String> {
+    let versions = |from: usize| (from..=last).filter_map(|number| states[number].files.get(&file));
+    let floor = &states[state].floors[&file];
+    let promised = floor.len.min(states[last].floors.get(&file).map_or(0, |floor| floor.len));
+    let sizes = || versions(floor.all.max(floor.sized)).map(|version| version.len());
+    let (shortest, longest) = (sizes().min().unwrap_or(0).max(promised), sizes().max().unwrap_or(0));
+    if !(shortest..=longest).contains(&found.len()) {
+        return Err(format!("{} bytes, not {shortest} to {longest}", found.len()));
+    }
+    for start in (0..found.len()).step_by(unit) {
+        let end = (start + unit).min(found.len());
+        let from = floor.blocks.get(&(start / BLOCK)).map_or(floor.all, |&block| block.max(floor.all));
+        if !versions(from).any(|version| version.get(start..end) == Some(&found[start..end])) {
+            return Err(format!(
+                "bytes {start} to {end} of {} were never so since operation {from}",
+                found.len()
+            ));
+        }
+    }
+    Ok(())
+}
