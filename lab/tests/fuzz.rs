@@ -117,6 +117,23 @@ fn a_transaction_at_the_end_of_all_numbers() {
     }
 }
 
+/// A hole at the end of all numbers: where it ends was counted on from there, in the mount and in the check.
+#[test]
+fn a_hole_at_the_end_of_all_numbers() {
+    const HOLE: u8 = 3;
+    for ground in 0..2 {
+        for page in 0..8 {
+            for start in [u64::MAX, u64::MAX - 1, 1 << 62] {
+                let mut data = vec![ground, page, 0, HOLE, 0, 1, 1];
+                data.extend(start.to_le_bytes());
+                data.extend([0xff; 8]);
+                data.extend([0; 32]);
+                any_log(&data);
+            }
+        }
+    }
+}
+
 #[test]
 fn what_was_found_once_stays_found() {
     for (seed, story) in FOUND_IMAGES {

@@ -142,7 +142,11 @@ impl<'a> Builder<'a> {
             kind::ATTR => self.apply_attr(entry)?,
             kind::HOLE => {
                 let hole: HoleEntry = entry.get()?;
-                self.replace(hole.file_block, hole.blocks.min(MAX_FILE_SIZE / BLOCK_SIZE), None, owner);
+                let most = MAX_FILE_SIZE / BLOCK_SIZE;
+                if hole.file_block > most {
+                    return Err(self.damaged(entry, "place of a hole"));
+                }
+                self.replace(hole.file_block, hole.blocks.min(most), None, owner);
                 self.set_size(hole.size, entry)?;
                 self.touch(hole.mtime, entry)?;
             }
