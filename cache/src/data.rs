@@ -64,6 +64,16 @@ impl<L: Data + Extents> Extents for CacheFs<L> {
         self.shared.layout.resolve(&node.inner, start, len)
     }
 
+    fn pin(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.bypass(node)?;
+        self.shared.layout.pin(&node.inner, start, len).inspect_err(|_| self.end_bypass(node))
+    }
+
+    fn unpin(&self, node: &Self::Node) {
+        self.shared.layout.unpin(&node.inner);
+        self.end_bypass(node);
+    }
+
     fn promise_cost(&self) -> PromiseCost {
         self.shared.layout.promise_cost()
     }

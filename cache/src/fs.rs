@@ -180,9 +180,9 @@ impl<L: Data + Extents> CacheFs<L> {
         Arc::into_inner(shared).unwrap_or_else(|| unreachable!("the threads have ended")).layout
     }
 
-    /// Writes the file's dirty blocks and lets every write to it go to media at once until [`CacheFs::unpin`]: for who
-    /// maps it. Pins are counted.
-    pub fn pin(&self, node: &CacheNode<L::Node>) -> Result<()> {
+    /// Writes the file's dirty blocks and lets every write to it go to media at once until [`CacheFs::end_bypass`]: for who
+    /// maps it. It is counted.
+    pub fn bypass(&self, node: &CacheNode<L::Node>) -> Result<()> {
         let file = self.shared.file(node)?;
         file.pinned.fetch_add(1, Ordering::AcqRel);
         self.shared.flush(&node.inner, &file).inspect_err(|_| {
@@ -190,11 +190,11 @@ impl<L: Data + Extents> CacheFs<L> {
         })
     }
 
-    /// Ends what [`CacheFs::pin`] began.
-    pub fn unpin(&self, node: &CacheNode<L::Node>) {
+    /// Ends what [`CacheFs::bypass`] began.
+    pub fn end_bypass(&self, node: &CacheNode<L::Node>) {
         if let Ok(file) = self.shared.file(node) {
             let before = file.pinned.fetch_sub(1, Ordering::AcqRel);
-            assert!(before > 0, "unpinned more often than pinned");
+            assert!(before > 0, "ended more often than begun");
         }
     }
 }

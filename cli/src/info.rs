@@ -10,9 +10,6 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::{mounted, output};
 
-/// What a mount is asked about itself.
-const QUESTION: &str = "system.nacre.info";
-
 /// What `nacre info` is told.
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
@@ -46,7 +43,7 @@ fn find(path: &Path) -> Result<Value, Failure> {
 }
 
 fn from_mount(path: &Path, mountpoint: &Path) -> Result<Value, Failure> {
-    let mut info = mounted::ask(path, QUESTION)?;
+    let mut info = mounted::ask(path, mounted::INFO)?;
     info["mountpoint"] = json!(mountpoint.display().to_string());
     Ok(info)
 }
@@ -110,6 +107,11 @@ fn write_buffer(cache: &Value) -> Vec<(&'static str, String)> {
         0 => "no block was judged twice".to_owned(),
         _ => format!("{} % of {judged} verdicts were those of the sync before", accurate * 100 / judged),
     };
+    let costs = format!(
+        "a line costs {} ns in DRAM and {} ns on the device",
+        number("line_dram_ns"),
+        number("line_pm_ns")
+    );
     let mut fields = vec![
         ("write buffer", format!("{} of {} in use", bytes("used"), bytes("size"))),
         ("writes", format!("{} into DRAM, {} past it", bytes("written_lazily"), bytes("written_eagerly"))),
@@ -123,7 +125,7 @@ fn write_buffer(cache: &Value) -> Vec<(&'static str, String)> {
                 bytes("fetched")
             ),
         ),
-        ("benefit model", model),
+        ("benefit model", format!("{costs}; {model}")),
     ];
     if number("failures") > 0 {
         fields.push(("failures", format!("{} of writeback, {} lost", number("failures"), bytes("lost"))));

@@ -330,6 +330,16 @@ pub trait Extents: Names {
     /// last block.
     fn resolve(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>>;
 
+    /// The same, and holds them: until as many calls of [`Extents::unpin`], whatever would give a written block of the file
+    /// another place, or free one, fails with [`Busy`](crate::Kind::Busy). For who reads and writes the blocks directly.
+    /// A pin is DRAM only.
+    fn pin(&self, _node: &Self::Node, _start: FileBlock, _len: u64) -> Result<Vec<PlacedExtent>> {
+        Err(crate::Kind::Unsupported.into())
+    }
+
+    /// Ends what one [`Extents::pin`] of the file began.
+    fn unpin(&self, _node: &Self::Node) {}
+
     /// What writes need that are accepted now and made later.
     fn promise_cost(&self) -> PromiseCost;
 

@@ -263,6 +263,14 @@ impl File {
         FileSystem { inner: self.inner.clone() }.link_node(self.handle.node(), path.as_ref())
     }
 
+    pub(crate) fn handle(&self) -> &Handle<AnyLayout> {
+        &self.handle
+    }
+
+    pub(crate) fn layout(&self) -> &AnyLayout {
+        self.inner.vfs.layout()
+    }
+
     /// Where the blocks of the file are.
     pub fn extents(&self) -> Result<Vec<PlacedExtent>> {
         self.inner.vfs.layout().resolve(self.handle.node(), FileBlock(0), u64::MAX)

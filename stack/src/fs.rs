@@ -12,6 +12,7 @@ use nacre_layout_parts::scrub::DEFAULT_RATE;
 use nacre_media::{Emulation, PmOptions, Promise, RealPm};
 use nacre_vfs::{Vfs, VfsOptions};
 
+use crate::cost;
 use crate::identity::Identity;
 use crate::info::{CacheInfo, DeviceInfo, Info, ScrubInfo, SpaceInfo, VolumeInfo};
 use crate::layout::{AnyLayout, probe};
@@ -189,7 +190,8 @@ impl FileSystem {
 
     /// State and counters of the write buffer, where there is one.
     pub fn cache(&self) -> Option<CacheInfo> {
-        self.inner.vfs.layout().cache_status().map(CacheInfo::of)
+        let layout = self.inner.vfs.layout();
+        Some(CacheInfo::of(layout.cache_status()?, layout.cache_settings()?))
     }
 
     /// What is set for the write buffer.
@@ -237,7 +239,7 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
     let media_read_only = pm.is_read_only();
     let OpenOptions { read_only, lanes, .. } = *options;
     let (layout, summary) = probe(&pm)?;
-    let cache = cache_options(layout, &summary, options)?;
+    let cache = cache_options(&pm, layout, &summary, options)?;
     Ok(match layout {
         LayoutKind::Log => {
             let mount = MountOptions { read_only, lanes, media_read_only, ..MountOptions::default() };
@@ -259,8 +261,9 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
     })
 }
 
-/// The write buffer of this mount: the model reckons with the latency that is emulated.
+/// The write buffer of this mount: the model reckons with the latency that is emulated, or else with what is measured.
 fn cache_options(
+    pm: &RealPm,
     layout: LayoutKind,
     summary: &Summary,
     options: &OpenOptions,
@@ -284,11 +287,18 @@ fn cache_options(
     if let Some(preset) = preset {
         preset.adjust(&mut cache.settings);
     }
-    if let Some(emulation) = &options.emulation
-        && emulation.write_latency_ns > 0
-        && cache.settings.latencies == Settings::default().latencies
-    {
-        cache.settings.latencies.pm_ns = u32::try_from(emulation.write_latency_ns).unwrap_or(u32::MAX);
+    if cache.settings.latencies != Settings::default().latencies {
+        return Ok(Some(cache));
+    }
+    match &options.emulation {
+        Some(emulation) if emulation.write_latency_ns > 0 => {
+            cache.settings.latencies.pm_ns = u32::try_from(emulation.write_latency_ns).unwrap_or(u32::MAX);
+        }
+        // Where it cannot be measured, the paper's numbers do.
+        _ if !options.read_only && !pm.is_read_only() => {
+            cache.settings.latencies = cost::measure(pm).unwrap_or(cache.settings.latencies);
+        }
+        _ => {}
     }
     Ok(Some(cache))
 }

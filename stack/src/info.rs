@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nacre_cache::CacheStatus;
+use nacre_cache::{CacheStatus, Settings};
 use nacre_engine::{BLOCK_SIZE, FsStat, Result, Timestamp};
 use nacre_layout_log::Summary;
 use nacre_layout_parts::scrub::ScrubStatus;
@@ -201,10 +201,14 @@ pub struct CacheInfo {
     pub model_accurate: u64,
     /// Verdicts that were others.
     pub model_inaccurate: u64,
+    /// What the model reckons that a write of a line costs in DRAM, in nanoseconds.
+    pub line_dram_ns: u32,
+    /// The same on persistent memory: measured when it was opened, or what is emulated.
+    pub line_pm_ns: u32,
 }
 
 impl CacheInfo {
-    pub(crate) fn of(status: CacheStatus) -> CacheInfo {
+    pub(crate) fn of(status: CacheStatus, settings: Settings) -> CacheInfo {
         CacheInfo {
             size: status.blocks * BLOCK_SIZE,
             used: status.used * BLOCK_SIZE,
@@ -223,6 +227,8 @@ impl CacheInfo {
             ghosts: status.ghosts,
             model_accurate: status.accurate,
             model_inaccurate: status.inaccurate,
+            line_dram_ns: settings.latencies.dram_ns,
+            line_pm_ns: settings.latencies.pm_ns,
         }
     }
 }

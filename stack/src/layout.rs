@@ -367,6 +367,14 @@ impl Extents for AnyLayout {
         delegate!(self, |layout, node| layout.resolve(node, start, len))
     }
 
+    fn pin(&self, node: &AnyNode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        delegate!(self, |layout, node| layout.pin(node, start, len))
+    }
+
+    fn unpin(&self, node: &AnyNode) {
+        delegate!(self, |layout, node| layout.unpin(node));
+    }
+
     fn promise_cost(&self) -> PromiseCost {
         delegate!(self, |layout| layout.promise_cost())
     }

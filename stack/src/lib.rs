@@ -2,8 +2,12 @@
 //!
 //! nacre keeps files on byte-addressable persistent memory: a devdax device, a file on an fsdax mount, or, as
 //! emulation, any plain file. This crate opens such a device and offers files and directories in the manner of
-//! [`std::fs`], in the process itself: no mount, no kernel module. Without a cache (none is built yet) every operation
-//! is durable when it returns, against whatever the device [promises](DeviceInfo::promise).
+//! [`std::fs`], in the process itself: no mount, no kernel module.
+//!
+//! Names and attributes are durable when the operation returns, against whatever the device
+//! [promises](DeviceInfo::promise). So are contents with the presets `nova` and `pmfs`, and with [`WriteBuffer::Never`]. With
+//! the other ones, the default among them, writes may wait in DRAM as they do in a file system of the kernel, for half a
+//! minute at the most: [`File::sync_all`], [`FileSystem::sync`] and [`FileSystem::close`] make them durable.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -47,17 +51,19 @@
 //! | --- | --- |
 //! | [`mkfs`](fn@mkfs), [`MkfsOptions`], [`Preset`] | making a file system |
 //! | [`FileSystem`], [`OpenOptions`] | opening one; names and attributes |
-//! | [`File`], [`FileOptions`] | contents |
+//! | [`File`], [`FileOptions`], [`Mapping`] | contents; a part of a file read and written where it lies |
 //! | [`info`](fn@info), [`check`](fn@check) | what is on a device, and whether it is sound |
 //! | [`signature`] | what else may be on a device |
 
 mod check;
+mod cost;
 mod dir;
 mod file;
 mod fs;
 mod identity;
 mod info;
 mod layout;
+mod mapping;
 mod metadata;
 mod mkfs;
 mod names;
@@ -80,6 +86,7 @@ pub use fs::{FileSystem, OpenOptions, WriteBuffer};
 pub use identity::Identity;
 pub use info::{CacheInfo, CounterInfo, DeviceInfo, Features, Info, ScrubInfo, SpaceInfo, VolumeInfo, info};
 pub use layout::{AnyLayout, AnyNode};
+pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures};
 pub use preset::{LayoutKind, Preset};

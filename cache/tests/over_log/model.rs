@@ -82,11 +82,11 @@ fn synchronous_writes_and_mounts_and_pinned_files_bypass() {
     expected[BLOCK..BLOCK + 10].fill(2);
     assert_eq!(world.bytes_on_media("file").unwrap(), expected[..2 * BLOCK], "with what its size shows");
     assert_eq!(world.get(&file), expected);
-    world.fs.pin(&file).unwrap();
+    world.fs.bypass(&file).unwrap();
     assert_eq!(world.bytes_on_media("file").unwrap(), expected);
     world.put(&file, 0, b"pinned");
     assert_eq!(&world.bytes_on_media("file").unwrap()[..6], b"pinned");
-    world.fs.unpin(&file);
+    world.fs.end_bypass(&file);
     let settings = world.fs.settings();
     world.fs.set(Settings { sync: true, ..settings }).unwrap();
     world.put(&file, 0, b"synced");

@@ -58,6 +58,9 @@ pub(crate) struct Inode {
     pub(crate) subdirectories: AtomicU32,
     /// It never had a name and may still be given one.
     pub(crate) unnamed: AtomicBool,
+    /// Who reads and writes its blocks directly: as long as there is somebody, they stay where they are. Grows under the lock
+    /// under which they move.
+    pub(crate) pins: AtomicU32,
     /// The next read changes atime (relatime).
     pub(crate) atime_due: AtomicBool,
     /// Seconds of atime, for the once-a-day rule of relatime.
@@ -95,6 +98,12 @@ impl Graveyard {
 }
 
 impl Inode {
+    /// Ends one pin.
+    pub(crate) fn unpin(&self) {
+        let before = self.pins.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "unpinned more often than pinned");
+    }
+
     /// The inode that `raw` describes, held by nobody, without what is known of its contents.
     pub(crate) fn new(
         number: u64,
@@ -145,6 +154,7 @@ impl Inode {
             entries: AtomicU64::new(entries),
             subdirectories: AtomicU32::new(subdirectories),
             unnamed: AtomicBool::new(false),
+            pins: AtomicU32::new(0),
             atime_due: AtomicBool::new(due),
             atime_secs: AtomicI64::new(attributes.atime.secs),
             lazy: AtomicBool::new(false),

@@ -213,6 +213,14 @@ impl<P: Pm + 'static> Extents for InplaceFs<P> {
         self.shared.resolve(&node.inode, start, len)
     }
 
+    fn pin(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.shared.pin(&node.inode, start, len)
+    }
+
+    fn unpin(&self, node: &Node) {
+        node.inode.unpin();
+    }
+
     fn promise_cost(&self) -> PromiseCost {
         // A block, and the nodes on its way from the root: of a tree that is too low for it first those that make it high
         // enough, then those below them. A file block before it in its leaf has the same way, but for the first of a file,

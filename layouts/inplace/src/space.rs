@@ -106,6 +106,9 @@ impl<P: Pm> Shared<P> {
             pending = self.zero_gap(body.root, old, size)?;
         } else {
             // To the same size, too: what was allocated beyond it goes.
+            if size < old {
+                self.check_pins(inode)?;
+            }
             edit.clear(size.div_ceil(BLOCK_SIZE), MAX_BLOCKS)?;
         }
         let too_soon = Mistake::BlocksFreedTooSoon.is_made(&*self.pm);
@@ -163,6 +166,9 @@ impl<P: Pm> Shared<P> {
         }
         let mut body = inode.body.write();
         self.check_unbroken()?;
+        if !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
+            self.check_pins(inode)?;
+        }
         let size = match mode {
             FallocateMode::Allocate | FallocateMode::ZeroRange => inode.size().max(end),
             _ => inode.size(),
@@ -337,6 +343,24 @@ impl<P: Pm> Shared<P> {
             SeekTo::Data => Err(Error::new(Kind::NoSuchOffset)),
             SeekTo::Hole => Ok(size),
         }
+    }
+
+    /// Holds the blocks of a file where they are, and says where that is.
+    pub(crate) fn pin(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        inode.check_file()?;
+        {
+            let _body = inode.body.write();
+            inode.pins.fetch_add(1, Ordering::AcqRel);
+        }
+        self.resolve(inode, start, len).inspect_err(|_| inode.unpin())
+    }
+
+    /// Fails when somebody holds the blocks of this file. Under its lock.
+    fn check_pins(&self, inode: &Inode) -> Result<()> {
+        if inode.pins.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Busy).advice("a program has mapped the file; it must let go of it first"))
     }
 
     pub(crate) fn resolve(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {

@@ -579,6 +579,7 @@ impl<P: Pm> Shared<P> {
         after: Durable,
         freed: &mut Freed,
     ) -> Result<()> {
+        self.check_pins(inode, inode.file()?, changes)?;
         let is_promised = batch.is_promised();
         for change in changes {
             match change.place {

@@ -50,6 +50,9 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     /// It never had a name and may still be given one.
     pub(crate) unnamed: AtomicBool,
+    /// Who reads and writes its blocks directly: as long as there is somebody, they stay where they are. Grows under the lock
+    /// under which they move.
+    pub(crate) pins: AtomicU32,
     /// The next read changes atime (relatime).
     pub(crate) atime_due: AtomicBool,
     /// Attributes in DRAM are newer than in the log (atime, and ctime after a change of links).
@@ -162,6 +165,12 @@ pub(crate) struct Contents {
 }
 
 impl Inode {
+    /// Ends one pin.
+    pub(crate) fn unpin(&self) {
+        let before = self.pins.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "unpinned more often than pinned");
+    }
+
     /// An inode in DRAM, held by nobody.
     pub(crate) fn new(
         source: LogSource,
@@ -187,6 +196,7 @@ impl Inode {
             blocks: AtomicU64::new(contents.blocks),
             flags: AtomicU32::new(attributes.flags),
             unnamed: AtomicBool::new(false),
+            pins: AtomicU32::new(0),
             change: AtomicU64::new(contents.log.next_sequence),
             atime_due: AtomicBool::new(due),
             lazy: AtomicBool::new(false),

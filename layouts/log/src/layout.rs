@@ -227,6 +227,14 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
         self.shared.resolve(&node.inode, start, len)
     }
 
+    fn pin(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.shared.pin(&node.inode, start, len)
+    }
+
+    fn unpin(&self, node: &Node) {
+        node.inode.unpin();
+    }
+
     fn promise_cost(&self) -> PromiseCost {
         // A block, and a page of the log: a batch of `n` entries adds at most `n` pages, even where its log moves out of
         // the inode, and how full the last page is when it comes, nobody can say. For the file one of an attribute entry.

@@ -57,6 +57,9 @@ impl<P: Pm> Shared<P> {
         let first = size.div_ceil(BLOCK_SIZE);
         // To the same size, too: what was allocated beyond it goes.
         let cuts = size < old || size == old && map.next_mapped(first).is_some();
+        if cuts && inode.pins.load(Ordering::Acquire) > 0 {
+            return Err(pinned());
+        }
         let truncates = if cuts { flag::TRUNCATE } else { 0 };
         self.commit_attributes(inode, &mut log, Batch::default(), attributes, size, truncates, after)?;
         drop(log);
@@ -365,6 +368,40 @@ impl<P: Pm> Shared<P> {
         }
         Ok(extents)
     }
+}
+
+impl<P: Pm> Shared<P> {
+    /// Holds the blocks of a file where they are, and says where that is.
+    pub(crate) fn pin(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        inode.file()?;
+        let extend = inode.extend.lock();
+        self.finish_trim(inode, &extend);
+        {
+            let _log = inode.log.lock();
+            inode.pins.fetch_add(1, Ordering::AcqRel);
+        }
+        self.resolve(inode, start, len).inspect_err(|_| inode.unpin())
+    }
+
+    /// Fails when these changes would take a block from who holds it. Under the log's lock.
+    pub(crate) fn check_pins(&self, inode: &Inode, map: &BlockMap, changes: &[Change]) -> Result<()> {
+        if inode.pins.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let mut moves = false;
+        for change in changes {
+            map.for_each(change.start, change.len, |piece| {
+                let stays = change.place.map(|raw| raw + (piece.start - change.start));
+                moves |= is_written(piece.place) && stays != Some(piece.place);
+            });
+        }
+        if moves { Err(pinned()) } else { Ok(()) }
+    }
+}
+
+/// What is answered to who would take a block from who holds it.
+fn pinned() -> Error {
+    Error::new(Kind::Busy).advice("a program has mapped the file; it must let go of it first")
 }
 
 /// The entry that says all attributes of an inode.
