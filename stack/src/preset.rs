@@ -56,7 +56,7 @@ impl FromStr for LayoutKind {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Preset {
-    /// The `log` layout. Its cache and tiers are not built yet, so that it equals `nova` for now.
+    /// The `log` layout under a write buffer in DRAM with the benefit model. Its tiers are not built yet.
     #[default]
     Nacre,
     /// As NOVA: the `log` layout without cache and tiers.
@@ -98,9 +98,10 @@ impl Preset {
         }
     }
 
-    /// It has a write buffer in DRAM: what was not synchronised may be lost in a crash.
+    /// It has a write buffer in DRAM where a program opens the device itself: what was not synchronised may be lost in a
+    /// crash. A mount buffers only where it is told to, because sync(2) does not reach it.
     pub fn buffers_writes(self) -> bool {
-        matches!(self, Preset::Hinfs | Preset::HinfsWb | Preset::HinfsNclfw)
+        matches!(self, Preset::Nacre | Preset::Hinfs | Preset::HinfsWb | Preset::HinfsNclfw)
     }
 
     /// A write buffer on a device of `device` bytes, where the preset has one and nobody says how large: an eighth of

@@ -31,6 +31,9 @@ fn what_is_written_through_the_buffer_is_there_after_closing() {
     let fs = FileSystem::open(&device, &OpenOptions::default()).unwrap();
     let bytes = fs.read("/file").unwrap();
     assert_eq!((bytes.len(), &bytes[100_000..]), (100_008, &b"and more"[..]));
+    drop(fs);
+    let never = OpenOptions { buffer: WriteBuffer::Never, ..OpenOptions::default() };
+    let fs = FileSystem::open(&device, &never).unwrap();
     assert!(fs.cache().is_none());
     assert_eq!(fs.set_cache(settings).unwrap_err().kind(), Kind::Unsupported);
 }
@@ -48,6 +51,7 @@ fn a_preset_has_its_buffer() {
     let dir = tempfile::tempdir().unwrap();
     let (full, off) = (Checker::Full, Checker::Off);
     for (preset, buffer) in [
+        (Preset::Nacre, Some((full, Granularity::Lines))),
         (Preset::Nova, None),
         (Preset::Pmfs, None),
         (Preset::Hinfs, Some((full, Granularity::Lines))),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nacre::{FileSystem, OpenOptions};
+use nacre::FileSystem;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -13,7 +13,7 @@ use crate::figures::context::{Context, Outcome};
 use crate::figures::measure::quantile;
 use crate::figures::report::Figure;
 use crate::figures::rows;
-use crate::figures::work::{BLOCK, buffer, file_system};
+use crate::figures::work::{BLOCK, buffer, durable, file_system};
 
 /// Files in one directory.
 const PER_DIRECTORY: u64 = 1000;
@@ -55,7 +55,7 @@ fn size_of_file(files: u64, bytes: u64) -> u64 {
 
 /// The role of a child: opens the file system, changes something, then waits to be killed.
 pub(crate) fn touch(device: &Path) -> Outcome {
-    let fs = FileSystem::open(device, &OpenOptions::default())?;
+    let fs = FileSystem::open(device, &durable())?;
     fs.write("/touched", b"touched")?;
     say_ready(&[]);
     wait_for_end();
@@ -152,7 +152,7 @@ fn opening(context: &Context) -> Outcome {
 /// Opens it and reads the last file.
 fn open_and_use(device: &Path, files: u64) -> Result<(FileSystem, Duration), Box<dyn std::error::Error>> {
     let begin = Instant::now();
-    let fs = FileSystem::open(device, &OpenOptions::default())?;
+    let fs = FileSystem::open(device, &durable())?;
     fs.open_file(name(files - 1))?.read_at(&mut [0; BLOCK], 0)?;
     Ok((fs, begin.elapsed()))
 }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use nacre::{FileOptions, FileSystem, MkfsOptions, OpenOptions};
+use nacre::{FileOptions, FileSystem, MkfsOptions, OpenOptions, Preset, WriteBuffer};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rustix::fs::{Mode, OFlags};
@@ -17,9 +17,15 @@ pub(crate) const BLOCK: usize = 4096;
 
 /// A new file system in a file of this size, with all pages present.
 pub(crate) fn file_system(path: &Path, size: u64) -> Result<FileSystem, nacre::Error> {
-    let fs = FileSystem::create(path, &MkfsOptions::with_size(size), &OpenOptions::default())?;
+    let make = MkfsOptions { preset: Preset::Nova, ..MkfsOptions::with_size(size) };
+    let fs = FileSystem::create(path, &make, &OpenOptions::default())?;
     fs.prefault(&AtomicBool::new(false))?;
     Ok(fs)
+}
+
+/// How a file system that was made already is opened: every operation is durable when it returns.
+pub(crate) fn durable() -> OpenOptions {
+    OpenOptions { buffer: WriteBuffer::Never, ..OpenOptions::default() }
 }
 
 /// A directory of the peer, for the `at` calls.

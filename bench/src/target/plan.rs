@@ -307,10 +307,12 @@ impl Plan {
         let dir = ground.place.directory(name)?;
         let device = tmpfs.path().join("pm");
         // A mount buffers only where it is told to.
-        let lazy = preset.buffers_writes().then(|| match self.buffer {
-            Some(bytes) => format!("lazy={bytes}"),
-            None => "lazy".to_owned(),
-        });
+        let lazy = match self.buffer {
+            Some(bytes) => Some(format!("lazy={bytes}")),
+            // As people mount it who say nothing else.
+            None if preset == Preset::Nacre => None,
+            None => preset.buffers_writes().then(|| "lazy".to_owned()),
+        };
         let options: Vec<String> = lazy.into_iter().chain(self.options.clone()).collect();
         let preset = preset.to_string();
         let size = self.device_size(ground.load).to_string();

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nacre::{FileSystem, OpenOptions};
+use nacre::FileSystem;
 use nacre_fuse::ServeOptions;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::{pread, pwrite};
@@ -21,7 +21,7 @@ use crate::figures::cores::Cores;
 use crate::figures::measure::{Budget, interleave, quantile, timed};
 use crate::figures::report::Figure;
 use crate::figures::rows;
-use crate::figures::work::{BLOCK, Names, buffer, file_system, offsets};
+use crate::figures::work::{BLOCK, Names, buffer, durable, file_system, offsets};
 use crate::place::Tmpfs;
 
 const ROWS: [&str; 6] = [
@@ -35,7 +35,7 @@ const ROWS: [&str; 6] = [
 
 /// The role of a child: serves the file system on a device.
 pub(crate) fn serve(device: &Path, dir: &Path) -> Outcome {
-    let fs = FileSystem::open(device, &OpenOptions::default())?;
+    let fs = FileSystem::open(device, &durable())?;
     fs.prefault(&std::sync::atomic::AtomicBool::new(false))?;
     nacre_fuse::serve(fs.vfs().clone(), dir, &ServeOptions::default(), |_| say_ready(&[]))?;
     fs.close()?;
