@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
@@ -14,17 +14,22 @@ use serde_json::json;
 use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle};
 use crate::failure::Failure;
 use crate::mount_options::{self, MountSettings};
+use crate::mounted;
 
 /// Exit codes of mount(8).
 pub(crate) const WRONG_CALL: u8 = 1;
 const SYSTEM_ERROR: u8 = 2;
 const MOUNT_FAILURE: u8 = 32;
 
+/// What a running mount is told its new options by.
+const OPTIONS: &str = "system.nacre.options";
+
 /// What `nacre mount` is told.
 #[derive(Debug, Args)]
 pub(crate) struct MountArgs {
-    /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback, lazy[=SIZE], preset=NAME, direct_io,
-    /// threads=N, emulate=MEMORY, require=PROMISE, log=FILE, nofail
+    /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback, lazy[=SIZE], lazy_low=N, lazy_high=N,
+    /// lazy_period=MS, lazy_age=MS, lazy_threads=N, preset=NAME, direct_io, threads=N, emulate=MEMORY, require=PROMISE, log=FILE,
+    /// nofail; with remount, lazy_* of the mount that is there
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Refuse every change
@@ -181,6 +186,8 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     plan.settings.check().map_err(|message| Refusal(message, WRONG_CALL))?;
     let device = match plan.device.canonicalize() {
         Ok(device) => device,
+        // It is there, whatever has become of the name.
+        Err(_) if plan.settings.remount => plan.device.clone(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && plan.settings.no_fail => {
             return Ok(None);
         }
@@ -191,6 +198,9 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     plan.device = device;
     mounts::clear_dead(&plan.dir)?;
     plan.dir = mounts::absolute(&plan.dir)?;
+    if plan.settings.remount {
+        return remount(&plan).map(|()| None);
+    }
     // The server works in another directory.
     if let Some(log) = &plan.settings.log {
         let absolute = std::path::absolute(log);
@@ -204,6 +214,28 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         return Ok(None);
     }
     Ok(Some(plan))
+}
+
+/// Changes the mount that is there.
+fn remount(plan: &Plan) -> Result<(), Refusal> {
+    let dir = plan.dir.display();
+    let refusal = |why: String| Refusal(format!("remount: {dir}: {why}"), MOUNT_FAILURE);
+    let failed = |failure: Failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE);
+    let entry = mounted::serving(&plan.dir).map_err(failed)?.filter(|mount| mount.mountpoint == plan.dir);
+    let Some(entry) = entry else {
+        return Err(refusal("no nacre file system is mounted there".into()));
+    };
+    let said = mounted::ask(&plan.dir, mounted::INFO).map_err(failed)?;
+    let mut running = MountSettings::default();
+    let options = said["mount"]["options"].as_str().unwrap_or_default();
+    running.take(options, false).map_err(refusal)?;
+    let (_, named) = running.remounted(&plan.settings, &entry.flags).map_err(refusal)?;
+    if plan.dry_run || named.is_empty() {
+        return Ok(());
+    }
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&plan.dir, OPTIONS, named.as_bytes(), flags)
+        .map_err(|error| refusal(format!("set {named}: {error}")))
 }
 
 /// The process that serves the mount, from here to its end.
@@ -296,6 +328,7 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
     let root = rustix::process::geteuid().is_root();
     let (log, dir) = (log.clone(), plan.dir.display().to_string());
     let throttle = Throttle::new();
+    let shared = Arc::new(Mutex::new(settings.clone()));
     ServeOptions {
         source: plan.device.to_string_lossy().into_owned(),
         threads: settings.threads,
@@ -314,15 +347,16 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
             Some(true) => log.say(&format!("{dir}: {error}; more of this is not written for a while")),
             None => {}
         }),
-        describe: Some(describe(file_system.clone(), settings)),
+        describe: Some(describe(file_system.clone(), Arc::clone(&shared))),
         scrub: Some(scrub(file_system.clone())),
+        change: Some(change(file_system.clone(), shared)),
     }
 }
 
 /// What the mount tells `nacre info`.
-fn describe(file_system: FileSystem, settings: &MountSettings) -> Arc<dyn Fn() -> String + Send + Sync> {
-    let options = settings.to_string();
+fn describe(file_system: FileSystem, settings: Arc<Mutex<MountSettings>>) -> nacre_fuse::Describe {
     Arc::new(move || {
+        let options = lock(&settings).to_string();
         let mut said = match file_system.info() {
             Ok(info) => json!(info),
             Err(error) => json!({ "error": error.to_string() }),
@@ -330,6 +364,28 @@ fn describe(file_system: FileSystem, settings: &MountSettings) -> Arc<dyn Fn() -
         said["mount"] = json!({ "options": options, "pid": std::process::id() });
         said.to_string()
     })
+}
+
+/// How a remount reaches the mount.
+fn change(file_system: FileSystem, settings: Arc<Mutex<MountSettings>>) -> nacre_fuse::Change {
+    Arc::new(move |options| {
+        let wrong = |why: String| nacre::Error::new(Kind::InvalidInput).object(why);
+        let mut asked = MountSettings::default();
+        asked.take(options, false).map_err(wrong)?;
+        let mut settings = lock(&settings);
+        // What is not named is as it is.
+        asked.read_only = settings.read_only;
+        let (changed, _) = settings.remounted(&asked, &[]).map_err(wrong)?;
+        if let Some(running) = file_system.cache_settings() {
+            file_system.set_cache(changed.buffer_settings(running))?;
+        }
+        *settings = changed;
+        Ok(())
+    })
+}
+
+fn lock(settings: &Mutex<MountSettings>) -> MutexGuard<'_, MountSettings> {
+    settings.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How `nacre scrub` reaches the mount.

@@ -45,6 +45,10 @@ pub(crate) struct MountSettings {
     pub(crate) log: Option<PathBuf>,
     /// A device that is not there is no failure.
     pub(crate) no_fail: bool,
+    /// Change the mount that is there already.
+    pub(crate) remount: bool,
+    /// The settings of our write buffer that were named, as they were written.
+    lazy_named: Vec<String>,
 }
 
 /// Our write buffer.
@@ -95,7 +99,9 @@ const FOR_OTHERS: [&str; 22] = [
 ];
 
 /// Prefixes of the same.
-const PREFIXES_FOR_OTHERS: [&str; 4] = ["x-", "X-", "comment=", "user="];
+/// A remount brings what the kernel says of the mount.
+const PREFIXES_FOR_OTHERS: [&str; 7] =
+    ["x-", "X-", "comment=", "user=", "user_id=", "group_id=", "max_read="];
 
 /// DRAM that `lazy` takes when it names no size.
 const LAZY_DEFAULT: u64 = 256 << 20;
@@ -148,7 +154,7 @@ impl MountSettings {
             "strictatime" | "lazytime" | "mand" | "iversion" => {
                 return Err(format!("the mount option {option:?} cannot be had"));
             }
-            "remount" => return Err("a mount cannot be changed; unmount it and mount it anew".to_string()),
+            "remount" => self.remount = true,
             "bind" | "rbind" | "move" => return Err(format!("{option:?} is done by mount(8) itself")),
             _ => return Ok(is_for_others(option)),
         }
@@ -166,6 +172,7 @@ impl MountSettings {
                     return Ok(false);
                 }
                 self.lazy = Some(lazy);
+                self.lazy_named.push(format!("{key}={value}"));
             }
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
@@ -173,6 +180,53 @@ impl MountSettings {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// What a running mount becomes, and the settings that this names: only those of our write buffer can be changed, but
+    /// for its size. Whatever else is named must be as it is, as `self` or the kernel says.
+    pub(crate) fn remounted(
+        &self,
+        asked: &MountSettings,
+        kernel: &[String],
+    ) -> Result<(MountSettings, String), String> {
+        let (is, wanted) = (self.to_string(), asked.to_string());
+        let is: Vec<&str> = is.split(',').chain(kernel.iter().map(String::as_str)).collect();
+        let other = |option: &&str| !is.contains(option) && !option.starts_with("lazy");
+        if let Some(option) = wanted.split(',').find(other) {
+            return Err(format!(
+                "{option:?} cannot be changed while it is mounted; unmount it and mount it anew"
+            ));
+        }
+        let mut changed = self.clone();
+        if asked.lazy.is_some() {
+            let Some(mut lazy) = self.lazy else {
+                return Err("the mount has no write buffer; unmount it and mount it with \"lazy\"".into());
+            };
+            let size = lazy.size;
+            for option in &asked.lazy_named {
+                let (key, value) = option.split_once('=').unwrap_or((option, ""));
+                lazy.take(key, value)?;
+            }
+            if lazy.size != size {
+                return Err("the size of the write buffer cannot be changed while it is mounted".into());
+            }
+            changed.lazy = Some(lazy);
+        }
+        changed.check()?;
+        Ok((changed, asked.lazy_named.join(",")))
+    }
+
+    /// The settings of our write buffer, for a running one with these.
+    pub(crate) fn buffer_settings(&self, running: CacheSettings) -> CacheSettings {
+        let Some(Lazy { settings, .. }) = self.lazy else { return running };
+        CacheSettings {
+            threads: settings.threads,
+            low_percent: settings.low_percent,
+            high_percent: settings.high_percent,
+            period_ms: settings.period_ms,
+            max_age_ms: settings.max_age_ms,
+            ..running
+        }
     }
 
     /// Whether these options can go together.
@@ -366,7 +420,6 @@ mod tests {
         for (options, word) in [
             ("ro,compress=zstd", "compress=zstd"),
             ("strictatime", "cannot be had"),
-            ("remount,ro", "unmount it"),
             ("threads=0", "1 to 256"),
             ("threads=many", "1 to 256"),
             ("lazy=4K", "at least 1M"),
@@ -382,6 +435,35 @@ mod tests {
             let message = take(options).unwrap_err();
             assert!(message.contains(word), "{options}: {message}");
         }
+    }
+
+    #[test]
+    fn a_remount_changes_the_write_buffer_and_nothing_else() {
+        let running = take("lazy=64M,lazy_age=2000,threads=2").unwrap();
+        let kernel = ["rw", "nosuid", "relatime"].map(str::to_owned);
+        let remount = |options: &str| running.remounted(&take(options).unwrap(), &kernel);
+        let (changed, named) =
+            remount("remount,rw,nosuid,relatime,user_id=0,lazy_low=1,lazy_high=3").unwrap();
+        assert_eq!(changed.to_string(), "rw,threads=2,lazy=64M,lazy_low=1,lazy_high=3,lazy_age=2000");
+        assert_eq!(named, "lazy_low=1,lazy_high=3");
+        let (same, named) = remount("remount,lazy=64M").unwrap();
+        assert_eq!((&same, named.as_str()), (&running, "lazy=64M"));
+        assert_eq!(remount("remount").unwrap(), (running.clone(), String::new()));
+        for (options, word) in [
+            ("remount,ro", "\"ro\" cannot be changed"),
+            ("remount,noatime", "\"noatime\" cannot be changed"),
+            ("remount,threads=3", "\"threads=3\""),
+            ("remount,lazy=32M", "size"),
+            ("remount,lazy_low=90", "lazy_high"),
+        ] {
+            let message = remount(options).unwrap_err();
+            assert!(message.contains(word), "{options}: {message}");
+        }
+        let bare = take("threads=2").unwrap();
+        let message = bare.remounted(&take("remount,lazy_low=1").unwrap(), &[]).unwrap_err();
+        assert!(message.contains("no write buffer"), "{message}");
+        let set = changed.buffer_settings(CacheSettings { forget_ms: 7, ..CacheSettings::default() });
+        assert_eq!((set.low_percent, set.high_percent, set.max_age_ms, set.forget_ms), (1, 3, 2000, 7));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
+/// What a mount is asked about itself.
+pub(crate) const INFO: &str = "system.nacre.info";
 /// The largest value of an extended attribute.
 const XATTR_MAX: usize = 64 * 1024;
 

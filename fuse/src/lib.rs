@@ -25,5 +25,5 @@ mod server;
 mod session;
 mod virtual_xattr;
 
-pub use server::{Alarm, Describe, Scrub};
+pub use server::{Alarm, Change, Describe, Scrub};
 pub use session::{ServeOptions, Unmounter, serve, serve_connection};

@@ -29,6 +29,8 @@ pub struct MountEntry {
     pub fstype: String,
     /// What was mounted: for a mount of ours, the path of the device.
     pub source: OsString,
+    /// The flags of the mount, as `nosuid`, as the kernel shows them.
+    pub flags: Vec<String>,
 }
 
 impl MountEntry {
@@ -38,11 +40,13 @@ impl MountEntry {
         let device = std::str::from_utf8(fields.nth(2)?).ok()?;
         let (major, minor) = device.split_once(':')?;
         let mountpoint = PathBuf::from(text(fields.nth(1)?));
+        let flags = std::str::from_utf8(fields.next()?).ok()?.split(',').map(str::to_owned).collect();
         // Optional fields stand before the dash.
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let fstype = String::from_utf8(unescape(rest.next()?)).ok()?;
         let source = text(rest.next()?);
-        Some(MountEntry { device: (major.parse().ok()?, minor.parse().ok()?), mountpoint, fstype, source })
+        let device = (major.parse().ok()?, minor.parse().ok()?);
+        Some(MountEntry { device, mountpoint, fstype, source, flags })
     }
 }
 
@@ -176,6 +180,7 @@ mod tests {
         assert_eq!(mount.mountpoint, PathBuf::from("/mnt/with blank"));
         assert_eq!(mount.fstype, "fuse.nacre");
         assert_eq!(mount.source.as_bytes(), br"/dev/pm\em");
+        assert_eq!(mount.flags, ["rw", "relatime"]);
         assert_eq!(MountEntry::parse(b""), None);
         assert_eq!(MountEntry::parse(b"1 2 x:y / /"), None);
     }

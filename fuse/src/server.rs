@@ -34,6 +34,9 @@ pub struct Scrub {
     pub start: Arc<dyn Fn(Option<u64>) -> Result<()> + Send + Sync>,
 }
 
+/// Changes options of the running mount, as they stand after `-o`: what setting `system.nacre.options` does.
+pub type Change = Arc<dyn Fn(&str) -> Result<()> + Send + Sync>;
+
 /// How requests are served.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Settings {
@@ -65,6 +68,7 @@ pub(crate) struct Server<L: Layout> {
     pub(crate) settings: Settings,
     pub(crate) describe: Option<Describe>,
     pub(crate) scrub: Option<Scrub>,
+    pub(crate) change: Option<Change>,
     alarm: Alarm,
 }
 
@@ -75,9 +79,10 @@ impl<L: Layout> Server<L> {
         alarm: Alarm,
         describe: Option<Describe>,
         scrub: Option<Scrub>,
+        change: Option<Change>,
     ) -> Server<L> {
         let nodes = Nodes::new(vfs.layout());
-        Server { vfs, nodes, settings, describe, scrub, alarm }
+        Server { vfs, nodes, settings, describe, scrub, change, alarm }
     }
 
     /// The node of a request.

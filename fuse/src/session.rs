@@ -14,7 +14,7 @@ use nacre_vfs::{Layout, Vfs};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::mounts::{self, FSTYPE, FUSERMOUNT};
-use crate::server::{Alarm, Describe, Scrub, Server, Settings};
+use crate::server::{Alarm, Change, Describe, Scrub, Server, Settings};
 
 /// The device through which the kernel and a server talk.
 const FUSE_DEVICE: &str = "/dev/fuse";
@@ -58,6 +58,8 @@ pub struct ServeOptions {
     pub describe: Option<Describe>,
     /// What reading and setting the extended attribute `system.nacre.scrub` does.
     pub scrub: Option<Scrub>,
+    /// What setting the extended attribute `system.nacre.options` does.
+    pub change: Option<Change>,
 }
 
 impl Default for ServeOptions {
@@ -78,6 +80,7 @@ impl Default for ServeOptions {
             alarm: Arc::new(|error| eprintln!("nacre: {error}")),
             describe: None,
             scrub: None,
+            change: None,
         }
     }
 }
@@ -248,7 +251,8 @@ fn server_of<L: Layout>(vfs: Arc<Vfs<L>>, options: &ServeOptions) -> Server<L> {
         durable_on_return: vfs.layout().capabilities().durable_on_return,
         ..Settings::default()
     };
-    Server::new(vfs, settings, options.alarm.clone(), options.describe.clone(), options.scrub.clone())
+    let ServeOptions { alarm, describe, scrub, change, .. } = options.clone();
+    Server::new(vfs, settings, alarm, describe, scrub, change)
 }
 
 /// Mounts and shakes hands with the kernel.

@@ -8,6 +8,7 @@
 //!
 //! - `system.nacre.scrub` on any file: how far the search for damage is, as JSON. Root, or the user that mounted, starts it
 //!   by setting the attribute to `start` or, with bytes in a second, `start RATE`.
+//! - `system.nacre.options` on any file: cannot be read; the same users change options of the mount by setting it.
 //!
 //! They do not show in lists, and no other can be set. Who may read a file's attributes may read them.
 
@@ -44,13 +45,19 @@ impl<L: Layout> Server<L> {
     /// Does what setting a virtual attribute asks for; `None` for an ordinary one.
     pub(crate) fn set_virtual_xattr(&self, uid: u32, name: &[u8], value: &[u8]) -> Option<Result<()>> {
         let name = name.strip_prefix(PREFIX)?;
-        let (b"scrub", Some(scrub)) = (name, &self.scrub) else { return Some(Err(Kind::Unsupported.into())) };
         if uid != 0 && uid != rustix::process::geteuid().as_raw() {
             return Some(Err(Kind::NotPermitted.into()));
         }
-        Some(match rate_of(value) {
-            Some(rate) => (scrub.start)(rate),
-            None => Err(Kind::InvalidInput.into()),
+        Some(match (name, &self.scrub, &self.change) {
+            (b"scrub", Some(scrub), _) => match rate_of(value) {
+                Some(rate) => (scrub.start)(rate),
+                None => Err(Kind::InvalidInput.into()),
+            },
+            (b"options", _, Some(change)) => match std::str::from_utf8(value) {
+                Ok(options) => change(options),
+                Err(_) => Err(Kind::InvalidInput.into()),
+            },
+            _ => Err(Kind::Unsupported.into()),
         })
     }
 

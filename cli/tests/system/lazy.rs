@@ -3,8 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::harness::{self, Ground};
+
+/// How long anything here may take.
+const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
 fn what_was_synchronised_survives_the_death_of_a_lazy_mount() {
@@ -47,4 +52,81 @@ fn what_was_synchronised_survives_the_death_of_a_lazy_mount() {
     assert_eq!(waits, b"", "nobody asked for it, and the buffer was not full");
     ground.unmount();
     ground.fsck();
+}
+
+/// What waits is written soon after the mount is told to wait no longer; what cannot be changed is refused.
+#[test]
+fn a_remount_changes_how_long_writes_wait() {
+    if !harness::can_mount("a remount") {
+        return;
+    }
+    let mut ground = Ground::nacre("128M", Some("lazy=8M,lazy_age=86400000,lazy_period=86400000"));
+    let content = vec![7; 300_000];
+    let path = ground.dir().join("waits");
+    fs::write(&path, &content).expect("write");
+    let info = |ground: &Ground| {
+        let said = harness::succeed(harness::nacre().args(["info", "--json"]).arg(ground.dir()), LIMIT);
+        serde_json::from_str::<serde_json::Value>(&said).expect("JSON")
+    };
+    assert!(info(&ground)["cache"]["used"].as_u64().expect("a number") >= 300_000);
+    let remount = |options: &str| {
+        let mut command = harness::nacre();
+        command.args(["mount", "-o", options]).arg(ground.image()).arg(ground.dir());
+        harness::run(&mut command, LIMIT).expect("it runs")
+    };
+    for (options, word) in [
+        ("remount,ro", "\"ro\" cannot be changed"),
+        ("remount,lazy=16M", "size"),
+        ("remount,lazy_low=90", "lazy_high"),
+    ] {
+        let refused = remount(options);
+        assert!(!refused.status.success() && harness::text(&refused).contains(word), "{refused:?}");
+    }
+    assert_eq!(remount("remount,rw,lazy_age=10,lazy_period=20").status.code(), Some(0));
+    let told = info(&ground);
+    let options = told["mount"]["options"].as_str().expect("options");
+    assert!(options.contains("lazy_age=10") && options.contains("lazy_period=20"), "{options}");
+    let end = Instant::now() + LIMIT;
+    while info(&ground)["cache"]["used"].as_u64() != Some(0) {
+        assert!(Instant::now() < end, "it still waits: {}", info(&ground)["cache"]);
+        thread::sleep(Duration::from_millis(20));
+    }
+    ground.kill();
+    ground.set_options(None);
+    ground.mount();
+    assert!(fs::read(&path).expect("read") == content);
+    ground.unmount();
+    ground.fsck();
+}
+
+/// sync(2) and syncfs(2) reach what the kernel buffers, and a lazy mount not at all: nothing of what it was told to keep may
+/// be claimed for them.
+#[test]
+fn what_sync_and_syncfs_reach() {
+    if !harness::can_mount("sync and syncfs") {
+        return;
+    }
+    let lazy = "lazy=8M,lazy_age=86400000,lazy_period=86400000";
+    for (options, is_reached) in [(None, true), (Some("writeback"), true), (Some(lazy), false)] {
+        for whole_system in [true, false] {
+            let mut ground = Ground::nacre("64M", options);
+            let content = vec![7; 300_000];
+            let path = ground.dir().join("file");
+            fs::write(&path, &content).expect("write");
+            let dir = File::open(ground.dir()).expect("open");
+            if whole_system {
+                rustix::fs::sync();
+            } else {
+                rustix::fs::syncfs(&dir).expect("syncfs");
+            }
+            drop(dir);
+            ground.kill();
+            ground.set_options(None);
+            ground.mount();
+            let found = fs::read(&path).expect("read");
+            assert_eq!(found == content, is_reached, "{options:?}: {} bytes", found.len());
+            ground.unmount();
+            ground.fsck();
+        }
+    }
 }
