@@ -8,9 +8,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nacre::{FileSystem, Kind, MkfsOptions, OpenOptions};
+use nacre::{FileSystem, Kind, MkfsOptions, OpenOptions, Preset};
 
-use crate::harness::{self, nacre};
+use crate::harness::{self, Ground, nacre};
 
 const SIZE: u64 = 16 << 20;
 const LINE: usize = 64;
@@ -64,7 +64,8 @@ fn populate(fs: &FileSystem) -> nacre::Result<Tree> {
 /// Images: unmounted in order, and as a crash leaves it.
 fn images(dir: &Path) -> (Tree, Vec<u8>, Vec<u8>) {
     let path = dir.join("good.img");
-    nacre::mkfs(&path, &MkfsOptions::with_size(SIZE)).expect("mkfs");
+    let make = MkfsOptions { preset: Preset::Nova, ..MkfsOptions::with_size(SIZE) };
+    nacre::mkfs(&path, &make).expect("mkfs");
     let fs = open(&path).expect("open");
     let tree = populate(&fs).expect("the tree");
     let crashed = fs::read(&path).expect("the image");
@@ -246,6 +247,106 @@ fn a_flipped_bit_is_refused_or_repaired() {
             }
         }
     }
+}
+
+/// Reads everything on a mount, and what must be there. Gives what could not be read; each time that must be the device's
+/// fault.
+fn walk_mount(root: &Path, tree: Option<&Tree>) -> Vec<PathBuf> {
+    let mut bad = Vec::new();
+    let mut note = |path: &Path, error: &std::io::Error| {
+        let raw = error.raw_os_error();
+        assert_eq!(raw, Some(libc::EIO), "{}: {error}", path.display());
+        bad.push(path.to_owned());
+    };
+    let mut pending = vec![root.to_owned()];
+    while let Some(dir) = pending.pop() {
+        let entries = match fs::read_dir(&dir).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
+            Ok(entries) => entries,
+            Err(error) => {
+                note(&dir, &error);
+                continue;
+            }
+        };
+        for entry in entries {
+            match fs::symlink_metadata(entry.path()) {
+                Ok(metadata) if metadata.is_dir() => pending.push(entry.path()),
+                Ok(metadata) if metadata.is_symlink() => match fs::read_link(entry.path()) {
+                    Ok(_) => {}
+                    Err(error) => note(&entry.path(), &error),
+                },
+                Ok(_) => match fs::read(entry.path()) {
+                    Ok(_) => {}
+                    Err(error) => note(&entry.path(), &error),
+                },
+                Err(error) => note(&entry.path(), &error),
+            }
+        }
+    }
+    for (path, content) in tree.into_iter().flatten() {
+        let path = root.join(path.strip_prefix("/").expect("absolute"));
+        match fs::read(&path) {
+            Ok(found) => assert!(found == *content, "{}: wrong content, and no error", path.display()),
+            Err(error) => note(&path, &error),
+        }
+    }
+    bad
+}
+
+/// A line that cannot be read, in each kind of structure of a mounted file system: what is told of it is EIO, the mount
+/// lives, scrub finds it, and fsck says what it did.
+#[test]
+fn a_media_error_in_metadata_leaves_the_mount_alive() {
+    if !harness::can_mount("media errors in metadata") {
+        return;
+    }
+    let dir = harness::memory();
+    let (tree, clean, _) = images(dir.path());
+    let seed = harness::seed("a media error in metadata");
+    let mut ground = Ground::nacre("16M", None);
+    ground.unmount();
+    let (mut refused, mut told, mut kept) = (0, 0, 0);
+    for (index, (name, lines)) in structures(&clean).into_iter().enumerate() {
+        let at = lines[(seed.rotate_left(index as u32 * 7) % lines.len() as u64) as usize] * LINE;
+        let what = format!("{name}, line at {at:#x} (NACRE_SEED={seed})");
+        let poison = format!("poison={at}+{LINE}");
+        fs::write(ground.image(), &clean).expect("the image");
+        ground.set_options(Some(&format!("emulate={poison}")));
+        if let Err(words) = ground.try_mount() {
+            assert!(words.contains("media error") && !words.contains("panicked"), "{what}: {words}");
+            refused += 1;
+        } else {
+            let root = ground.dir();
+            let bad = walk_mount(&root, Some(&tree));
+            told += usize::from(!bad.is_empty());
+            // What is made now may need what is damaged, and is told so.
+            if let Err(error) = fs::write(root.join("new"), "new") {
+                assert_eq!(error.raw_os_error(), Some(libc::EIO), "{what}: {error}");
+            }
+            let (_, words) = harness::scrubbed(&ground);
+            assert!(bad.is_empty() || words.contains("media error"), "{what}: {bad:?}, but scrub: {words}");
+            assert!(rustix::fs::statfs(&root).is_ok(), "{what}: the mount is gone");
+            // In order it may not be possible: what it writes then may be what is damaged.
+            ground.kill();
+        }
+        let output =
+            harness::run(nacre().args(["fsck", "-y", "--emulate", &poison]).arg(ground.image()), LIMIT)
+                .expect("fsck ends");
+        let (code, words) = (output.status.code().unwrap_or(-1), harness::text(&output));
+        assert!(
+            matches!(code, 0 | 1 | 4 | 5) && !words.contains("panicked"),
+            "{what}: fsck: {code}: {words}"
+        );
+        if code & 4 != 0 {
+            continue;
+        }
+        kept += 1;
+        ground.mount();
+        let bad = walk_mount(&ground.dir(), None);
+        assert!(bad.is_empty(), "{what}: fsck -y says it is sound, but {bad:?}\n{words}");
+        ground.unmount();
+    }
+    println!("{refused} mounts refused, {told} with files that cannot be read, {kept} repaired");
+    assert!(told > 0 && kept > 0, "nothing of what this is for has happened");
 }
 
 /// Images that are no file system at all, or only a part of one.

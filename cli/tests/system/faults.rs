@@ -19,19 +19,6 @@ fn first_byte(ground: &Ground, name: &str) -> u64 {
     stat["extents"][0]["block"].as_u64().expect("a block") * BLOCK
 }
 
-/// Waits for a scrub to end; gives the exit code and the words of its status.
-fn scrubbed(ground: &Ground) -> (i32, String) {
-    succeed(nacre().args(["scrub", "start", "--rate", "1G"]).arg(ground.dir()), LIMIT);
-    let end = Instant::now() + LIMIT;
-    loop {
-        let output = run(nacre().args(["scrub", "status"]).arg(ground.dir()), LIMIT).expect("scrub status");
-        if !text(&output).contains("running;") {
-            return (output.status.code().expect("an exit code"), text(&output));
-        }
-        assert!(Instant::now() < end, "{}", text(&output));
-    }
-}
-
 #[test]
 fn a_media_error_is_told_of_by_read_scrub_and_fsck() {
     if !harness::can_mount("media errors on a mount") {
@@ -44,7 +31,7 @@ fn a_media_error_is_told_of_by_read_scrub_and_fsck() {
     }
     let output = run(nacre().args(["scrub", "status"]).arg(ground.dir()), LIMIT).expect("scrub status");
     assert!(output.status.success() && text(&output).contains("not scrubbed"), "{}", text(&output));
-    assert_eq!(scrubbed(&ground).0, 0, "nothing is damaged");
+    assert_eq!(harness::scrubbed(&ground).0, 0, "nothing is damaged");
     let at = first_byte(&ground, "bad") + 3 * BLOCK + 64;
     ground.unmount();
 
@@ -62,7 +49,7 @@ fn a_media_error_is_told_of_by_read_scrub_and_fsck() {
     drop(file);
     assert_eq!(fs::read(&good).expect("another file"), vec![7; 8 * BLOCK as usize]);
     fs::write(ground.dir().join("new"), "new").expect("the mount lives");
-    let (code, words) = scrubbed(&ground);
+    let (code, words) = harness::scrubbed(&ground);
     assert!(code == 1 && words.contains("/bad (inode"), "{words}");
     assert!(words.contains(&format!("bytes {} to {}", 3 * BLOCK + 64, 3 * BLOCK + 128)), "{words}");
     assert!(words.contains("1 bad blocks"), "{words}");

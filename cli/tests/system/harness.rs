@@ -149,6 +149,20 @@ pub(crate) fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// Scrubs, and waits until it has ended; gives the exit code and the words of its status.
+pub(crate) fn scrubbed(ground: &Ground) -> (i32, String) {
+    succeed(nacre().args(["scrub", "start", "--rate", "1G"]).arg(ground.dir()), MOUNT_LIMIT);
+    let end = Instant::now() + MOUNT_LIMIT;
+    loop {
+        let output =
+            run(nacre().args(["scrub", "status"]).arg(ground.dir()), MOUNT_LIMIT).expect("scrub status");
+        if !text(&output).contains("running;") {
+            return (output.status.code().expect("an exit code"), text(&output));
+        }
+        assert!(Instant::now() < end, "{}", text(&output));
+    }
+}
+
 /// A mounted file system to test on.
 pub(crate) struct Ground {
     name: String,
@@ -226,7 +240,12 @@ impl Ground {
 
     /// Mounts it, and waits until it is usable.
     pub(crate) fn mount(&mut self) {
-        let Some((_, image)) = &self.image else { return };
+        self.try_mount().unwrap_or_else(|words| panic!("nacre mount: {words}"));
+    }
+
+    /// The same, where it may be refused: then with the words.
+    pub(crate) fn try_mount(&mut self) -> Result<(), String> {
+        let Some((_, image)) = &self.image else { return Ok(()) };
         let log = File::create(self.scratch.path().join("mount.log")).expect("a log");
         let mut command = nacre();
         command.args(["mount", "-f"]);
@@ -240,7 +259,7 @@ impl Ground {
         let end = Instant::now() + MOUNT_LIMIT;
         while !self.is_usable() {
             if let Some(status) = child.try_wait().expect("the state of nacre mount") {
-                panic!("nacre mount: {status}\n{}", self.mount_log());
+                return Err(format!("{status}\n{}", self.mount_log()));
             }
             assert!(
                 Instant::now() < end,
@@ -250,6 +269,7 @@ impl Ground {
             thread::sleep(Duration::from_millis(5));
         }
         self.daemon = Some(child);
+        Ok(())
     }
 
     /// What the mount process said.
