@@ -277,9 +277,11 @@ impl Ground {
         fs::read_to_string(self.scratch.path().join("mount.log")).unwrap_or_default()
     }
 
-    /// statfs(2) always reaches the server; attributes of a dead mount may still be cached.
+    /// statfs(2) always reaches the server; attributes of a dead mount may still be cached. One call says both: between two
+    /// a dead mount could go, and the bare directory would count.
     fn is_usable(&self) -> bool {
-        is_mount_point(&self.dir()) && rustix::fs::statfs(self.dir()).is_ok()
+        const FUSE: u64 = 0x6573_5546;
+        rustix::fs::statfs(self.dir()).is_ok_and(|found| found.f_type as u64 == FUSE)
     }
 
     /// Unmounts cleanly: the process that served it must end with success.
