@@ -86,7 +86,7 @@ impl<L: Data + Extents> Shared<L> {
             entry.model.written_back(behind);
             entry.valid &= !behind;
             entry.dirty &= !behind;
-            if entry.dirty == 0 && self.is_in_hole(node, last) {
+            if entry.dirty == 0 && self.was_never_written(node, last) {
                 // The block was written to, and the file keeps it: the end of what is left of it is written, all zeros.
                 let first = (within - 1) / LINE;
                 let line = lines(first, first + 1);
@@ -104,10 +104,10 @@ impl<L: Data + Extents> Shared<L> {
         self.drop_ghosts(forgotten);
     }
 
-    /// Whether the layout has nothing for a block of a file. An error says nothing.
-    fn is_in_hole(&self, node: &L::Node, block: u64) -> bool {
+    /// Whether the layout has no data for a block of a file. An error says nothing.
+    fn was_never_written(&self, node: &L::Node, block: u64) -> bool {
         let extents = self.layout.resolve(node, FileBlock(block), 1).unwrap_or_default();
-        extents.first().is_some_and(|extent| extent.place == Place::Hole)
+        extents.first().is_some_and(|extent| matches!(extent.place, Place::Hole | Place::Unwritten(_)))
     }
 
     /// The last block of a file is about to leave: the layout's times become those that callers see. Under `blocks`,

@@ -197,6 +197,10 @@ impl MountSettings {
                 "{option:?} cannot be changed while it is mounted; unmount it and mount it anew"
             ));
         }
+        // What the words of a running mount do not show.
+        if asked.emulation.is_some() || asked.log.is_some() {
+            return Err("\"emulate\" and \"log\" cannot be changed while it is mounted".into());
+        }
         let mut changed = self.clone();
         if asked.lazy.is_some() {
             let Some(mut lazy) = self.lazy else {
@@ -453,6 +457,8 @@ mod tests {
             ("remount,ro", "\"ro\" cannot be changed"),
             ("remount,noatime", "\"noatime\" cannot be changed"),
             ("remount,threads=3", "\"threads=3\""),
+            ("remount,log=/tmp/log", "\"log\""),
+            ("remount,emulate=pcm", "\"emulate\""),
             ("remount,lazy=32M", "size"),
             ("remount,lazy_low=90", "lazy_high"),
         ] {

@@ -362,3 +362,23 @@ fn the_rest_of_the_last_block_on_media_is_data() {
     assert_eq!(seek(2 * BLOCK as u64), 9 * BLOCK as u64);
     world.unmount();
 }
+
+/// A block that was allocated only is written in DRAM, and cut before the first byte of that: it was written to all the same,
+/// and is data. It was said to be a hole once.
+#[test]
+fn a_block_that_was_allocated_is_data_once_it_is_written_and_cut() {
+    let world = world(16);
+    let (file, block) = (world.create("file"), BLOCK as u64);
+    world.fs.fallocate(&file, FallocateMode::ZeroRangeKeepSize, 0, 2 * block, at(1)).unwrap();
+    // As long as blocks lie behind the end, nothing is buffered: a truncation takes them away.
+    world.put(&file, 9 * block, b"far");
+    world.truncate(&file, 2 * block + 441);
+    world.put(&file, 2 * block - 128, &[7; BLOCK]);
+    world.truncate(&file, block + 1);
+    assert!(world.fs.status().used > 0, "it is in DRAM: the test would say nothing");
+    assert_eq!(world.fs.seek(&file, 0, SeekTo::Data).unwrap(), block);
+    world.fs.sync(&file).unwrap();
+    assert_eq!(world.fs.seek(&file, 0, SeekTo::Data).unwrap(), block);
+    assert_eq!(world.get(&file), [0; BLOCK + 1]);
+    world.unmount();
+}
