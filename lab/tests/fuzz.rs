@@ -266,3 +266,10 @@ fn corpus_of_requests() {
     let missing: Vec<u32> = answered.into_iter().filter(|opcode| !done.contains(opcode)).collect();
     assert!(missing.is_empty(), "no input succeeds with the opcodes {missing:?}");
 }
+
+/// Two names of a directory with one number, by which a name is removed: a repair kept both, and a removal of the one took
+/// the other, so that an inode was left without names. Found by the fuzz target image.
+#[test]
+fn two_names_with_one_number() {
+    damaged_image(include_bytes!("../../fuzz/corpus/image/8666aa55bc55a17a57c8c7452e24cccfccd69529"));
+}

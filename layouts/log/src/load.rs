@@ -257,6 +257,10 @@ impl<'a> Builder<'a> {
         if self.kind != FileKind::Directory || dentry.inode == 0 || dentry.inode > u64::from(u32::MAX) {
             return Err(self.damaged(entry, "name"));
         }
+        // By its number it is found when it is removed.
+        if self.names.list.last().is_some_and(|&(cookie, ..)| cookie >= entry.header.sequence) {
+            return Err(self.damaged(entry, "number of a name"));
+        }
         self.touch(dentry.time, entry)?;
         let slot = Slot::new(entry.address, NameHash::of(name, self.hash_seed), dentry.inode, owner);
         self.names.list.push((entry.header.sequence, slot, kind, dentry.generation, true));
