@@ -90,6 +90,22 @@ fn counts_at_the_end_of_all_numbers() {
     }
 }
 
+/// A table of regions in which the list of bad blocks lies over another region, or over the superblocks: a repair of the
+/// one damaged the other, and did not see it. Found by the fuzz target image.
+#[test]
+fn regions_that_overlap() {
+    const ROW_0_START: u16 = 232 + 8;
+    const ROW_0_BLOCKS: u16 = 232 + 16;
+    for ground in 0..2 {
+        for (offset, value) in [(ROW_0_START, 18), (ROW_0_START, 16), (ROW_0_BLOCKS, 2)] {
+            let both = [0, 1].map(|copy| superblock_edit(copy, offset, value));
+            let data = [&[ground], both.as_flattened()].concat();
+            damaged_image(&data);
+            damaged_inplace(&data);
+        }
+    }
+}
+
 /// A feature that allows who does not know it to read only: a repair wrote all the same, and called sound what could not
 /// be mounted. Both copies, of both layouts.
 #[test]

@@ -226,6 +226,8 @@ impl Superblock {
             Some("number of regions")
         } else if raw.regions.iter().any(|r| !region_is_inside(r, raw.device_blocks)) {
             Some("a region beyond the device")
+        } else if regions_collide(&raw.regions[..raw.region_count as usize]) {
+            Some("regions that overlap, each other or the superblocks")
         } else if raw.state != state::CLEAN && raw.state != state::DIRTY {
             Some("state")
         } else if [raw.update, raw.mount_epoch, raw.settled_transactions].iter().any(|&n| n >= MAX_COUNT) {
@@ -245,6 +247,14 @@ impl Superblock {
         }
         Ok(())
     }
+}
+
+/// Whether two things would be written to one place.
+fn regions_collide(regions: &[Region]) -> bool {
+    let mut ranges: Vec<(u64, u64)> = regions.iter().map(|row| (row.start, row.start + row.blocks)).collect();
+    ranges.sort_unstable();
+    ranges.first().is_some_and(|&(start, _)| start < FIRST_REGION_BLOCK)
+        || ranges.windows(2).any(|pair| pair[1].0 < pair[0].1)
 }
 
 fn region_is_inside(region: &Region, device_blocks: u64) -> bool {
