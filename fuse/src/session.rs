@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -167,14 +167,16 @@ impl Unmounter {
         // The kernel's switch is a file system of its own, which nobody has mounted here.
         let dir = std::env::temp_dir().join(format!("nacre-fusectl-{}", std::process::id()));
         fs::create_dir(&dir).map_err(|error| no_break(&dir, error))?;
-        let done = rustix::mount::mount("fusectl", &dir, "fusectl", MountFlags::empty(), None)
+        // It is out of the tree before it is used: from then on this process may end at any moment, and leave it there.
+        let switch = rustix::mount::mount("fusectl", &dir, "fusectl", MountFlags::empty(), None)
             .map_err(io::Error::from)
             .and_then(|()| {
-                let done = fs::write(dir.join(abort), "1");
+                let switch = fs::OpenOptions::new().write(true).open(dir.join(abort));
                 rustix::mount::unmount(&dir, UnmountFlags::DETACH)?;
-                done
+                switch
             });
         let removed = fs::remove_dir(&dir);
+        let done = switch.and_then(|mut switch| switch.write_all(b"1"));
         done.and(removed).map_err(|error| no_break(&dir, error))
     }
 

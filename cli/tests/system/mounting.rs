@@ -200,9 +200,11 @@ fn a_mount_in_use_outlives_one_signal_and_not_two() {
     until("it is detached", || !is_mount_point(&place.dir()));
     file.write_all(b"still served").unwrap();
     assert!(server.try_wait().unwrap().is_none());
+    let switch = std::env::temp_dir().join(format!("nacre-fusectl-{}", server.id()));
     signal(&server, Signal::TERM);
     assert!(wait(server, LIMIT).unwrap().success());
     assert!(file.write_all(b"lost").is_err());
+    assert!(!switch.exists(), "what it was ended by is left behind");
     drop(file);
     assert!(place.is_clean());
     place.mount(&[]);
