@@ -188,7 +188,8 @@ impl State {
 
     /// A new size is durable on return; what is before the new end may still wait.
     fn truncate(&mut self, name: &str, len: usize, number: usize) {
-        if len == 0 && !self.content(name).is_empty() {
+        // Of what media never had to show nothing is taken away.
+        if len == 0 && self.floor(name).len > 0 {
             self.cut.insert(self.names[name]);
         }
         self.content_mut(name).resize(len, 0);
