@@ -270,7 +270,17 @@ fn explain(
     for start in (0..found.len()).step_by(unit) {
         let end = (start + unit).min(found.len());
         let from = floor.blocks.get(&(start / BLOCK)).map_or(floor.all, |&block| block.max(floor.all));
-        if !versions(from).any(|version| version.get(start..end) == Some(&found[start..end])) {
+        // The end of a file whose size another block's write let grow reads as zeros from there on.
+        let grown = |version: &[u8]| {
+            let until = version.len().clamp(start, end);
+            end < found.len()
+                && until > start
+                && version[start..until] == found[start..until]
+                && found[until..end].iter().all(|&byte| byte == 0)
+        };
+        let is_it =
+            |version: &Arc<Vec<u8>>| version.get(start..end) == Some(&found[start..end]) || grown(version);
+        if !versions(from).any(is_it) {
             return Err(format!(
                 "bytes {start} to {end} of {} were never so since operation {from}",
                 found.len()
