@@ -5,11 +5,13 @@
 //! - [`attr`]: what an inode tells about itself and what can be changed.
 //! - [`size`]: sizes as people write them.
 //! - [`contract`]: the three traits that a layout implements: [`Names`], [`Data`], [`Extents`].
+//! - [`background`]: threads that nobody waits for.
 //! - [`sync`]: locks, atomics and threads, which tests exchange for such as try out interleavings.
 //!
 //! Nothing here depends on another crate of nacre, does I/O, or reads a clock.
 
 pub mod attr;
+pub mod background;
 pub mod contract;
 pub mod error;
 pub mod size;

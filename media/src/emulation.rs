@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use nacre_engine::{Error, Kind};
+use nacre_engine::{Error, Kind, LINE_SIZE};
 
 /// Latencies in nanoseconds, bandwidths in bytes per second over all threads; 0 is no delay and no cap.
 ///
@@ -112,6 +112,12 @@ impl Emulation {
     /// True when accesses are delayed, and not only counted.
     pub fn delays(&self) -> bool {
         self.write_latency_ns | self.write_bandwidth | self.read_latency_ns | self.read_bandwidth != 0
+    }
+
+    /// Writers that together have the whole bandwidth, each with one line at a time; 1 where there is no cap.
+    pub fn writers(&self) -> u64 {
+        (self.write_bandwidth as f64 * self.write_latency_ns as f64 / 1e9 / LINE_SIZE as f64).ceil().max(1.0)
+            as u64
     }
 
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
@@ -224,6 +230,8 @@ mod tests {
         let pcm: Emulation = "pcm".parse().unwrap();
         assert_eq!((pcm.write_latency_ns, pcm.write_bandwidth, &*pcm.name), (200, 1_000_000_000, "pcm"));
         assert_eq!(pcm.to_string(), "pcm (write 200 ns a line, 1.00 GB/s)");
+        let writers = |text: &str| text.parse::<Emulation>().unwrap().writers();
+        assert_eq!((pcm.writers(), writers("pcm,latency=800"), writers("latency=800")), (4, 13, 1));
         let custom: Emulation = "latency=50ns, bandwidth=1.5GB/s,read-latency=300".parse().unwrap();
         assert_eq!(
             (custom.write_latency_ns, custom.write_bandwidth, custom.read_latency_ns),

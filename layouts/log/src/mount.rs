@@ -6,7 +6,7 @@ use std::time::Instant;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, background};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
 use nacre_media::Pm;
@@ -259,6 +259,9 @@ fn start_background<P: Pm + 'static>(shared: &Arc<Shared<P>>) -> Result<JoinHand
     let shared = Arc::clone(shared);
     thread::Builder::new()
         .name("nacre-free".to_owned())
-        .spawn(move || shared.run_background())
+        .spawn(move || {
+            background::begin();
+            shared.run_background();
+        })
         .map_err(|error| Error::io("mount", "background thread", error))
 }

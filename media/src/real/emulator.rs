@@ -3,7 +3,10 @@
 //! Each line that is flushed or stored past the cache adds to a debt of its thread; the fence pays it, less the time
 //! that the real flushes, stores past the cache and fence took, by spinning on the time-stamp counter. The bandwidth of
 //! all writers is a clock that every write moves on by its share and no fence returns before. Debt belongs to the thread,
-//! as the stores of a fence do, so several emulated devices may be used by one thread.
+//! as the stores of a fence do, so several emulated devices may be used by one thread. A thread in the background
+//! ([`background`](nacre_engine::background)) sleeps its delays, many small ones at once: a machine that is emulated may have
+//! more cores for such threads than this one. Such a sleep pays for what came before it, too: where it comes while a lock is
+//! held, others wait longer for that lock than they would on such memory.
 //!
 //! Counting must not cost what it measures. A store through the cache waits for its line in the fence, where the wait is
 //! taken off the debt, unless something makes it wait before: a locked instruction would. So a thread counts in a shard
@@ -15,6 +18,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use nacre_engine::background;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::{LINE_SIZE, Result};
 
@@ -52,6 +56,8 @@ const SHARDS: usize = 64;
 const FEW_LINES: u64 = 4;
 /// A small read that takes less than this came from a cache of the CPU and would have done so above slow memory, too.
 const CACHE_HIT_NS: u64 = 50;
+/// What a thread in the background has to wait before it sleeps.
+const NAP_NS: u64 = 50_000;
 /// Bandwidth is kept in parts of a tick for each line.
 const TICK_PARTS: u64 = 1024;
 
@@ -67,6 +73,7 @@ pub(super) struct Emulator {
     /// What a line takes that its fence does not see.
     unseen_ticks: u64,
     cache_hit_ticks: u64,
+    nap_ticks: u64,
     writers: Clock,
     readers: Clock,
 }
@@ -84,7 +91,11 @@ struct Debt {
 
 const NO_DEBT: Debt = Debt { owed: 0, spent: 0, not_before: 0 };
 
-thread_local!(static DEBT: Cell<Debt> = const { Cell::new(NO_DEBT) });
+thread_local! {
+    static DEBT: Cell<Debt> = const { Cell::new(NO_DEBT) };
+    /// Ticks that a thread in the background has still to sleep; less than none when it overslept.
+    static UNSLEPT: Cell<i64> = const { Cell::new(0) };
+}
 
 impl Emulator {
     pub(super) fn new(emulation: Emulation) -> Emulator {
@@ -100,6 +111,7 @@ impl Emulator {
             write_ticks: ticks(emulation.write_latency_ns),
             read_ticks: ticks(emulation.read_latency_ns),
             cache_hit_ticks: ticks(CACHE_HIT_NS),
+            nap_ticks: ticks(NAP_NS),
             writers: Clock::new(emulation.write_bandwidth),
             readers: Clock::new(emulation.read_bandwidth),
             emulation,
@@ -183,11 +195,33 @@ impl Emulator {
         let debt = DEBT.replace(NO_DEBT);
         let now = now();
         let spent = debt.spent + self.took(start, now) + self.unseen_ticks;
+        if background::is() {
+            let delay = debt.owed.saturating_sub(spent);
+            self.count(|shard| &shard.busy_ticks, spent + delay);
+            self.sleep(delay, debt.not_before.saturating_sub(now));
+            return;
+        }
         let end = (now + debt.owed.saturating_sub(spent)).max(debt.not_before);
         // Before the delay, so that it costs nothing beside it.
         self.count(|shard| &shard.busy_ticks, spent + (end - now));
         // The last look at the clock takes time, too: half of it is behind the reading.
         spin_until(end.saturating_sub(self.clock_ticks / 2));
+    }
+
+    /// A thread in the background pays a delay, and waits for its share of the bandwidth: when both together are long
+    /// enough to sleep.
+    fn sleep(&self, delay: u64, share: u64) {
+        let unslept = UNSLEPT.get() + delay as i64;
+        let wait = unslept.max(share as i64);
+        if wait < self.nap_ticks as i64 {
+            UNSLEPT.set(unslept);
+            return;
+        }
+        let begin = now();
+        std::thread::sleep(Duration::from_nanos((wait as f64 / ticks_per_ns()) as u64));
+        let left = unslept - (now() - begin) as i64;
+        // Whoever was kept from its core for long has not slept for what comes then.
+        UNSLEPT.set(left.max(-2 * self.nap_ticks as i64));
     }
 
     /// Pays for a read that began at `start`.
@@ -328,7 +362,9 @@ fn measure_unseen_ticks() -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
+
+    use nacre_engine::background;
 
     use super::Counters;
     use crate::emulation::Emulation;
@@ -399,6 +435,29 @@ mod tests {
         });
         // Twice 256 KiB at 50 MB/s are 10.5 ms.
         assert!(start.elapsed().as_micros() >= 10_000, "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn a_thread_in_the_background_sleeps_as_long_as_others_spin() {
+        let pm = emulated("latency=2000");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                background::begin();
+                let (start, first) = (Instant::now(), own_processor_time());
+                for _ in 0..1000 {
+                    pm.fence(pm.copy(0, &[1; 640]).unwrap());
+                }
+                // 10,000 lines of 2 us, but for what was not slept at the end.
+                let (elapsed, worked) = (start.elapsed(), own_processor_time() - first);
+                assert!(elapsed.as_micros() >= 19_800, "{elapsed:?}");
+                assert!(worked < elapsed / 2, "{worked:?} of {elapsed:?}");
+            });
+        });
+    }
+
+    fn own_processor_time() -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 
     #[test]
