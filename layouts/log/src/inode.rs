@@ -72,6 +72,9 @@ pub(crate) struct Inode {
     pub(crate) trim: AtomicU64,
     /// No change of size is under way while this is held; see `file`.
     pub(crate) extend: Mutex<()>,
+    /// Held, after the locks of directories, while a name is added to those that it has, or is taken from them: or else a
+    /// name that nobody sees yet would keep a file from being gone. Not for directories, which have one name.
+    pub(crate) naming: Mutex<()>,
     pub(crate) body: Body,
     pub(crate) log: Mutex<Log>,
     pub(crate) xattrs: XattrSlot,
@@ -204,6 +207,7 @@ impl Inode {
             cached_changed: AtomicBool::new(false),
             atime_secs: AtomicI64::new(attributes.atime.secs),
             extend: Mutex::new(()),
+            naming: Mutex::new(()),
             log: Mutex::new(contents.log),
             attr: AttributeCell::new(attributes),
             xattrs: contents.xattrs,

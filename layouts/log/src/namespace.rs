@@ -341,6 +341,7 @@ impl<P: Pm> Shared<P> {
         }
         inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
         dir.check_flags(Attr::IMMUTABLE)?;
+        let naming = inode.naming.lock();
         self.take_link(inode)?;
         if let Err(error) = self.add_name(&mut locked, name, inode, None, now) {
             let _attr = inode.attr.lock();
@@ -348,6 +349,7 @@ impl<P: Pm> Shared<P> {
             return Err(error);
         }
         inode.unnamed.store(false, Ordering::Release);
+        drop(naming);
         self.links_changed(inode, now);
         Ok(())
     }
@@ -384,7 +386,10 @@ impl<P: Pm> Shared<P> {
             return Err(Error::new(Kind::IsDirectory));
         }
         check_removable(dir, &named.node.inode)?;
-        let left = self.remove_name(&mut locked, &named, now)?;
+        let left = {
+            let _naming = named.node.inode.naming.lock();
+            self.remove_name(&mut locked, &named, now)?
+        };
         drop(locked);
         self.name_gone(named.node, left, now);
         Ok(())

@@ -151,6 +151,9 @@ impl<P: Pm> Shared<P> {
         if !check_rename(from.dir, to.dir, &found, mode)? {
             return Ok(None); // two names of one inode: nothing to do
         }
+        let loses_name = |other: &&Named| mode != RenameMode::Exchange && other.kind != FileKind::Directory;
+        let replaced = found.to.as_ref().filter(loses_name).map(|other| Arc::clone(&other.node.inode));
+        let _naming = replaced.as_ref().map(|inode| inode.naming.lock());
         let left = if from.dir.number == to.dir.number {
             self.rename_within(logs.of(from.dir)?, from.name, to.name, &found, mode, now)?
         } else {
