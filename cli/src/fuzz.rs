@@ -15,7 +15,7 @@ use crate::{mount, umount};
 
 /// Words of command lines. In an input, bytes from 0x80 on stand for them; a line end separates words, and all other
 /// bytes are themselves.
-const WORDS: [&str; 104] = [
+const WORDS: [&str; 105] = [
     "mkfs",
     "mount",
     "umount",
@@ -118,6 +118,7 @@ const WORDS: [&str; 104] = [
     "sync",
     "writeback",
     "direct_io",
+    "name_index=off",
     "x-",
     "/dev/pmem0",
 ];

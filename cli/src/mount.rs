@@ -28,8 +28,8 @@ const OPTIONS: &str = "system.nacre.options";
 #[derive(Debug, Args)]
 pub(crate) struct MountArgs {
     /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback, lazy[=SIZE], lazy_low=N, lazy_high=N,
-    /// lazy_period=MS, lazy_age=MS, lazy_threads=N, preset=NAME, direct_io, threads=N, emulate=MEMORY, require=PROMISE, log=FILE,
-    /// nofail; with remount, lazy_* of the mount that is there
+    /// lazy_period=MS, lazy_age=MS, lazy_threads=N, preset=NAME, name_index=on|off (layout inplace), direct_io, threads=N, emulate=MEMORY,
+    /// require=PROMISE, log=FILE, nofail; with remount, lazy_* of the mount that is there
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Refuse every change
@@ -317,6 +317,7 @@ fn open_options(settings: &MountSettings) -> OpenOptions {
         // Nothing is buffered in a mount that was not asked for it: sync(2) would not reach it.
         buffer: settings.lazy.as_ref().map_or(WriteBuffer::Never, |lazy| WriteBuffer::With(lazy.options())),
         preset: settings.preset,
+        name_index: settings.name_index,
         ..OpenOptions::default()
     }
 }

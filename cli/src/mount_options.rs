@@ -33,6 +33,8 @@ pub(crate) struct MountSettings {
     pub(crate) lazy: Option<Lazy>,
     /// The presets that the file system is mounted as, when it is not the one that it was made with.
     pub(crate) preset: Option<Preset>,
+    /// Names of directories are found by an index in DRAM, where the layout leaves that open.
+    pub(crate) name_index: Option<bool>,
     /// Reads and writes go past the page cache.
     pub(crate) direct_io: bool,
     /// Threads that answer requests.
@@ -174,6 +176,7 @@ impl MountSettings {
                 self.lazy = Some(lazy);
                 self.lazy_named.push(format!("{key}={value}"));
             }
+            "name_index" => self.name_index = Some(on_or_off(value).map_err(|error| wrong(&error))?),
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
             "log" => self.log = Some(PathBuf::from(value)),
@@ -296,10 +299,21 @@ impl fmt::Display for MountSettings {
         if let Some(preset) = self.preset {
             write!(f, ",preset={preset}")?;
         }
+        if let Some(is_on) = self.name_index {
+            write!(f, ",name_index={}", if is_on { "on" } else { "off" })?;
+        }
         if let Some(require) = self.require {
             write!(f, ",require={}", require.as_str())?;
         }
         Ok(())
+    }
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{text:?} is neither on nor off")),
     }
 }
 
@@ -415,8 +429,9 @@ mod tests {
         assert_eq!(take(all).unwrap().to_string(), all);
         let settings = take("lazy_age=7,lazy").unwrap().lazy.unwrap().options().settings;
         assert_eq!(settings, CacheSettings { max_age_ms: 7, ..CacheSettings::default() });
-        let said = take("ro,noatime,threads=3,direct_io,nodev,x-gvfs,require=process").unwrap().to_string();
-        assert_eq!(said, "ro,nodev,noatime,direct_io,threads=3,require=process");
+        let said =
+            take("ro,noatime,threads=3,direct_io,nodev,x-gvfs,name_index=off,require=process").unwrap();
+        assert_eq!(said.to_string(), "ro,nodev,noatime,direct_io,threads=3,name_index=off,require=process");
     }
 
     #[test]
@@ -431,6 +446,7 @@ mod tests {
             ("lazy_period=0", "milliseconds"),
             ("lazy_color=red", "lazy_color"),
             ("preset=tpfs", "not built yet"),
+            ("name_index=maybe", "neither on nor off"),
             ("emulate=nothing", "emulate"),
             ("require=luck", "require"),
             ("emulate=\"pcm,latency=5", "quotation mark"),
@@ -457,6 +473,7 @@ mod tests {
             ("remount,ro", "\"ro\" cannot be changed"),
             ("remount,noatime", "\"noatime\" cannot be changed"),
             ("remount,threads=3", "\"threads=3\""),
+            ("remount,name_index=on", "\"name_index=on\""),
             ("remount,log=/tmp/log", "\"log\""),
             ("remount,emulate=pcm", "\"emulate\""),
             ("remount,lazy=32M", "size"),

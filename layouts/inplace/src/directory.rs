@@ -5,6 +5,7 @@
 //! cookie. How names change is in `names`.
 
 use hashbrown::HashTable;
+use nacre_engine::sync::Mutex;
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Kind, Result};
 use nacre_media::Pm;
 use smallvec::SmallVec;
@@ -29,22 +30,22 @@ pub(crate) struct Directory {
     pub(crate) blocks: Vec<u64>,
     pub(crate) entries: u64,
     pub(crate) subdirectories: u32,
+    /// For each block, no record has more room than this.
+    room: Vec<u16>,
     /// Where names are, when they are indexed.
-    index: Option<Index>,
+    index: Option<HashTable<Slot>>,
+    /// Without an index, the name that was looked for last, and what was found: most operations on a name look for it
+    /// before they change something, and those below look again.
+    last: Mutex<Option<(Name, Option<Found>)>>,
 }
+
+type Name = SmallVec<[u8; 32]>;
 
 /// Hash of a name and place of its record.
 #[derive(Clone, Copy)]
 struct Slot {
     hash: u64,
     offset: u64,
-}
-
-#[derive(Default)]
-struct Index {
-    table: HashTable<Slot>,
-    /// For each block, no record has more room than this.
-    room: Vec<u16>,
 }
 
 /// A record of a block.
@@ -134,6 +135,47 @@ pub(crate) fn find_record<T>(
     Ok(None)
 }
 
+/// The record of a page with this name. Without an index this is what a directory spends its time on: the page is searched
+/// for the last word of the name, which few others share, and only where that stands are its records looked at.
+pub(crate) fn find_name(page: &Page, name: &[u8]) -> Result<Option<Record>> {
+    const WORD: usize = size_of::<u32>();
+    const NAME_LEN: usize = std::mem::offset_of!(RawDentry, name_len);
+    /// Words that are compared before anybody asks for the result.
+    const STEP: usize = 64;
+    let Some(last) = name.len().checked_sub(1).map(|end| end / WORD) else { return Ok(None) };
+    let rest = &name[last * WORD..];
+    let mut bytes = [0; WORD];
+    bytes[..rest.len()].copy_from_slice(rest);
+    let (wanted, mask) = (u32::from_le_bytes(bytes), u32::MAX >> (8 * (WORD - rest.len())));
+    let (words, _) = page.as_chunks::<WORD>();
+    let is_wanted = |word: &[u8; WORD]| u32::from_le_bytes(*word) & mask == wanted;
+    for (step, some) in words.chunks_exact(STEP).enumerate() {
+        if !some.iter().fold(false, |any, word| any | is_wanted(word)) {
+            continue;
+        }
+        for (index, _) in some.iter().enumerate().filter(|(_, word)| is_wanted(word)) {
+            let at = ((step * STEP + index) * WORD).checked_sub(last * WORD + DENTRY_HEADER);
+            // The lengths first: a short name stands in many others, and its records would be looked at for each.
+            if let Some(at) = at.filter(|at| at.is_multiple_of(8))
+                && usize::from(page[at + NAME_LEN]) == name.len()
+                && page[at + DENTRY_HEADER..].starts_with(name)
+                && let Some(record) = used_record(page, at)?
+                && record.name(page) == name
+            {
+                return Ok(Some(record));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The record that begins at a place, if one does: there may be what is left of a name that was taken away.
+fn used_record(page: &Page, at: usize) -> Result<Option<Record>> {
+    let begins = |record: Record| Ok((record.at >= at).then_some(record));
+    let record = find_record(page, begins)?;
+    Ok(record.filter(|record| record.at == at && record.is_used()))
+}
+
 pub(crate) fn hash(name: &[u8], seed: u64) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(name, seed)
 }
@@ -141,7 +183,7 @@ pub(crate) fn hash(name: &[u8], seed: u64) -> u64 {
 impl Directory {
     /// A directory without names.
     pub(crate) fn new(indexed: bool) -> Directory {
-        Directory { index: indexed.then(Index::default), ..Directory::default() }
+        Directory { index: indexed.then(HashTable::new), ..Directory::default() }
     }
 
     /// Reads all of a directory: counts its names, and indexes them where that is asked for.
@@ -180,30 +222,28 @@ impl Directory {
 
     pub(crate) fn remember(&mut self, hash: u64, offset: u64) {
         if let Some(index) = &mut self.index {
-            index.table.insert_unique(hash, Slot { hash, offset }, |slot| slot.hash);
+            index.insert_unique(hash, Slot { hash, offset }, |slot| slot.hash);
         }
     }
 
     pub(crate) fn forget(&mut self, hash: u64, offset: u64) {
         if let Some(index) = &mut self.index
-            && let Ok(entry) = index.table.find_entry(hash, |slot| slot.offset == offset)
+            && let Ok(entry) = index.find_entry(hash, |slot| slot.offset == offset)
         {
             entry.remove();
         }
     }
 
     pub(crate) fn note_room(&mut self, at: usize, room: usize) {
-        if let Some(index) = &mut self.index {
-            if index.room.len() <= at {
-                index.room.resize(at + 1, 0);
-            }
-            index.room[at] = room as u16;
+        if self.room.len() <= at {
+            self.room.resize(at + 1, 0);
         }
+        self.room[at] = room as u16;
     }
 
-    /// The most room that a record of a block may have, if that is known.
-    pub(crate) fn room(&self, at: usize) -> Option<usize> {
-        self.index.as_ref()?.room.get(at).map(|&room| usize::from(room))
+    /// The most room that a record of a block may have.
+    pub(crate) fn room(&self, at: usize) -> usize {
+        self.room.get(at).map_or(BLOCK, |&room| usize::from(room))
     }
 
     /// Looks a name up.
@@ -211,7 +251,7 @@ impl Directory {
         let mut page = [0; BLOCK];
         if let Some(index) = &self.index {
             let hash = hash(name, fs.hash_seed);
-            let candidates = index.table.iter_hash(hash).filter(|slot| slot.hash == hash);
+            let candidates = index.iter_hash(hash).filter(|slot| slot.hash == hash);
             for slot in candidates {
                 let (at, within) = ((slot.offset as usize) / BLOCK, (slot.offset as usize) % BLOCK);
                 self.read_page(&*fs.pm, at, &mut page)?;
@@ -222,17 +262,29 @@ impl Directory {
             }
             return Ok(None);
         }
+        if let Some((last, found)) = &*self.last.lock()
+            && last.as_slice() == name
+        {
+            return Ok(*found);
+        }
+        let found = self.search(fs, name, &mut page)?;
+        *self.last.lock() = Some((SmallVec::from_slice(name), found));
+        Ok(found)
+    }
+
+    fn search<P: Pm>(&self, fs: &Shared<P>, name: &[u8], page: &mut Page) -> Result<Option<Found>> {
         for at in 0..self.blocks.len() {
-            self.read_page(&*fs.pm, at, &mut page)?;
-            let is_it = |record: Record| match record.is_used() && record.name(&page) == name {
-                true => found(at, record).map(Some),
-                false => Ok(None),
-            };
-            if let Some(found) = find_record(&page, is_it)? {
-                return Ok(Some(found));
+            self.read_page(&*fs.pm, at, page)?;
+            if let Some(record) = find_name(page, name)? {
+                return found(at, record).map(Some);
             }
         }
         Ok(None)
+    }
+
+    /// A name has changed.
+    pub(crate) fn forget_last(&self) {
+        *self.last.lock() = None;
     }
 
     /// Up to `limit` entries with cookies greater than `after`, in order.
@@ -263,9 +315,8 @@ impl Directory {
     }
 
     pub(crate) fn heap_bytes(&self) -> u64 {
-        let index =
-            self.index.as_ref().map_or(0, |index| index.table.allocation_size() + index.room.capacity() * 2);
-        (size_of::<Directory>() + self.blocks.capacity() * 8 + index) as u64
+        let index = self.index.as_ref().map_or(0, HashTable::allocation_size);
+        (size_of::<Directory>() + self.blocks.capacity() * 8 + self.room.capacity() * 2 + index) as u64
     }
 }
 

@@ -131,7 +131,7 @@ impl<'a, P: Pm> Edit<'a, P> {
             let page = match self.pages.iter().find(|page| page.at == at) {
                 Some(page) => &page.new,
                 None => {
-                    if directory.room(at).is_some_and(|room| room < needed) {
+                    if directory.room(at) < needed {
                         continue;
                     }
                     directory.read_page(&*self.fs.pm, at, &mut buffer)?;
@@ -187,6 +187,7 @@ impl<'a, P: Pm> Edit<'a, P> {
     pub(crate) fn done(self, body: &mut Body) {
         use nacre_engine::sync::atomic::Ordering::{Relaxed, Release};
         let Some(directory) = &mut body.directory else { return };
+        directory.forget_last();
         if let Some((runs, tree)) = &self.grown {
             directory.blocks.push(runs[0].start.0);
             body.root = tree.root;
@@ -284,7 +285,8 @@ fn put_difference(transaction: &mut Transaction, address: u64, old: &Page, new: 
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, RawDentry, empty_page, find_record, largest_room, put_name};
+    use super::{BLOCK, RawDentry, empty_page, find_record, largest_room, put_header, put_name};
+    use crate::directory::find_name;
 
     #[test]
     fn names_fill_a_page_and_are_found() {
@@ -309,10 +311,53 @@ mod tests {
         let mut seen = 0;
         find_record(&page, |record| {
             assert_eq!(record.name(&page), name(seen));
+            assert_eq!(find_name(&page, &name(seen)).unwrap().map(|found| found.at), Some(record.at));
             seen += 1;
             Ok(None::<()>)
         })
         .unwrap();
         assert_eq!(seen, count);
+        assert!(find_name(&page, &name(count)).unwrap().is_none());
+        let second = 24;
+        put_header(&mut page, second, &RawDentry { record_len: 24, name_len: 6, ..RawDentry::default() });
+        assert!(find_name(&page, b"name-1").unwrap().is_none(), "it refers to no inode");
+        put_header(
+            &mut page,
+            second,
+            &RawDentry { inode: 9, record_len: 24, name_len: 5, ..RawDentry::default() },
+        );
+        assert!(find_name(&page, b"name-1").unwrap().is_none(), "its name is shorter");
+        assert_eq!(find_name(&page, b"name-").unwrap().map(|found| found.at), Some(second));
+        // What is left of a name in the free part of the record before it.
+        put_header(
+            &mut page,
+            0,
+            &RawDentry { inode: 1, record_len: 48, name_len: 6, ..RawDentry::default() },
+        );
+        assert!(find_name(&page, b"name-").unwrap().is_none());
+        assert_eq!(find_name(&page, b"name-0").unwrap().map(|found| found.at), Some(0));
+        for record_len in [0, 12, 4092] {
+            put_header(
+                &mut page,
+                0,
+                &RawDentry { inode: 1, record_len, name_len: 6, ..RawDentry::default() },
+            );
+            find_name(&page, b"name-2").expect_err("a damaged record before it");
+        }
+    }
+
+    #[test]
+    fn names_of_every_length_are_found_among_their_prefixes() {
+        let mut page = empty_page();
+        let whole: Vec<u8> = (0..40).map(|at| b'a' + at % 26).collect();
+        for len in (1..=whole.len()).rev() {
+            let raw = RawDentry { inode: len as u64, name_len: len as u8, kind: 1, ..RawDentry::default() };
+            put_name(&mut page, &whole[..len], raw).unwrap().unwrap();
+        }
+        for len in 1..=whole.len() {
+            let found = find_name(&page, &whole[..len]).unwrap().unwrap();
+            assert_eq!((found.raw.inode, found.name(&page)), (len as u64, &whole[..len]));
+        }
+        assert!(find_name(&page, b"abd").unwrap().is_none() && find_name(&page, b"").unwrap().is_none());
     }
 }
