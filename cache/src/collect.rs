@@ -1,6 +1,7 @@
 //! What of a block is written, and in how many operations.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use nacre_engine::{BLOCK_SIZE, Data, Durability, Extents, Result, Timestamp, WriteAt};
@@ -48,12 +49,37 @@ impl<L: Data + Extents> Shared<L> {
                 self.fetch(node, file, block, between, &mut own(&mut entry.buffer).0)?;
                 entry.valid |= between;
             }
-            let (from, to) = (first * LINE, (end * LINE).min(inside));
+            let (mut from, to) = (first * LINE, (end * LINE).min(inside));
+            if self.unit_lines > 1 && from < to {
+                from = self.without_old_end(node, file, start, from..to, entry)?;
+            }
             if from < to {
                 parts.push((from, to));
             }
         }
         Ok(Dirty { block, buffer: Arc::clone(&entry.buffer), parts })
+    }
+
+    /// Where a part of the block at `start` begins whose first line holds the end that media knows, and which appends to it:
+    /// behind that end, if what is before it has stayed as it is. A layout that copies on write appends without a copy, and
+    /// would copy the block for that line.
+    fn without_old_end(
+        &self,
+        node: &L::Node,
+        file: &File,
+        start: u64,
+        part: Range<usize>,
+        entry: &Entry,
+    ) -> Result<usize> {
+        let end = file.below().saturating_sub(start) as usize;
+        if !(part.start + 1..part.end).contains(&end) || end - part.start >= LINE {
+            return Ok(part.start);
+        }
+        let mut old = [0; LINE];
+        let old = &mut old[..end - part.start];
+        let count = self.layout.read(node, start + part.start as u64, old, None)?;
+        let is_same = count == old.len() && *old == entry.buffer.0[part.start..end];
+        Ok(if is_same { end } else { part.start })
     }
 
     /// Writes dirty parts in order, those that lie together in one operation, as long as `go_on` says so. Gives the

@@ -22,10 +22,11 @@ impl<L: Data + Extents> Shared<L> {
         } else if !file.is_gone() {
             self.remember(file, block, model);
         }
+        let of_file = if blocks.index.is_empty() { std::mem::take(&mut blocks.space) } else { 0 };
+        // First: whoever finds nothing waiting any more tries whether there is space.
+        self.give_back(file, blocks, space + of_file);
         file.cached.fetch_sub(1, Ordering::AcqRel);
         self.pool.release(slot, buffer);
-        let of_file = if blocks.index.is_empty() { std::mem::take(&mut blocks.space) } else { 0 };
-        self.give_back(file, blocks, space + of_file);
     }
 
     /// Gives space of the layout back. Under `blocks`, alone.

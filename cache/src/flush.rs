@@ -118,8 +118,17 @@ impl<L: Data + Extents> Shared<L> {
         self.counters.inaccurate.add(judged.inaccurate);
     }
 
-    /// Writes everything of all files; the first error is told, after all were tried.
+    /// Writes everything of all files, with the help of the threads; the first error is told, after all were tried.
     pub(crate) fn flush_everything(&self) -> Result<()> {
+        let draining = self.pool.drain();
+        let result = self.flush_each();
+        drop(draining);
+        // Flights of files that are gone have space until they land.
+        drop(self.flying.write());
+        result
+    }
+
+    fn flush_each(&self) -> Result<()> {
         let mut result = Ok(());
         for file in self.table.collect(File::is_cached) {
             let flushed = match self.layout.node(file.id) {

@@ -56,6 +56,8 @@ pub(crate) struct Shared<L> {
     /// Blocks that the model remembers, and how many it may.
     ghosts: AtomicU64,
     max_ghosts: u64,
+    /// Held by whoever writes some blocks back, until their space is given back.
+    pub(crate) flying: RwLock<()>,
     /// What the next sync of everything has to tell.
     pub(crate) error: Mutex<Option<Kind>>,
 }
@@ -86,6 +88,7 @@ impl<L: Data + Extents> CacheFs<L> {
             settings: RwLock::new(options.settings),
             ghosts: AtomicU64::new(0),
             max_ghosts: ghosts_for(blocks * BLOCK_SIZE),
+            flying: RwLock::new(()),
             error: Mutex::new(None),
         };
         let shared = Arc::new(shared);
@@ -112,6 +115,8 @@ impl<L: Data + Extents> CacheFs<L> {
         if fewer {
             self.keeper.stop_threads();
             self.shared.pool.set_stopping(false);
+            // Whoever waits for them looks again.
+            self.shared.pool.note_event();
         }
         self.keeper.start_threads()?;
         self.shared.pool.call_threads();
@@ -185,7 +190,12 @@ impl<L: Data + Extents> CacheFs<L> {
     pub fn bypass(&self, node: &CacheNode<L::Node>) -> Result<()> {
         let file = self.shared.file(node)?;
         file.pinned.fetch_add(1, Ordering::AcqRel);
-        self.shared.flush(&node.inner, &file).inspect_err(|_| {
+        // Not only where blocks are known to be dirty: a write that is under way has seen no pin, and waits for its turn.
+        let flushed = {
+            let mut blocks = self.shared.still(&file);
+            self.shared.flush_range(&node.inner, &file, &mut blocks, 0..u64::MAX)
+        };
+        flushed.inspect_err(|_| {
             file.pinned.fetch_sub(1, Ordering::AcqRel);
         })
     }

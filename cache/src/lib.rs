@@ -27,6 +27,7 @@
 //!
 //! | lock | holds | taken for |
 //! | --- | --- | --- |
+//! | `Shared::flying` | | shared by who writes some blocks back; alone, for a moment, by who has written everything: flights of files that are gone have space, too |
 //! | a shard of `table` | the files that are known | finding one; the layout is asked for its attributes |
 //! | `File::blocks` | the index of a file's blocks | shared by reads and by writes that bypass; alone by buffered writes, truncation, sync |
 //! | `File::history`, `times`, `flights`, `error` | what their names say | a moment |
@@ -38,8 +39,8 @@
 //! sync, synchronous writes over dirty blocks) waits for its flights to land. Each file has an epoch, which truncation,
 //! punching and the removal of the last link raise: a flight looks at it before each operation and ends early.
 //!
-//! Writers wait for room before they take any lock, and meanwhile write back themselves: back-pressure is never an error
-//! and needs no thread.
+//! Writers wait for room before they take any lock, first for the threads, where there are any, and then write back
+//! themselves: back-pressure is never an error and needs no thread. A sync of everything has the help of the threads.
 
 mod buffer;
 mod clock;

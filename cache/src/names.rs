@@ -47,7 +47,7 @@ impl<L: Data + Extents> Shared<L> {
     /// Blocks that the file has when everything is written.
     fn blocks_in_all(&self, node: &L::Node, file: &File, blocks: &Blocks, attr: &Attr) -> u64 {
         let (has, end) = (attr.allocated / BLOCK_SIZE, attr.size.div_ceil(BLOCK_SIZE));
-        let behind = blocks.index.range(end..).count() as u64;
+        let behind = count_from(blocks, end);
         let is_whole = has >= end || blocks.index.range(..end).next().is_none();
         if is_whole && !file.has_flights() {
             // It has no holes, or nothing is in them.
@@ -65,7 +65,7 @@ impl<L: Data + Extents> Shared<L> {
                 _ => known += extent.len,
             }
         }
-        let behind = blocks.index.range(end..).count() as u64;
+        let behind = count_from(blocks, end);
         if file.has_flights() { known + missing + behind } else { has + missing + behind }
     }
 
@@ -234,5 +234,13 @@ impl<L: Data + Extents> Names for CacheFs<L> {
 
     fn remove_xattr(&self, node: &Self::Node, name: &[u8], now: Timestamp) -> Result<()> {
         self.shared.with_space(|| self.shared.layout.remove_xattr(&node.inner, name, now))
+    }
+}
+
+/// Blocks from this one on. Of a file that grows that may be all of many.
+fn count_from(blocks: &Blocks, from: u64) -> u64 {
+    match blocks.index.first_key_value() {
+        Some((&first, _)) if first < from => blocks.index.range(from..).count() as u64,
+        _ => blocks.index.len() as u64,
     }
 }

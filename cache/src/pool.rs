@@ -40,6 +40,8 @@ struct State<F> {
     /// Writers that wait.
     waiting: u32,
     stopping: bool,
+    /// So many want everything written.
+    draining: u32,
 }
 
 /// Blocks of DRAM for files of type `F`.
@@ -54,6 +56,15 @@ pub(crate) struct Pool<F> {
     work: Condvar,
 }
 
+/// Somebody wants everything written.
+pub(crate) struct Draining<'p, F>(&'p Pool<F>);
+
+impl<F> Drop for Draining<'_, F> {
+    fn drop(&mut self) {
+        self.0.state.lock().draining -= 1;
+    }
+}
+
 impl<F> Pool<F> {
     pub(crate) fn new(capacity: u64) -> Pool<F> {
         let state = State {
@@ -66,6 +77,7 @@ impl<F> Pool<F> {
             events: 0,
             waiting: 0,
             stopping: false,
+            draining: 0,
         };
         Pool {
             capacity,
@@ -228,7 +240,8 @@ impl<F> Pool<F> {
     /// when less than `low` blocks are free or a writer waits, unless it found nothing to do the last time (`idle`).
     pub(crate) fn wait_for_work(&self, low: u64, idle: bool, period: Duration) -> bool {
         let mut state = self.state.lock();
-        if !state.stopping && (idle || state.free >= low && state.waiting == 0) {
+        let has_work = state.free < low || state.waiting > 0 || state.draining > 0;
+        if !state.stopping && (idle || !has_work) {
             self.work.wait_for(&mut state, period);
         }
         !state.stopping
@@ -239,6 +252,17 @@ impl<F> Pool<F> {
         // Under the lock, so that none is between its look and its wait.
         let _state = self.state.lock();
         self.work.notify_all();
+    }
+
+    /// Everything is to be written, as long as this is kept.
+    pub(crate) fn drain(&self) -> Draining<'_, F> {
+        self.state.lock().draining += 1;
+        self.work.notify_all();
+        Draining(self)
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.state.lock().draining > 0
     }
 
     /// True when the threads are to end.

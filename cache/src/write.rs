@@ -151,6 +151,10 @@ impl<L: Data + Extents> Shared<L> {
 
     /// Asks the model. Blocks in DRAM take their writes there; of the others it knows those that it remembers.
     fn choose(&self, file: &File, request: &Request<'_>, model: &Model) -> Choice {
+        let offset = request.offset(file.size());
+        if !model.can_pay(offset, offset.saturating_add(request.len)) {
+            return Choice::Eager;
+        }
         if file.ghosts.load(Ordering::Relaxed) == 0 {
             return Choice::Lazy;
         }
@@ -158,7 +162,7 @@ impl<L: Data + Extents> Shared<L> {
         let mut history = file.history.lock();
         let mut eager = Vec::new();
         let mut count = 0;
-        for (block, _, _) in parts(request.offset(file.size()), request.len) {
+        for (block, _, _) in parts(offset, request.len) {
             count += 1;
             if history.path_of_write(block, now_ms, model) == Path::Eager {
                 eager.push(block);
@@ -178,6 +182,12 @@ impl<L: Data + Extents> Shared<L> {
         while let Err(seen) = self.pool.try_take(blocks) {
             if !std::mem::replace(&mut stalled, true) {
                 self.counters.stalls.add(1);
+                // When the last of them is taken away after this look, that is an event.
+                if self.settings().threads > 0 {
+                    // They have most likely more ready by then than this one would write in that time.
+                    self.pool.wait_for_room(seen);
+                    continue;
+                }
             }
             if !self.write_some_back(u64::MAX, BATCH) {
                 self.pool.wait_for_room(seen);
@@ -190,8 +200,8 @@ impl<L: Data + Extents> Shared<L> {
         Ok(Some(Permit { shared: self, blocks, space }))
     }
 
-    /// Writes into DRAM, and the blocks `eager` from there to media. `None` when the layout has to say whether it can be:
-    /// there is no space to set aside (then everything that waits for media was written), or flags forbid it.
+    /// Writes into DRAM, and the blocks `eager` from there to media. `None` when it is for the layout: there is no space to
+    /// set aside (then everything that waits for media was written), flags forbid it, or the file is mapped.
     fn write_lazily(
         &self,
         node: &CacheNode<L::Node>,
@@ -207,8 +217,8 @@ impl<L: Data + Extents> Shared<L> {
             return Ok(None);
         };
         let mut blocks = if eager.is_empty() { file.blocks.write() } else { self.still(file) };
-        if !file.check_flags(request.at) {
-            // They were set since: the layout refuses it.
+        if !file.check_flags(request.at) || file.pinned.load(Ordering::Acquire) > 0 {
+            // Since this write was looked at: the layout refuses it, or its blocks are mapped.
             return Ok(None);
         }
         let offset = request.offset(file.size());

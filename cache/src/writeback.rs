@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Data, Extents, Kind, Result, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Data, Extents, Kind, Result, Timestamp, background};
 
 use crate::collect::{Dirty, bytes_of};
 use crate::file::{Blocks, Entry, File, Flight, MAX_ATTEMPTS};
@@ -38,8 +38,9 @@ enum Taken<N> {
 }
 
 impl<L: Data + Extents> Shared<L> {
-    /// What each thread does until the end.
+    /// What each thread does until the end. While everything is to be written, it helps.
     pub(crate) fn run_writeback(&self, number: usize) {
+        background::begin();
         let mut idle = false;
         loop {
             let settings = self.settings();
@@ -51,7 +52,8 @@ impl<L: Data + Extents> Shared<L> {
             idle = true;
             // Until High_f blocks are free, the oldest first; then what is too old (section 4.1).
             while !self.pool.is_stopping() {
-                let missing = high.saturating_sub(self.pool.free());
+                let wanted = if self.pool.is_draining() { self.pool.capacity() } else { high };
+                let missing = wanted.saturating_sub(self.pool.free());
                 if missing == 0 || !self.write_some_back(u64::MAX, missing) {
                     break;
                 }
@@ -80,6 +82,7 @@ impl<L: Data + Extents> Shared<L> {
     /// Writes some of the least recently written blocks back, at most `limit`, of those last written at `until_ms` at the
     /// latest. False when there is nothing to do now.
     pub(crate) fn write_some_back(&self, until_ms: u64, limit: u64) -> bool {
+        let _flying = self.flying.read();
         let limit = limit.clamp(1, BATCH) as usize;
         for (file, block) in self.pool.candidates(CANDIDATES, until_ms) {
             match self.take_off(&file, block, limit) {

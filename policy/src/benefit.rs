@@ -10,12 +10,17 @@
 //! Then the block is lazy until the next synchronisation, else eager. A block starts lazy, and an eager one becomes lazy
 //! again when, at the time of a write, its file was last synchronised more than 5 s ago.
 //!
+//! Memory on which a line costs hardly more than in DRAM is outside of the paper (its slowest is 50 ns against some 15). There
+//! a write is worth a place in DRAM only where media would take more lines for it than it has: see [`Model::can_pay`].
+//!
 //! Where a layout copies on write, a line costs a block. The model then counts in lines that media would take: a direct
 //! write of any part of a block [`Model::unit_lines`] of them, a flush of any number of dirty lines as many. With a unit
 //! of one line this is (1) to the letter.
 
 /// Lines in a block.
 pub const LINES: u32 = 64;
+/// Bytes in a line.
+const LINE: u64 = 64;
 
 /// What one line costs, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,6 +157,19 @@ impl Block {
 }
 
 impl Model {
+    /// Whether a write of the bytes `from..to` of a file may be worth a place in DRAM, even if it never reaches media. A line
+    /// there counts twice: it is written, and read again when it is written back.
+    pub fn can_pay(&self, from: u64, to: u64) -> bool {
+        let (dram_ns, pm_ns) = (u64::from(self.latencies.dram_ns), u64::from(self.latencies.pm_ns));
+        if from >= to || self.checker == Checker::Off || pm_ns > 2 * dram_ns {
+            return true;
+        }
+        let units = |len: u64| (to - 1) / len - from / len + 1;
+        let unit = u64::from(self.unit_lines.clamp(1, LINES));
+        let (media, dram) = (units(unit * LINE) * unit, 2 * units(LINE));
+        u128::from(media) * u128::from(pm_ns) > u128::from(dram) * u128::from(dram_ns)
+    }
+
     /// Lines that media takes for a write of so many lines of a block.
     fn lines_on_media(&self, lines: u32) -> u32 {
         lines.next_multiple_of(self.unit_lines.clamp(1, LINES))
@@ -276,5 +294,21 @@ mod tests {
         block.wrote(0b10, &model);
         // 2 * 20 + 64 * 200 = 12840 < 128 * 200; by lines alone, 2 * 20 + 2 * 200 = 440 would not be less than 400.
         assert_eq!(block.synced(&model).unwrap().path, Path::Lazy);
+    }
+
+    #[test]
+    fn on_memory_as_fast_as_dram_only_parts_of_blocks_that_are_copied_are_worth_buffering() {
+        let fast = Latencies { dram_ns: 8, pm_ns: 9 };
+        let in_place = Model { latencies: fast, ..model() };
+        assert!(!in_place.can_pay(0, 64) && !in_place.can_pay(100, 5000));
+        let copied = Model { unit_lines: 64, ..in_place };
+        assert!(!copied.can_pay(0, 4096) && !copied.can_pay(8192, 1 << 20));
+        assert!(copied.can_pay(10, 20) && copied.can_pay(4090, 4100), "64 and 128 lines for 1 and 2");
+        // 40 lines of 64: 64 * 9 is not more than 2 * 40 * 8.
+        assert!(!copied.can_pay(0, 40 * 64));
+        assert!(Model { checker: Checker::Off, ..in_place }.can_pay(0, 4096), "nobody asks");
+        let broken = Latencies { dram_ns: u32::MAX, pm_ns: u32::MAX };
+        assert!(!Model { latencies: broken, ..copied }.can_pay(0, u64::MAX), "nothing overflows");
+        assert!(model().can_pay(0, 4096) && Model { unit_lines: 64, ..model() }.can_pay(0, 1 << 30));
     }
 }

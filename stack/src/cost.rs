@@ -10,31 +10,35 @@ use nacre_media::{Pm, RealPm};
 
 /// Times that a block is written; the median counts.
 const ROUNDS: usize = 15;
+/// DRAM that the blocks are spread over, more than a core's own caches hold: those of a pool are cold when they are written.
+const SPREAD: usize = 4 << 20;
 
 /// Writes a block a few times, to memory and to DRAM. On memory that is the block of the superblock's copy, with what it
 /// holds: whenever this is interrupted, nothing has changed. Nobody else may write there meanwhile.
 pub(crate) fn measure(pm: &RealPm) -> Result<Latencies> {
     let mut block = vec![0; BLOCK_SIZE as usize];
     pm.read(SUPERBLOCK_COPY_OFFSET, &mut block)?;
-    let pm_ns = line_of(|| {
+    let pm_ns = line_of(|_| {
         let flushed = pm.copy(SUPERBLOCK_COPY_OFFSET, &block)?;
         let _ = pm.fence(flushed);
         Ok(())
     })?;
-    let mut copy = block.clone();
-    let dram_ns = line_of(|| {
-        black_box(&mut copy).copy_from_slice(black_box(&block));
+    // Written as a whole before, for a page that is new to the process costs something else.
+    let mut pool = vec![1; SPREAD];
+    let dram_ns = line_of(|round| {
+        let start = round * (SPREAD / ROUNDS / block.len() * block.len());
+        black_box(&mut pool[start..start + block.len()]).copy_from_slice(black_box(&block));
         Ok(())
     })?;
     Ok(Latencies { dram_ns, pm_ns })
 }
 
-/// Nanoseconds for each line of what writes a block, at least one.
-fn line_of(mut write_block: impl FnMut() -> Result<()>) -> Result<u32> {
+/// Nanoseconds for each line of what writes a block, at least one; it is told the round.
+fn line_of(mut write_block: impl FnMut(usize) -> Result<()>) -> Result<u32> {
     let mut times = [0; ROUNDS];
-    for time in &mut times {
+    for (round, time) in times.iter_mut().enumerate() {
         let start = Instant::now();
-        write_block()?;
+        write_block(round)?;
         *time = start.elapsed().as_nanos() as u64;
     }
     times.sort_unstable();

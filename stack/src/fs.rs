@@ -19,6 +19,9 @@ use crate::layout::{AnyLayout, probe};
 use crate::mkfs::{self, MkfsOptions};
 use crate::preset::{LayoutKind, Preset};
 
+/// Threads that write back to emulated memory at the most, when nobody says how many.
+const MAX_WRITERS: u64 = 16;
+
 /// Whether writes are buffered in DRAM.
 #[derive(Debug, Clone, Default)]
 pub enum WriteBuffer {
@@ -27,7 +30,8 @@ pub enum WriteBuffer {
     Preset,
     /// They are not.
     Never,
-    /// They are. What the preset says about the buffer counts, too.
+    /// They are. What the preset says about the buffer counts, too; and on emulated memory the usual number of threads stands
+    /// for as many as keep it busy.
     With(CacheOptions),
 }
 
@@ -40,7 +44,8 @@ pub struct OpenOptions {
     pub no_atime: bool,
     /// Independent lanes of allocation; by default one for each core.
     pub lanes: Option<usize>,
-    /// Keep an index of names in DRAM, where the layout has that choice (`inplace`); by default as mkfs was told.
+    /// Keep an index of names in DRAM, where the layout has that choice (`inplace`; another refuses to be told); by default
+    /// as mkfs was told.
     pub name_index: Option<bool>,
     /// What the device must promise; less is refused.
     pub require: Promise,
@@ -240,6 +245,11 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
     let OpenOptions { read_only, lanes, .. } = *options;
     let (layout, summary) = probe(&pm)?;
     let cache = cache_options(&pm, layout, &summary, options)?;
+    if options.name_index.is_some() && layout != LayoutKind::Inplace {
+        return Err(Error::new(Kind::InvalidInput)
+            .object(format!("name_index on the layout {layout}"))
+            .advice("leave it out: this layout always has an index of names"));
+    }
     Ok(match layout {
         LayoutKind::Log => {
             let mount = MountOptions { read_only, lanes, media_read_only, ..MountOptions::default() };
@@ -286,6 +296,12 @@ fn cache_options(
     cache.read_only = options.read_only;
     if let Some(preset) = preset {
         preset.adjust(&mut cache.settings);
+    }
+    if let Some(emulation) = &options.emulation
+        && cache.settings.threads == Settings::default().threads
+    {
+        // As many as the emulated memory keeps busy; they sleep its delays.
+        cache.settings.threads = cache.settings.threads.max(emulation.writers().min(MAX_WRITERS) as usize);
     }
     if cache.settings.latencies != Settings::default().latencies {
         return Ok(Some(cache));

@@ -11,8 +11,12 @@ use nacre::{
 fn what_is_written_through_the_buffer_is_there_after_closing() {
     let dir = tempfile::tempdir().unwrap();
     let device = dir.path().join("pm");
-    let options =
-        OpenOptions { buffer: WriteBuffer::With(CacheOptions::new(4 << 20)), ..OpenOptions::default() };
+    let options = OpenOptions {
+        buffer: WriteBuffer::With(CacheOptions::new(4 << 20)),
+        // On memory as fast as DRAM writes go past the buffer.
+        emulation: Some("latency=200".parse().unwrap()),
+        ..OpenOptions::default()
+    };
     let fs = FileSystem::create(&device, &MkfsOptions::with_size(64 << 20), &options).unwrap();
     let mut file = FileOptions::new().write(true).create(true).open(&fs, "/file").unwrap();
     file.write_all(&[7; 100_000]).unwrap();

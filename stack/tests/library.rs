@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nacre::{
     FallocateMode, FileKind, FileOptions, FileSystem, Identity, Kind, MkfsOptions, OpenOptions, Place,
-    RenameMode, Result, SetTime, XattrMode, mkfs,
+    Preset, RenameMode, Result, SetTime, XattrMode, mkfs,
 };
 
 const SIZE: u64 = 64 << 20;
@@ -273,4 +273,38 @@ fn the_in_place_layout_is_found_on_its_device() {
     let media = nacre::CheckOptions { media: true, ..checked };
     assert!(nacre::check(&path, nacre::Repair::None, &media).unwrap().is_sound());
     refused(mkfs(&path, &MkfsOptions::with_size(SIZE)), Kind::Exists);
+}
+
+#[test]
+fn names_are_indexed_where_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = dir.path().join("pm");
+    let make = MkfsOptions { preset: Preset::Pmfs, ..MkfsOptions::with_size(64 << 20) };
+    let fs = FileSystem::create(&device, &make, &OpenOptions::default()).unwrap();
+    for number in 0..500 {
+        fs.write(format!("/file {number}"), b"").unwrap();
+    }
+    fs.close().unwrap();
+    let bytes = |name_index: Option<bool>| {
+        let options = OpenOptions { name_index, ..OpenOptions::default() };
+        let fs = FileSystem::open(&device, &options).unwrap();
+        for number in 0..500 {
+            fs.metadata(format!("/file {number}")).unwrap();
+        }
+        assert!(fs.metadata("/file 500").is_err());
+        let bytes = fs.info().unwrap().space.unwrap().index_bytes;
+        fs.close().unwrap();
+        bytes
+    };
+    assert_eq!(bytes(None), bytes(Some(false)), "the preset has none");
+    assert!(bytes(Some(true)) >= bytes(Some(false)) + 500 * 8);
+
+    let log = dir.path().join("log");
+    FileSystem::create(&log, &MkfsOptions::with_size(64 << 20), &OpenOptions::default())
+        .unwrap()
+        .close()
+        .unwrap();
+    let asked = OpenOptions { name_index: Some(false), ..OpenOptions::default() };
+    let error = FileSystem::open(&log, &asked).unwrap_err();
+    assert!(error.kind() == Kind::InvalidInput && error.to_string().contains("name_index"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use nacre_cache::{Granularity, Settings};
+use nacre_cache::{Checker, Granularity, Settings};
 use nacre_engine::{
     Data, Durability, Extents, FallocateMode, FileBlock, Kind, Names, SeekTo, SetAttr, WriteAt,
 };
@@ -380,5 +380,25 @@ fn a_block_that_was_allocated_is_data_once_it_is_written_and_cut() {
     world.fs.sync(&file).unwrap();
     assert_eq!(world.fs.seek(&file, 0, SeekTo::Data).unwrap(), block);
     assert_eq!(world.get(&file), [0; BLOCK + 1]);
+    world.unmount();
+}
+
+#[test]
+fn an_append_does_not_write_the_line_before_it_again() {
+    let world = world_with(16, Settings { checker: Checker::Off, ..without_threads() });
+    let file = world.create("file");
+    world.put(&file, 0, &[1; 1000]);
+    world.fs.sync(&file).unwrap();
+    assert_eq!(world.fs.status().written_back, 1000);
+    world.append(&file, &[2; 100]);
+    world.fs.sync(&file).unwrap();
+    assert_eq!(world.fs.status().written_back, 1100, "and not from 960, where the line begins");
+    world.append(&file, &[3; 100]);
+    world.put(&file, 1095, &[4; 5]);
+    world.fs.sync(&file).unwrap();
+    assert_eq!(world.fs.status().written_back, 1100 + 1200 - 1088, "what is before the end has changed");
+    let expected = [vec![1; 1000], vec![2; 95], vec![4; 5], vec![3; 100]].concat();
+    assert_eq!(world.bytes_on_media("file").unwrap(), expected);
+    assert_eq!(world.get(&file), expected);
     world.unmount();
 }

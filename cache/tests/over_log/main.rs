@@ -4,6 +4,7 @@ mod content;
 mod crash;
 mod model;
 mod ordering;
+mod pinned;
 mod pressure;
 
 use std::io::IoSlice;

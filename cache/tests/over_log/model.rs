@@ -109,3 +109,23 @@ fn what_the_model_remembers_is_bounded() {
     assert!(ghosts > 0 && ghosts * 128 <= 1024 * BLOCK as u64 / 100, "{ghosts} blocks");
     world.unmount();
 }
+
+#[test]
+fn on_memory_as_fast_as_dram_only_parts_of_blocks_are_buffered() {
+    let latencies = Latencies { dram_ns: 8, pm_ns: 8 };
+    let world = world_with(64, Settings { latencies, ..without_threads() });
+    let file = world.create("file");
+    world.put(&file, 0, &[1; 3 * BLOCK]);
+    assert_eq!((world.fs.status().used, world.fs.status().written_eagerly), (0, 3 * BLOCK as u64));
+    assert_eq!(world.bytes_on_media("file").unwrap(), [1; 3 * BLOCK]);
+    // A copy of the block would be 64 lines for 2.
+    world.put(&file, 100, &[2; 100]);
+    assert_eq!((world.fs.status().used, world.fs.status().written_lazily), (1, 100));
+    // What overlaps it finds it written.
+    world.put(&file, 0, &[3; 150]);
+    world.put(&file, 0, &[4; BLOCK]);
+    assert_eq!(world.fs.status().used, 0);
+    assert_eq!(world.bytes_on_media("file").unwrap()[..BLOCK], [4; BLOCK]);
+    world.fs.sync(&file).unwrap();
+    world.unmount();
+}

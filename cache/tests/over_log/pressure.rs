@@ -196,3 +196,39 @@ fn impossible_settings_are_refused() {
     }
     assert_eq!(kind(CacheOptions::new(1 << 20)), None);
 }
+
+#[test]
+fn a_writer_that_waits_for_threads_goes_on_when_they_are_taken_away() {
+    let world = world(4);
+    let usual = world.fs.settings();
+    let stop = AtomicBool::new(false);
+    let is_stuck = std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let (world, stop) = (&world, &stop);
+            scope.spawn(move || {
+                let file = world.create(&format!("file {writer}"));
+                for turn in (0..64).cycle() {
+                    world.put(&file, turn * 2 * BLOCK as u64, &[1; BLOCK]);
+                    if stop.load(Ordering::Acquire) {
+                        break;
+                    }
+                }
+            });
+        }
+        let is_stuck = (0..1000).any(|_| {
+            world.fs.set(Settings { threads: 1, ..usual }).unwrap();
+            world.fs.set(Settings { threads: 0, ..usual }).unwrap();
+            let (before, start) = (world.fs.status().written_lazily, Instant::now());
+            while world.fs.status().written_lazily == before && start.elapsed() < Duration::from_secs(20) {
+                std::thread::yield_now();
+            }
+            world.fs.status().written_lazily == before
+        });
+        stop.store(true, Ordering::Release);
+        // Whoever waits is helped, so that a failure is one and no hang.
+        world.fs.set(Settings { threads: 1, ..usual }).unwrap();
+        is_stuck
+    });
+    assert!(!is_stuck, "a writer waits for nobody");
+    world.unmount();
+}

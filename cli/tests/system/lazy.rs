@@ -10,13 +10,15 @@ use crate::harness::{self, Ground};
 
 /// How long anything here may take.
 const LIMIT: Duration = Duration::from_secs(30);
+/// Nothing is written back of itself; on memory that is slower than DRAM, or else writes go past the buffer.
+const LAZY: &str = "lazy=8M,lazy_age=86400000,lazy_period=86400000,emulate=latency=200";
 
 #[test]
 fn what_was_synchronised_survives_the_death_of_a_lazy_mount() {
     if !harness::can_mount("a lazy mount") {
         return;
     }
-    let mut ground = Ground::nacre("128M", Some("lazy=8M,lazy_age=86400000,lazy_period=86400000"));
+    let mut ground = Ground::nacre("128M", Some(LAZY));
     let path = |name: &str| ground.dir().join(name);
     let put = |name: &str, content: &[u8]| {
         let mut file = File::create(path(name)).expect("create");
@@ -60,7 +62,7 @@ fn a_remount_changes_how_long_writes_wait() {
     if !harness::can_mount("a remount") {
         return;
     }
-    let mut ground = Ground::nacre("128M", Some("lazy=8M,lazy_age=86400000,lazy_period=86400000"));
+    let mut ground = Ground::nacre("128M", Some(LAZY));
     let content = vec![7; 300_000];
     let path = ground.dir().join("waits");
     fs::write(&path, &content).expect("write");
@@ -106,8 +108,7 @@ fn what_sync_and_syncfs_reach() {
     if !harness::can_mount("sync and syncfs") {
         return;
     }
-    let lazy = "lazy=8M,lazy_age=86400000,lazy_period=86400000";
-    for (options, is_reached) in [(None, true), (Some("writeback"), true), (Some(lazy), false)] {
+    for (options, is_reached) in [(None, true), (Some("writeback"), true), (Some(LAZY), false)] {
         for whole_system in [true, false] {
             let mut ground = Ground::nacre("64M", options);
             let content = vec![7; 300_000];
