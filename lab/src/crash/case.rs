@@ -10,6 +10,7 @@ use super::explore::{Settings, explore, reproduce_workload};
 use super::op::Op;
 use super::record::{Flaw, Rig};
 use super::report::{Again, Case, Lines, Recovery, Violation, WorkloadCase};
+use super::smaller::{drop_each, drop_parts};
 use super::subject::{Mounting, Subject};
 use super::thread_case::{self, ThreadsCase};
 use super::workload::Workload;
@@ -177,31 +178,19 @@ struct Smaller<'r, 's, S: Subject> {
 }
 
 impl<S: Subject> Smaller<'_, '_, S> {
-    /// Takes operations away, many at once as long as that works, then one by one.
     fn drop_operations(&mut self, list: impl Fn(&mut Workload) -> &mut Vec<Op>) {
-        let mut count = list(&mut self.case.workload.clone()).len();
-        let mut portion = count.div_ceil(2);
-        while portion > 0 {
-            let mut from = 0;
-            while from < count {
-                let mut workload = self.case.workload.clone();
-                let ops = list(&mut workload);
-                let kept = ops.len();
-                ops.drain(from..(from + portion).min(kept));
-                if self.is_still_violated(workload) {
-                    count = list(&mut self.case.workload.clone()).len();
-                } else {
-                    from += portion;
-                }
-            }
-            portion = if portion == 1 { 0 } else { portion.div_ceil(2) };
-        }
+        drop_parts(list(&mut self.case.workload.clone()).len(), |part| {
+            let mut workload = self.case.workload.clone();
+            list(&mut workload).drain(part);
+            self.is_still_violated(workload);
+            list(&mut self.case.workload.clone()).len()
+        });
     }
 
     /// Explores a smaller workload, and keeps what it finds.
-    fn is_still_violated(&mut self, mut workload: Workload) -> bool {
+    fn is_still_violated(&mut self, mut workload: Workload) {
         if workload.ops.is_empty() || self.tries >= MAX_TRIES {
-            return false;
+            return;
         }
         self.tries += 1;
         workload.explored_from = 0;
@@ -215,27 +204,24 @@ impl<S: Subject> Smaller<'_, '_, S> {
             flaw: if mistake == 0 { Flaw::None } else { Flaw::Layout(mistake) },
             ..Settings::default()
         };
-        let Ok(report) = explore(self.rig, &workload, &settings) else { return false };
-        let Some(violation) = report.violations.into_iter().next() else { return false };
-        let Case::Workload(case) = &violation.case else { return false };
+        let Ok(report) = explore(self.rig, &workload, &settings) else { return };
+        let Some(violation) = report.violations.into_iter().next() else { return };
+        let Case::Workload(case) = &violation.case else { return };
         self.case = case.clone();
         self.best = violation;
-        true
     }
 
     fn drop_lines(&mut self) -> Result<()> {
-        let mut index = 0;
-        while index < self.case.landed.len() {
+        drop_each(self.case.landed.len(), |index| {
             let mut case = self.case.clone();
             case.landed.remove(index);
             let (situation, problems) = reproduce_workload(self.rig, &case)?;
-            if problems.is_empty() || case.recovery.is_some() {
-                index += 1;
-            } else {
+            let is_violated = !problems.is_empty() && case.recovery.is_none();
+            if is_violated {
                 self.case = case.clone();
                 self.best = Violation { case: Case::Workload(case), situation, problems };
             }
-        }
-        Ok(())
+            Ok(is_violated)
+        })
     }
 }

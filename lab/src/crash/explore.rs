@@ -13,7 +13,7 @@ use super::record::{Flaw, Progress, Recording, Rig, sites_of};
 use super::report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase, lines_of};
 use super::subject::{Moment, Mounting, Subject};
 use super::thread_case;
-use super::verify::{Depth, Expected, Judged, Remaking, caught, judge};
+use super::verify::{Depth, Expected, Judged, Remaking, caught, judge, turn_of};
 use super::workload::Workload;
 
 /// How thoroughly a workload is explored.
@@ -198,8 +198,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         settings: &'e Settings,
         recording: &'e Recording,
     ) -> Self {
-        let report =
-            Report { commit_points: vec![0; rig.subject.commit_points().len()], ..Report::default() };
+        let report = Report::new(rig.subject.commit_points().len());
         let ops = workload.ops.iter().enumerate();
         let torn = ops.filter(|(_, op)| !rig.subject.atomic_write() && op.overwrites());
         let torn = torn.map(|(index, _)| (index, index + 1)).collect();
@@ -293,13 +292,8 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
                 return;
             }
         }
-        // Which images get more attention changes from point to point, so that it is not always the same kind.
-        let turn = image.index + 5 * point.index as u64 + 1;
-        let depth = match () {
-            () if turn.is_multiple_of(self.settings.empty_every) => Depth::Empty,
-            () if turn.is_multiple_of(self.settings.check_every) => Depth::Check,
-            () => Depth::Look,
-        };
+        let Settings { check_every, empty_every, recovery_every, .. } = *self.settings;
+        let depth = Depth::by_turn(image.index, point.index, check_every, empty_every);
         image.apply(&self.rig.pm);
         let judged = judge(self.rig.subject, &self.rig.pm, &self.expected(progress), depth);
         self.report.images += u64::from(self.seen.insert(hash, judged.state).is_none());
@@ -311,7 +305,8 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
             self.violation(point.index, lines_of(image), None, situation, judged.problems);
         }
         let expected = self.expected(progress);
-        if turn.is_multiple_of(self.settings.recovery_every) && is_good && expected.remaking == Remaking::No {
+        let crashes_again = turn_of(image.index, point.index).is_multiple_of(recovery_every);
+        if crashes_again && is_good && expected.remaking == Remaking::No {
             self.recoveries += 1;
             let by = if self.recoveries.is_multiple_of(2) { Recovery::Repair } else { Recovery::Mount };
             self.crash_recovery(replay, image, point, progress, by);
@@ -426,12 +421,6 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
     }
 
     fn situation(&self, progress: Progress, image: &CrashImage) -> String {
-        let ops = &self.workload.ops;
-        let doing = match progress.in_flight {
-            true => format!("during \"{:?}\"", ops[progress.acknowledged]),
-            false if progress.acknowledged == 0 => "before the first operation".to_string(),
-            false => format!("after \"{:?}\"", ops[progress.acknowledged - 1]),
-        };
-        format!("{doing}; {image:?}")
+        progress.situation(&self.workload.ops, image)
     }
 }

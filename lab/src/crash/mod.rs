@@ -13,7 +13,7 @@
 //! | `record`, `tree` | running a workload with a trace and the model beside it; what can be seen of a file system |
 //! | `explore`, `verify`, `report` | crashing a workload everywhere; judging one image; what was found |
 //! | `campaign` | many workloads on many cores, with limits, progress, and a file to go on from |
-//! | `case`, `thread_case` | one crash as text, of one thread and of several; making it smaller |
+//! | `case`, `thread_case`, `smaller` | one crash as text, of one thread and of several; making it smaller |
 //! | `selftest` | mutants and mistakes that the explorer must find |
 //! | `cached` | the write buffer over a layout |
 //! | `threads`, `turns` | several threads; whose turn it is |
@@ -32,6 +32,7 @@ mod record;
 mod report;
 mod selftest;
 pub mod sequences;
+mod smaller;
 mod source;
 mod subject;
 mod text;

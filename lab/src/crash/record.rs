@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use nacre_engine::{Data, Error, Kind, Result, SetAttr, Timestamp};
+use nacre_media::crash::CrashImage;
 use nacre_media::sim::{Defect, Event, Site, StoreKind};
 use nacre_media::{Image, SimPm, Trace};
 
@@ -17,9 +18,9 @@ use crate::model::MemLayout;
 
 /// Marks in a trace: operation *n* begins; operation *n*, which makes a file system, has made it; operation *n* was
 /// acknowledged.
-const MARK_BEGIN: u64 = 1 << 32;
+pub(super) const MARK_BEGIN: u64 = 1 << 32;
 const MARK_MADE: u64 = 2 << 32;
-const MARK_END: u64 = 3 << 32;
+pub(super) const MARK_END: u64 = 3 << 32;
 /// Operations of a workload that cannot make anything that stays.
 const SHORT: usize = 1;
 /// Prepared memories that a rig keeps.
@@ -95,7 +96,7 @@ pub(super) fn sites_of(trace: &Trace) -> (Vec<Site>, Vec<Site>) {
 }
 
 /// How far the workload was at a crash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Progress {
     /// Operations that were acknowledged.
     pub(super) acknowledged: usize,
@@ -130,6 +131,16 @@ impl Progress {
     /// The states that may be seen: from the first of these to the last.
     pub(super) fn allowed(self) -> std::ops::RangeInclusive<usize> {
         self.acknowledged..=self.acknowledged + usize::from(self.in_flight)
+    }
+
+    /// What was going on, and what landed.
+    pub(super) fn situation(self, ops: &[Op], image: &CrashImage) -> String {
+        let doing = match self {
+            Progress { acknowledged, in_flight: true, .. } => format!("during \"{:?}\"", ops[acknowledged]),
+            Progress { acknowledged: 0, .. } => "before the first operation".to_owned(),
+            Progress { acknowledged, .. } => format!("after \"{:?}\"", ops[acknowledged - 1]),
+        };
+        format!("{doing}; {image:?}")
     }
 }
 

@@ -120,6 +120,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// Nothing yet, of a layout with so many commit points.
+    pub(super) fn new(commit_points: usize) -> Report {
+        Report { commit_points: vec![0; commit_points], ..Report::default() }
+    }
+
     /// Adds what another exploration tried and found.
     pub fn add(&mut self, other: Report) {
         self.points += other.points;

@@ -18,6 +18,7 @@ use super::explore::{IMPOSSIBLE, MEMORY};
 use super::op::Op;
 use super::record::{Flaw, Rig};
 use super::report::{Case, Lines, Violation};
+use super::smaller::{drop_each, drop_parts};
 use super::subject::Subject;
 use super::threads::{Run, Threads, Walk, explore_threads, mark, of_mark};
 use super::verify::Depth;
@@ -266,51 +267,39 @@ impl<S: Subject> Smaller<'_, '_, S> {
     }
 
     fn drop_setup(&mut self) {
-        let mut portion = self.case.workload.setup.len().div_ceil(2);
-        while portion > 0 {
-            let mut from = 0;
-            while from < self.case.workload.setup.len() {
-                let mut workload = self.case.workload.clone();
-                let kept = workload.setup.len();
-                workload.setup.drain(from..(from + portion).min(kept));
-                if !self.is_still_violated(&workload) {
-                    from += portion;
-                }
-            }
-            portion = if portion == 1 { 0 } else { portion.div_ceil(2) };
-        }
+        drop_parts(self.case.workload.setup.len(), |part| {
+            let mut workload = self.case.workload.clone();
+            workload.setup.drain(part);
+            self.is_still_violated(&workload);
+            self.case.workload.setup.len()
+        });
     }
 
     /// Runs a smaller workload several times, and keeps what is found.
-    fn is_still_violated(&mut self, workload: &Threads) -> bool {
+    fn is_still_violated(&mut self, workload: &Threads) {
         let flaw = if self.case.mistake == 0 { Flaw::None } else { Flaw::Layout(self.case.mistake) };
         for seed in 0..INTERLEAVINGS {
             if self.runs >= MAX_RUNS {
-                return false;
+                return;
             }
             self.runs += 1;
             let sampling = Sampling { exhaustive_up_to: 64, samples: 48, seed };
             // What cannot be run without what was taken away is no smaller case.
-            let Ok(report) = explore_threads(self.rig, workload, seed, &sampling, flaw) else { return false };
+            let Ok(report) = explore_threads(self.rig, workload, seed, &sampling, flaw) else { return };
             let found = report.violations.into_iter().next();
             if let Some((violation, case)) = found.and_then(|found| Some((found.clone(), of(&found)?))) {
                 (self.best, self.case) = (violation, case);
-                return true;
+                return;
             }
         }
-        false
     }
 
     fn drop_lines(&mut self) -> Result<()> {
-        let mut index = 0;
-        while index < self.case.landed.len() {
+        drop_each(self.case.landed.len(), |index| {
             let mut case = self.case.clone();
             case.landed.remove(index);
-            if !self.try_case(case)? {
-                index += 1;
-            }
-        }
-        Ok(())
+            self.try_case(case)
+        })
     }
 
     /// Takes the events after the crash away, and numbers the threads of the rest from 0.

@@ -196,8 +196,7 @@ pub fn explore_threads<S: Subject>(
     flaw: Flaw,
 ) -> Result<Report> {
     let (run, model) = record(rig, workload, seed, flaw)?;
-    let mut report =
-        Report { commit_points: vec![0; rig.subject.commit_points().len()], ..Report::default() };
+    let mut report = Report::new(rig.subject.commit_points().len());
     let mut seen = HashSet::new();
     let mut walk = Walk::new(workload, &model, &run, rig.subject.atomic_write());
     rig.pm.seed_mistake(flaw.mistake());

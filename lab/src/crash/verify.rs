@@ -23,6 +23,24 @@ pub(super) enum Depth {
     Empty,
 }
 
+impl Depth {
+    /// For image `image` of a point, where one in so many is to be checked, and one in so many emptied. Which images get
+    /// more attention changes from point to point, so that it is not always the same kind.
+    pub(super) fn by_turn(image: u64, point: usize, check_every: u64, empty_every: u64) -> Depth {
+        let turn = turn_of(image, point);
+        match () {
+            () if turn.is_multiple_of(empty_every) => Depth::Empty,
+            () if turn.is_multiple_of(check_every) => Depth::Check,
+            () => Depth::Look,
+        }
+    }
+}
+
+/// The number of an image among those that get attention.
+pub(super) fn turn_of(image: u64, point: usize) -> u64 {
+    image + 5 * point as u64 + 1
+}
+
 /// What a recovered file system must be.
 #[derive(Debug, Clone)]
 pub(super) struct Expected<'e> {

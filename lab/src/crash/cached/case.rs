@@ -9,6 +9,7 @@ use super::super::case::{read_line, write_lines, write_mounting, wrong};
 use super::super::op::Op;
 use super::super::record::{Flaw, Rig};
 use super::super::report::{Case, Lines, Violation};
+use super::super::smaller::{drop_each, drop_parts};
 use super::super::subject::Subject;
 use super::{Cached, CachedSettings, explore};
 
@@ -103,20 +104,13 @@ struct Smaller<'r, 's, S: Subject> {
 }
 
 impl<S: Subject> Smaller<'_, '_, S> {
-    /// Takes operations away, many at once as long as that works, then one by one, the last ones first.
     fn drop_operations(&mut self) {
-        let mut portion = self.case.sequence.ops.len().div_ceil(2);
-        while portion > 0 {
-            let mut end = self.case.sequence.ops.len();
-            while end > 0 {
-                let from = end.saturating_sub(portion);
-                let mut sequence = self.case.sequence.clone();
-                sequence.ops.drain(from..end);
-                self.is_still_violated(&sequence);
-                end = from.min(self.case.sequence.ops.len());
-            }
-            portion = if portion == 1 { 0 } else { portion.div_ceil(2) };
-        }
+        drop_parts(self.case.sequence.ops.len(), |part| {
+            let mut sequence = self.case.sequence.clone();
+            sequence.ops.drain(part);
+            self.is_still_violated(&sequence);
+            self.case.sequence.ops.len()
+        });
     }
 
     /// Explores a smaller sequence, and keeps what it finds. What cannot be run without what was taken away is none.
@@ -136,18 +130,16 @@ impl<S: Subject> Smaller<'_, '_, S> {
     }
 
     fn drop_lines(&mut self) -> Result<()> {
-        let mut index = 0;
-        while index < self.case.landed.len() {
+        drop_each(self.case.landed.len(), |index| {
             let mut case = self.case.clone();
             case.landed.remove(index);
             let (situation, problems) = reproduce(self.rig, &case)?;
-            if problems.is_empty() {
-                index += 1;
-            } else {
+            let is_violated = !problems.is_empty();
+            if is_violated {
                 self.case = case.clone();
                 self.best = Violation { case: Case::Cached(case), situation, problems };
             }
-        }
-        Ok(())
+            Ok(is_violated)
+        })
     }
 }

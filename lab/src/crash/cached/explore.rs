@@ -12,7 +12,7 @@ use nacre_media::{Image, Trace};
 
 use super::super::explore::IMPOSSIBLE;
 use super::super::op::{Op, Runner};
-use super::super::record::{Flaw, Rig};
+use super::super::record::{Flaw, MARK_BEGIN, MARK_END, Progress, Rig};
 use super::super::report::{Case, Report, Violation, lines_of};
 use super::super::subject::{Moment, Mounting, Subject};
 use super::super::tree::Tree;
@@ -64,23 +64,6 @@ struct Recording {
     live: Option<String>,
 }
 
-/// How far the sequence was at a crash: operations that were acknowledged, and whether one more was in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Progress {
-    acknowledged: usize,
-    in_flight: bool,
-}
-
-impl Progress {
-    /// From the last mark: two for each operation, where it begins and where it was acknowledged.
-    fn at(last_mark: Option<u64>) -> Progress {
-        match last_mark {
-            None => Progress { acknowledged: 0, in_flight: false },
-            Some(mark) => Progress { acknowledged: mark.div_ceil(2) as usize, in_flight: mark % 2 == 0 },
-        }
-    }
-}
-
 /// The buffer of a sequence. It has no threads, and its time is set: the same sequence does the same.
 fn buffer(sequence: &Cached, clock: &Arc<AtomicU64>) -> CacheOptions {
     let Cached { granularity, checker, pool, .. } = *sequence;
@@ -114,11 +97,11 @@ fn record<S: Subject>(
         clock.fetch_add(TICK_MS, Ordering::Relaxed);
         subject.use_lane(index);
         let number = index + 1;
-        pm.mark(2 * index as u64);
+        pm.mark(MARK_BEGIN + index as u64);
         if !(belief == Belief::LostSync && matches!(op, Op::Sync(_) | Op::SyncAll)) {
             runner.run(number as u64, op)?;
         }
-        pm.mark(2 * index as u64 + 1);
+        pm.mark(MARK_END + index as u64);
         let state = before.after(op, number, belief);
         live = live.or(state.differs(&contents(&runner.fs)?).map(|why| format!("after {op:?}: {why}")));
         states.push(state);
@@ -241,8 +224,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         settings: &'e CachedSettings,
         recording: &'e Recording,
     ) -> Self {
-        let report =
-            Report { commit_points: vec![0; rig.subject.commit_points().len()], ..Report::default() };
+        let report = Report::new(rig.subject.commit_points().len());
         let (seen, judged) = (HashSet::new(), HashSet::new());
         Explorer { rig, sequence, settings, recording, seen, judged, at_point: 0, report }
     }
@@ -281,13 +263,8 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
                 self.report.repeated += 1;
                 continue;
             }
-            // Which images get more attention changes from point to point.
-            let turn = image.index + 5 * point as u64 + 1;
-            let depth = match () {
-                () if turn.is_multiple_of(self.settings.empty_every) => Depth::Empty,
-                () if turn.is_multiple_of(self.settings.check_every) => Depth::Check,
-                () => Depth::Look,
-            };
+            let CachedSettings { check_every, empty_every, .. } = *self.settings;
+            let depth = Depth::by_turn(image.index, point, check_every, empty_every);
             image.apply(&self.rig.pm);
             let problems = self.judge(progress, depth);
             self.report.images += u64::from(self.seen.insert(hash));
@@ -326,7 +303,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         let fs = subject.mount(pm, self.sequence.mounting).map_err(|e| e.operation("mount"))?;
         let found = contents(&fs).map_err(|e| e.operation("read after the crash"))?;
         let unit = if subject.atomic_write() { BLOCK } else { 8 };
-        let Progress { acknowledged, in_flight } = progress;
+        let Progress { acknowledged, in_flight, .. } = progress;
         problems.extend(judge(&self.recording.states, acknowledged, in_flight, &found, unit).err());
         if depth < Depth::Empty || !problems.is_empty() {
             subject.abandon(fs);
@@ -349,12 +326,6 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
     }
 
     fn situation(&self, progress: Progress, image: &CrashImage) -> String {
-        let ops = &self.sequence.ops;
-        let doing = match progress {
-            Progress { acknowledged, in_flight: true } => format!("during \"{:?}\"", ops[acknowledged]),
-            Progress { acknowledged: 0, .. } => "before the first operation".to_owned(),
-            Progress { acknowledged, .. } => format!("after \"{:?}\"", ops[acknowledged - 1]),
-        };
-        format!("{doing}; {image:?}")
+        progress.situation(&self.sequence.ops, image)
     }
 }

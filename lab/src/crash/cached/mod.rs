@@ -5,7 +5,7 @@
 //! trace. After a crash the names must be those before or after the operation in flight, and each file must be
 //! *explained*: its size is one between those that it had since it was synchronised, and each unit of it (a block where
 //! data is copied on write, a word where it is written in place) is what that unit was at some time since then, at a
-//! time when the file was so long.
+//! time when the file was so long; or what is left of that after a cut, or when another unit's write let the file grow.
 //!
 //! | file | what is there |
 //! | --- | --- |

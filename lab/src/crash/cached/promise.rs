@@ -1,6 +1,7 @@
 //! What is promised of a file system under a write buffer, and whether what a crash left keeps it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use nacre_engine::{FallocateMode, RenameMode};
@@ -259,28 +260,21 @@ fn explain(
     found: &[u8],
     unit: usize,
 ) -> Result<(), String> {
-    let versions = |from: usize| (from..=last).filter_map(|number| states[number].files.get(&file));
     let floor = &states[state].floors[&file];
+    // From its creation on every state has the file.
+    let since = floor.all;
+    let versions: Vec<&[u8]> =
+        states[since..=last].iter().map(|state| state.files[&file].as_slice()).collect();
     let promised = floor.len.min(states[last].floors.get(&file).map_or(0, |floor| floor.len));
-    let sizes = || versions(floor.all.max(floor.sized)).map(|version| version.len());
+    let sizes = || versions[floor.sized.saturating_sub(since)..].iter().map(|version| version.len());
     let (shortest, longest) = (sizes().min().unwrap_or(0).max(promised), sizes().max().unwrap_or(0));
     if !(shortest..=longest).contains(&found.len()) {
         return Err(format!("{} bytes, not {shortest} to {longest}", found.len()));
     }
     for start in (0..found.len()).step_by(unit) {
         let end = (start + unit).min(found.len());
-        let from = floor.blocks.get(&(start / BLOCK)).map_or(floor.all, |&block| block.max(floor.all));
-        // The end of a file whose size another block's write let grow reads as zeros from there on.
-        let grown = |version: &[u8]| {
-            let until = version.len().clamp(start, end);
-            end < found.len()
-                && until > start
-                && version[start..until] == found[start..until]
-                && found[until..end].iter().all(|&byte| byte == 0)
-        };
-        let is_it =
-            |version: &Arc<Vec<u8>>| version.get(start..end) == Some(&found[start..end]) || grown(version);
-        if !versions(from).any(is_it) {
+        let from = floor.blocks.get(&(start / BLOCK)).map_or(since, |&block| block.max(since));
+        if !is_explained(&versions[from - since..], found, start..end) {
             return Err(format!(
                 "bytes {start} to {end} of {} were never so since operation {from}",
                 found.len()
@@ -288,4 +282,64 @@ fn explain(
         }
     }
     Ok(())
+}
+
+/// Whether a unit of a file is what it was in one of these versions, one after each operation; or what is left of that.
+fn is_explained(versions: &[&[u8]], found: &[u8], unit: Range<usize>) -> bool {
+    let is_part = |version: &&[u8], part: Range<usize>| version.get(part.clone()) == Some(&found[part]);
+    let is_inside = |until: usize| unit.start < until && until < unit.end;
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
+    // The size may have grown by the write of another block: from the old end on the unit reads as zeros.
+    let may_grow = unit.end < found.len();
+    let is_whole = |version: &&[u8]| {
+        let end = version.len();
+        is_part(version, unit.clone())
+            || may_grow
+                && is_inside(end)
+                && is_part(version, unit.start..end)
+                && is_zero(&found[end..unit.end])
+    };
+    // A cut is durable at once, and may meet what was there before a write that still waits.
+    let is_rest = |cut: usize| {
+        let until = versions[cut].len();
+        until < versions[cut - 1].len()
+            && is_inside(until)
+            && is_zero(&found[until..unit.end])
+            && versions[..cut].iter().any(|version| is_part(version, unit.start..until))
+            && (may_grow || versions[cut..].iter().any(|version| is_part(version, until..unit.end)))
+    };
+    versions.iter().any(is_whole) || (1..versions.len()).any(is_rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_explained;
+
+    #[test]
+    fn a_unit_is_one_of_its_versions() {
+        let versions: [&[u8]; 2] = [b"aaaaaaaa", b"bbbbaaaabbbb"];
+        assert!(is_explained(&versions, b"bbbbaaaabbbb", 0..8));
+        assert!(is_explained(&versions, b"aaaaaaaabbbb", 0..8));
+        assert!(!is_explained(&versions[1..], b"aaaaaaaabbbb", 0..8));
+        assert!(!is_explained(&versions, b"aaaabbbbbbbb", 0..8));
+    }
+
+    #[test]
+    fn behind_an_old_end_there_are_zeros_where_another_unit_let_the_file_grow() {
+        let versions: [&[u8]; 2] = [b"aaaa", b"aaaabbbbbbbb"];
+        assert!(is_explained(&versions, b"aaaa\0\0\0\0bbbb", 0..8));
+        assert!(!is_explained(&versions, b"aaaa\0\0\0\0", 0..8), "its own size shows what was not written");
+        assert!(!is_explained(&versions, b"aaaa\0b\0\0bbbb", 0..8));
+    }
+
+    #[test]
+    fn a_cut_meets_what_a_write_that_waits_would_have_replaced() {
+        let versions: [&[u8]; 4] = [b"aaaaaaaa", b"bbaaaaaa", b"bbaa", b"bbaa\0\0\0\0cc"];
+        assert!(is_explained(&versions, b"aaaa\0\0\0\0cc", 0..8));
+        assert!(is_explained(&versions, b"aaaa\0\0\0\0", 0..8), "it grew to there once");
+        assert!(!is_explained(&versions, b"bbaaaa\0\0cc", 0..8), "the cut was durable");
+        assert!(!is_explained(&versions, b"aa\0\0\0\0\0\0cc", 0..8), "it was no deeper");
+        let appended: [&[u8]; 4] = [b"aaaaaaaa", b"bbaaaaaa", b"bbaa", b"bbaacccc"];
+        assert!(!is_explained(&appended, b"aaaa\0\0\0\0", 0..8), "what was appended came with its size");
+    }
 }
