@@ -90,6 +90,9 @@ struct RunArgs {
     /// Run at least so many rounds before those that count
     #[arg(long, value_name = "ROUNDS", default_value_t = 0)]
     warm_up: u64,
+    /// Write at least so much in each round, and end it with a sync of everything that counts: for who buffers writes
+    #[arg(long, value_name = "SIZE", value_parser = nacre_engine::size::parse)]
+    flush: Option<u64>,
     /// Multiply the sizes of workloads
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     scale: f64,
@@ -233,6 +236,7 @@ impl RunArgs {
             entrants: entrants.to_vec(),
             cold: self.cold,
             warm_up: self.warm_up,
+            flush: self.flush,
         };
         Ok(Request {
             name: text.to_owned(),
@@ -262,6 +266,7 @@ impl RunArgs {
         option("--metric", self.metric.as_ref().map(ToString::to_string));
         option("--cold", (self.cold != Cold::Never).then(|| self.cold.as_str().to_owned()));
         option("--warm-up", (self.warm_up > 0).then(|| self.warm_up.to_string()));
+        option("--flush", self.flush.map(|bytes| bytes.to_string()));
         command.push_str(&self.common.as_options(Some(self.scale)));
         if let Some(emulate) = &self.emulate {
             command.push_str(&format!(" --emulate {emulate}"));

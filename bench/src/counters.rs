@@ -9,6 +9,7 @@
 //! | `write.amplification` | bytes stored on persistent memory for each byte that the workload wrote |
 //! | `share.write` | the part of the threads' time that stores into persistent memory took, with the delays of the emulation, in percent |
 //! | `share.synced` | the part of the bytes written that a sync made durable, in percent; counted where it is asked for |
+//! | `model.accuracy` | how often, at a sync of a block, the buffer benefit model's answer was the one before, in percent |
 //! | `dram` | bytes of DRAM that indexes and caches of nacre take |
 //! | `memory.peak` | bytes of memory that worker and page cache took at most, where they are held to some |
 //! | `preempted` | how often the scheduler took a core away in a round |
@@ -35,6 +36,7 @@ const UNITS: &[(&str, &str)] = &[
     ("write.amplification", "B/B"),
     ("share.write", "%"),
     (SYNCED, "%"),
+    ("model.accuracy", "%"),
     ("dram", "B"),
     ("memory.peak", "B"),
     ("preempted", "times"),
@@ -107,6 +109,8 @@ impl Counters {
             sum.fences += more.fences;
             sum.nanos += more.nanos;
             sum.dram = more.dram;
+            sum.accurate += more.accurate;
+            sum.inaccurate += more.inaccurate;
         }
         self.peak = self.peak.max(counted.peak);
         if let Some(more) = counted.synced {
@@ -134,6 +138,10 @@ impl Counters {
             if self.busy > 0.0 {
                 all.insert("share.write".to_owned(), 100.0 * traffic.nanos as f64 / self.busy);
             }
+            let judged = traffic.accurate + traffic.inaccurate;
+            if judged > 0 {
+                all.insert("model.accuracy".to_owned(), 100.0 * traffic.accurate as f64 / judged as f64);
+            }
             if self.written > 0 {
                 all.insert("write.amplification".to_owned(), traffic.bytes as f64 / self.written as f64);
             }
@@ -155,6 +163,8 @@ pub fn difference(before: Traffic, after: Traffic) -> Traffic {
         fences: after.fences.saturating_sub(before.fences),
         nanos: after.nanos.saturating_sub(before.nanos),
         dram: after.dram,
+        accurate: after.accurate.saturating_sub(before.accurate),
+        inaccurate: after.inaccurate.saturating_sub(before.inaccurate),
     }
 }
 
@@ -183,7 +193,15 @@ mod tests {
         let told = ["trace.failed", "trace.succeeded", "program.seconds"];
         let told = BTreeMap::from(told.map(|name| (name.to_owned(), 3.0)));
         let measured = Measured { operations: 10, written: 40960, busy: 8e6, told, ..Measured::default() };
-        let traffic = Traffic { bytes: 45056, lines: 704, fences: 20, nanos: 2_000_000, dram: 7 };
+        let traffic = Traffic {
+            bytes: 45056,
+            lines: 704,
+            fences: 20,
+            nanos: 2_000_000,
+            dram: 7,
+            accurate: 9,
+            inaccurate: 1,
+        };
         let synced = Synced { written: 1000, synced: 250 };
         let counted =
             Counted { cpu: 5000, traffic: Some(traffic), preempted: 0, synced: Some(synced), peak: Some(9) };
@@ -195,7 +213,7 @@ mod tests {
         assert_eq!((all["share.write"], all["share.synced"]), (25.0, 25.0));
         assert_eq!((all["cpu"], all["pm.fences"], all["write.amplification"]), (500.0, 2.0, 1.1));
         assert_eq!((all["operations"], all["dram"], all["preempted"]), (10.0, 7.0, 0.5));
-        assert_eq!((all["trace.failed"], all["memory.peak"]), (3.0, 9.0));
+        assert_eq!((all["trace.failed"], all["memory.peak"], all["model.accuracy"]), (3.0, 9.0, 90.0));
     }
 
     #[test]

@@ -19,7 +19,12 @@ pub struct Workplace {
 
 impl Workplace {
     pub(crate) fn new(keep: bool) -> io::Result<Workplace> {
-        let path = std::env::temp_dir().join(format!("{}{}", leftovers::PREFIX, std::process::id()));
+        Self::new_in(&std::env::temp_dir(), keep)
+    }
+
+    /// In another directory than that for temporary files, where a process can have one only.
+    pub(crate) fn new_in(dir: &Path, keep: bool) -> io::Result<Workplace> {
+        let path = dir.join(format!("{}{}", leftovers::PREFIX, std::process::id()));
         fs::create_dir(&path)?;
         let lock = leftovers::lock(&path)?;
         Ok(Workplace { path, keep, _lock: lock })

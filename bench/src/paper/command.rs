@@ -131,6 +131,9 @@ impl PaperArgs {
         if place.warm_up > 0 {
             option("--warm-up", &place.warm_up.to_string());
         }
+        if let Some(bytes) = place.flush {
+            option("--flush", &bytes.to_string());
+        }
         command.push_str(&self.common.as_options(Some(runs.scale)));
         command
     }

@@ -94,7 +94,6 @@ pub enum Taken {
 
 /// Counters that figures need and nobody counts yet, and what each counts.
 pub const LATER: &[(&str, &str)] = &[
-    ("model.accuracy", "how often the buffer benefit model was right, in percent of syncs of blocks"),
     ("predictor.accuracy", "how often the synchronicity predictor was right, in percent of its predictions"),
     ("writeback.amplification", "bytes of data stored on persistent memory for each byte of dirty lines"),
     ("evicted.blocks", "blocks of data that moved from persistent memory to a disk, in a round"),
@@ -162,6 +161,9 @@ pub struct Settings {
     pub cold: Option<Cold>,
     /// The work ran twice before, so that the file system is used.
     pub aged: Option<bool>,
+    /// A round writes as much as `dram` so many times, and ends when all of that is durable: else what a buffer holds
+    /// at the end would cost nothing.
+    pub wraps: Option<u64>,
     /// The paper's machine, to be shown.
     pub machine: Option<String>,
 }
@@ -372,6 +374,7 @@ impl Settings {
             runs: self.runs.or(other.runs),
             cold: self.cold.or(other.cold),
             aged: self.aged.or(other.aged),
+            wraps: self.wraps.or(other.wraps),
             machine: text(&self.machine, &other.machine),
         }
     }

@@ -196,6 +196,13 @@ impl<'a> Runs<'a> {
             entrants,
             cold: common.cold.unwrap_or(Cold::Never),
             warm_up: if common.aged == Some(true) { AGEING } else { 0 },
+            flush: match common.wraps {
+                Some(wraps) => {
+                    amount(common.dram.as_deref(), LEAST_BUFFER, &common, work.bytes(), self.scale)?
+                        .map(|megabytes| wraps * (megabytes << 20))
+                }
+                None => None,
+            },
         })
     }
 }
@@ -272,15 +279,9 @@ fn target_text(
     let mut text = system.target(way).ok_or("no target")?;
     // What it is; parameters that the catalog gives stand behind it.
     let kind = text.split(',').next().unwrap_or_default().to_owned();
-    let data = match settings.data.as_deref().map(str::parse) {
-        Some(Ok(Amount::Bytes(bytes))) => (bytes as f64 * scale) as u64,
-        _ => data,
-    };
-    let amount = |text: &Option<String>, least: u64| match text.as_deref().map(str::parse::<Amount>) {
-        None => Ok(None),
-        Some(Ok(Amount::Bytes(bytes))) => Ok(Some(megabytes(bytes as f64 * scale, least))),
-        Some(Ok(Amount::Share(share))) => Ok(Some(megabytes(data as f64 * share, least))),
-        Some(Err(why)) => Err(why),
+    let amount = |text: &Option<String>, least: u64| {
+        let megabytes = amount(text.as_deref(), least, settings, data, scale)?;
+        Ok::<_, String>(megabytes.map(|megabytes| format!("{megabytes}m")))
     };
     let mut add = |key: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -321,9 +322,25 @@ fn target_text(
     Ok(text)
 }
 
-/// As a person writes it, in whole MiB.
-fn megabytes(bytes: f64, least: u64) -> String {
-    format!("{}m", (bytes.max(least as f64) / f64::from(1 << 20)).ceil().max(1.0))
+/// An amount of memory in whole MiB, of a workload with so much data.
+fn amount(
+    text: Option<&str>,
+    least: u64,
+    settings: &Settings,
+    data: u64,
+    scale: f64,
+) -> Result<Option<u64>, String> {
+    let data = match settings.data.as_deref().map(str::parse) {
+        Some(Ok(Amount::Bytes(bytes))) => bytes as f64 * scale,
+        _ => data as f64,
+    };
+    let bytes = match text.map(str::parse::<Amount>) {
+        None => return Ok(None),
+        Some(Ok(Amount::Bytes(bytes))) => bytes as f64 * scale,
+        Some(Ok(Amount::Share(share))) => data * share,
+        Some(Err(why)) => return Err(why),
+    };
+    Ok(Some((bytes.max(least as f64) / f64::from(1 << 20)).ceil().max(1.0) as u64))
 }
 
 /// Two digits, to be repeated from a command line.
@@ -430,8 +447,8 @@ mod tests {
         let tiers = super::Runs::new(find("tpfs-fig13.optane")[0], 0.01, &Means::default());
         let tpfs = tiers.waits.iter().find(|absent| absent.what == "TPFS-2");
         assert_eq!(tpfs.map(|absent| &*absent.why), Some("preset:tpfs is not built yet"));
-        let counted = super::Runs::new(find("hinfs-fig4")[0], 0.01, &Means::default());
-        assert!(counted.places.is_empty() && counted.waits[0].why.contains("model.accuracy"));
+        let counted = super::Runs::new(find("tpfs-predictor.workloads")[0], 0.01, &Means::default());
+        assert!(counted.places.is_empty() && counted.waits[0].why.contains("predictor.accuracy"));
     }
 
     #[test]

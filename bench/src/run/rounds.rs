@@ -125,6 +125,7 @@ pub fn run_point(
         request,
         workload,
         cold: place.cold,
+        flush: place.flush,
         ground,
         effort,
         slice,
@@ -148,6 +149,7 @@ struct Turns<'a> {
     request: &'a Request,
     workload: &'a str,
     cold: Cold,
+    flush: Option<u64>,
     ground: Ground<'a>,
     effort: Effort,
     slice: Duration,
@@ -223,7 +225,7 @@ impl Turns<'_> {
         }
         // Random numbers begin anew with each sitting, and are others.
         let seed = self.setting.seed.wrapping_add(sitting);
-        let order = Order::Run { number: turn, seed, slice: self.slice };
+        let order = Order::Run { number: turn, seed, slice: self.slice, flush: self.flush };
         let counts = (turn >= self.effort.warm_up).then_some((sitting, self.counted));
         // Another one begins each time, so that nobody always follows the same.
         let first = (sitting + turn) as usize % self.sides.len();

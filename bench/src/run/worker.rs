@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,8 @@ pub enum Order {
         seed: u64,
         /// How long, where the workload runs in slices.
         slice: Duration,
+        /// At least so many bytes are to be written, and then everything synchronised, which counts.
+        flush: Option<u64>,
     },
 }
 
@@ -105,8 +107,10 @@ pub fn work() -> Result<(), Error> {
                     state = Some(made);
                     Answer::Ready
                 }),
-            Order::Run { number, seed, slice } => match &state {
-                Some(made) => made.run(Round { number, seed, slice }).map(|ran| Answer::Ran(Box::new(ran))),
+            Order::Run { number, seed, slice, flush } => match &state {
+                Some(made) => {
+                    made.run(Round { number, seed, slice }, flush).map(|ran| Answer::Ran(Box::new(ran)))
+                }
                 None => Err("nothing is prepared".into()),
             },
         };
@@ -140,10 +144,13 @@ fn prepare(opening: &Opening, workload: &str, scale: f64, watch: bool) -> Result
 }
 
 impl Made {
-    fn run(&self, round: Round) -> Result<Ran, Error> {
+    fn run(&self, round: Round, flush: Option<u64>) -> Result<Ran, Error> {
         let (before, traffic) = (usage(), self.target.traffic());
         let synced = self.sums.as_ref().map(|sums| sums.get());
-        let measured = self.workload.round(&*self.target, round)?;
+        let measured = match flush {
+            None => self.workload.round(&*self.target, round)?,
+            Some(least) => self.flushed(round, least)?,
+        };
         let after = usage();
         let traffic = self.target.traffic().map(|now| counters::difference(traffic.unwrap_or_default(), now));
         let synced = self.sums.as_ref().zip(synced).map(|(sums, then)| {
@@ -163,6 +170,24 @@ impl Made {
             disturbed: after.1.saturating_sub(before.1),
             synced,
         })
+    }
+
+    /// A round that is repeated until so many bytes are written, and the time until all that is durable.
+    fn flushed(&self, round: Round, least: u64) -> Result<Measured, Error> {
+        let mut all = self.workload.round(&*self.target, round)?;
+        while all.written < least && !round.slice.is_zero() {
+            // Other random numbers than those of any other round.
+            let number = round.number | all.operations << 32;
+            let more = self.workload.round(&*self.target, Round { number, ..round })?;
+            if more.written == 0 {
+                break;
+            }
+            all.append(&more);
+        }
+        let begin = Instant::now();
+        self.target.sync()?;
+        all.wait(begin.elapsed());
+        Ok(all)
     }
 }
 
@@ -250,5 +275,42 @@ impl Drop for Worker {
         let _ = self.child.wait();
         wait_for_end(&programs);
         Scratch::remove(self.process());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::prepare;
+    use crate::place::Workplace;
+    use crate::target::plan::{Ground, Load, Plan};
+    use crate::workload::{self, Round};
+
+    #[test]
+    fn a_round_that_is_flushed_writes_enough_and_leaves_nothing_behind() {
+        const WORK: &str = "filebench.fileserver,files=50,threads=1";
+        let own = tempfile::tempdir().unwrap();
+        let place = Workplace::new_in(own.path(), false).unwrap();
+        let work = workload::make(&WORK.parse().unwrap(), 1.0).unwrap();
+        let ground = Ground {
+            place: &place,
+            load: Load { bytes: work.bytes(), files: work.files() },
+            emulate: None,
+            disk: Path::new("/tmp"),
+            program: Path::new("nacre"),
+        };
+        let plan = Plan::parse("preset:hinfs,buffer=4m,emulate=latency=50").unwrap();
+        let prepared = plan.set_up(&ground).unwrap();
+        let made = prepare(&prepared.opening, WORK, 1.0, false).unwrap();
+        let round = Round { number: 3, seed: 1, slice: Duration::from_millis(1) };
+        let short = made.run(round, None).unwrap();
+        let long = made.run(round, Some(12 << 20)).unwrap();
+        assert!(short.written < 12 << 20 && long.written >= 12 << 20, "{} {}", short.written, long.written);
+        assert!(long.operations > short.operations && long.busy >= long.nanos * 0.99, "{long:?}");
+        let after = made.target.traffic().unwrap();
+        made.target.sync().unwrap();
+        assert_eq!(made.target.traffic().unwrap().bytes, after.bytes, "nothing was left to write");
     }
 }

@@ -93,13 +93,18 @@ impl Target for Library {
 
     fn traffic(&self) -> Option<Traffic> {
         let counters = self.fs.device().counters?;
-        let dram = self.fs.info().ok()?.space.map_or(0, |space| space.index_bytes);
+        let info = self.fs.info().ok()?;
+        let dram = info.space.map_or(0, |space| space.index_bytes);
+        let (accurate, inaccurate) =
+            info.cache.map_or((0, 0), |cache| (cache.model_accurate, cache.model_inaccurate));
         Some(Traffic {
             bytes: counters.bytes_stored,
             lines: counters.lines_flushed,
             fences: counters.fences,
             nanos: counters.write_ns,
             dram,
+            accurate,
+            inaccurate,
         })
     }
 

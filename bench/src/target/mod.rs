@@ -114,6 +114,10 @@ pub struct Traffic {
     pub nanos: u64,
     /// Bytes of DRAM that indexes and caches take.
     pub dram: u64,
+    /// How often, at a sync of a block, the buffer benefit model's answer was the one before.
+    pub accurate: u64,
+    /// How often it was another one.
+    pub inaccurate: u64,
 }
 
 /// Makes every directory on the way to a path, the last part included.

@@ -437,6 +437,8 @@ impl Prepared {
             fences: counters["fences"].as_u64()?,
             nanos: counters["write_ns"].as_u64()?,
             dram: info["space"]["index_bytes"].as_u64().unwrap_or(0),
+            accurate: info["cache"]["model_accurate"].as_u64().unwrap_or(0),
+            inaccurate: info["cache"]["model_inaccurate"].as_u64().unwrap_or(0),
         })
     }
 }
@@ -467,7 +469,8 @@ mod tests {
             std::fs::write(dir.path().join(name).join("file"), "theirs").unwrap();
         }
         std::fs::write(dir.path().join("micro0"), "theirs").unwrap();
-        let place = Workplace::new(false).unwrap();
+        let own = tempfile::tempdir().unwrap();
+        let place = Workplace::new_in(own.path(), false).unwrap();
         let plan = Plan::parse(&format!("dir:{}", dir.path().display())).unwrap();
         for workload in ["tree.grep", "bpfs.ops", "micro.write,file=16m"] {
             let work = crate::workload::make(&workload.parse().unwrap(), 0.01).unwrap();

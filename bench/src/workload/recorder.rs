@@ -271,6 +271,22 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Takes in what was done after it.
+    pub fn append(&mut self, other: &Measured) {
+        let nanos = self.nanos + other.nanos;
+        self.join(other);
+        self.nanos = nanos;
+        for (name, value) in &other.told {
+            *self.told.entry(name.clone()).or_default() += value;
+        }
+    }
+
+    /// It took so much longer, and one thread waited for that.
+    pub fn wait(&mut self, time: Duration) {
+        self.nanos += time.as_nanos() as f64;
+        self.busy += time.as_nanos() as f64;
+    }
+
     /// Takes in what another thread did in the same time.
     fn join(&mut self, other: &Measured) {
         self.operations += other.operations;
