@@ -150,6 +150,17 @@ fn a_hole_at_the_end_of_all_numbers() {
     }
 }
 
+/// A file with two names, one of which refers to an earlier inode of that number: only the name that came first in the walk
+/// was compared with the inode. Found by the fuzz target image.
+#[test]
+fn a_second_name_of_another_generation() {
+    const GENERATION: u8 = 24;
+    for ground in 0..2 {
+        // Entry 0x2833 is the name /dir/deep/file, whose inode is /second, too.
+        damaged_image(&[ground, 0x33, 0x28, GENERATION + 2, 0, 0, 0, 0x6a, 0, 0, 0, 0, 0, 0, 0]);
+    }
+}
+
 #[test]
 fn what_was_found_once_stays_found() {
     for (seed, story) in FOUND_IMAGES {

@@ -210,16 +210,21 @@ impl<'a, P: Pm> Walk<'a, P> {
             )));
         };
         links.fetch_add(1, Ordering::Relaxed);
-        if !self.inodes.mark_used(child.number) {
-            return; // another name was first
-        }
-        self.files.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = self.read_file(child) {
+        let is_first = self.inodes.mark_used(child.number);
+        let result = if is_first {
+            self.files.fetch_add(1, Ordering::Relaxed);
+            self.read_file(child)
+        } else {
+            // What another name refers to was read; that may not be what this one does.
+            self.named(child).map(drop)
+        };
+        if let Err(error) = result {
             self.note_damage(&error);
         }
     }
 
-    fn read_file(&self, child: Child) -> Result<()> {
+    /// The inode, if it is the one that the name refers to.
+    fn named(&self, child: Child) -> Result<(RawInode, LogSource)> {
         let (raw, source) = self.inode(child.number)?;
         if raw.generation != child.generation || raw.kind != child.kind as u8 {
             return Err(Error::corrupt(format!(
@@ -227,6 +232,11 @@ impl<'a, P: Pm> Walk<'a, P> {
                 child.number
             )));
         }
+        Ok((raw, source))
+    }
+
+    fn read_file(&self, child: Child) -> Result<()> {
+        let (raw, source) = self.named(child)?;
         let loaded = self.load(source, &raw, false)?;
         let cached = if raw.cached_is_valid(source.seed) { raw.links } else { 0 };
         self.cached_links[child.number as usize].store(cached, Ordering::Relaxed);
