@@ -5,6 +5,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use nacre_engine::{Error, Kind, LINE_SIZE, Result};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
@@ -45,6 +47,8 @@ pub(super) struct Device {
 }
 
 const PAGE: u64 = 4096;
+/// How long a lock is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_millis(40);
 
 impl Device {
     /// Opens what is there. A writer owns it alone; readers share it.
@@ -162,10 +166,15 @@ fn busy(name: &str) -> Error {
 fn lock(file: &File, shared: bool, name: &str) -> Result<()> {
     let how =
         if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    match flock(file, how) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(busy(name)),
-        Err(errno) => Err(Error::io("lock", name, errno.into())),
+    let begin = Instant::now();
+    loop {
+        match flock(file, how) {
+            Ok(()) => return Ok(()),
+            // A process that its last owner just started keeps it until it runs its own program.
+            Err(Errno::WOULDBLOCK) if begin.elapsed() < LOCK_PATIENCE => sleep(LOCK_PATIENCE / 20),
+            Err(Errno::WOULDBLOCK) => return Err(busy(name)),
+            Err(errno) => return Err(Error::io("lock", name, errno.into())),
+        }
     }
 }
 
