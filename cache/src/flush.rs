@@ -77,7 +77,7 @@ impl<L: Data + Extents> Shared<L> {
     /// As [`Shared::flush`], for a node that may be no file or none that is known.
     pub(crate) fn flush_node(&self, node: &CacheNode<L::Node>) -> Result<()> {
         match self.known_file(node) {
-            Some(file) => self.flush(&node.inner, &file),
+            Some(file) => self.flush(&node.inner, file),
             None => Ok(()),
         }
     }
@@ -86,9 +86,9 @@ impl<L: Data + Extents> Shared<L> {
     pub(crate) fn sync(&self, node: &CacheNode<L::Node>) -> Result<()> {
         let Some(file) = self.known_file(node) else { return self.layout.sync(&node.inner) };
         let flushed = {
-            let mut blocks = self.still(&file);
-            self.judge(&file, &mut blocks);
-            self.flush_range(&node.inner, &file, &mut blocks, 0..u64::MAX)
+            let mut blocks = self.still(file);
+            self.judge(file, &mut blocks);
+            self.flush_range(&node.inner, file, &mut blocks, 0..u64::MAX)
         };
         let synced = self.layout.sync(&node.inner);
         // An earlier error is told once, whatever this sync says.
@@ -99,7 +99,7 @@ impl<L: Data + Extents> Shared<L> {
     /// behind the close, never an empty file for as long as blocks may wait.
     pub(crate) fn closed(&self, node: &CacheNode<L::Node>) -> Result<()> {
         match self.known_file(node) {
-            Some(file) if file.replaced.swap(false, Ordering::AcqRel) => self.flush(&node.inner, &file),
+            Some(file) if file.replaced.swap(false, Ordering::AcqRel) => self.flush(&node.inner, file),
             _ => Ok(()),
         }
     }
@@ -173,12 +173,12 @@ impl<L: Data + Extents> Shared<L> {
             return self.layout.setattr(&node.inner, change, now);
         };
         if let Some(size) = change.size {
-            return self.set_size(node, &file, change, size, now);
+            return self.set_size(node, file, change, size, now);
         }
-        let mut blocks = self.still(&file);
+        let mut blocks = self.still(file);
         if change.flags.is_some() {
             // They may forbid what was accepted before.
-            self.flush_range(&node.inner, &file, &mut blocks, 0..u64::MAX)?;
+            self.flush_range(&node.inner, file, &mut blocks, 0..u64::MAX)?;
         }
         let attr = self.layout.setattr(&node.inner, change, now)?;
         file.flags.store(attr.flags, Ordering::Release);
@@ -187,12 +187,12 @@ impl<L: Data + Extents> Shared<L> {
             times.ctime = attr.ctime;
             times.atime = change.atime.map(Timestamp::clamped).or(times.atime);
         }
-        Ok(self.overlay(&node.inner, &file, &blocks, attr))
+        Ok(self.overlay(&node.inner, file, &blocks, attr))
     }
 
     /// The file, where this change concerns the cache.
-    fn known_or_sized(&self, node: &CacheNode<L::Node>, change: &SetAttr) -> Option<Arc<File>> {
-        if change.size.is_some() { self.file(node).ok() } else { self.known_file(node) }
+    fn known_or_sized<'n>(&self, node: &'n CacheNode<L::Node>, change: &SetAttr) -> Option<&'n Arc<File>> {
+        if change.size.is_some() { self.file_ref(node).ok() } else { self.known_file(node) }
     }
 
     fn set_size(

@@ -262,15 +262,16 @@ impl<L: Data + Extents> Shared<L> {
         Ok(node.file.get_or_init(|| file))
     }
 
-    /// The file when it is known already.
-    pub(crate) fn known_file(&self, node: &CacheNode<L::Node>) -> Option<Arc<File>> {
+    /// The file when it is known already: nothing waits for media of one that is not.
+    pub(crate) fn known_file<'n>(&self, node: &'n CacheNode<L::Node>) -> Option<&'n Arc<File>> {
         if let Some(file) = node.file.get() {
-            return Some(Arc::clone(file));
+            return Some(file);
         }
         if self.layout.kind(&node.inner) != FileKind::Regular {
             return None;
         }
-        self.table.get(self.layout.id(&node.inner))
+        let file = self.table.get(self.layout.id(&node.inner))?;
+        Some(node.file.get_or_init(|| file))
     }
 
     /// The right to remember one block more, to be given back with [`Shared::drop_ghosts`] when it was not used.

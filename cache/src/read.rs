@@ -17,10 +17,9 @@ impl<L: Data + Extents> Shared<L> {
         buf: &mut [u8],
         now: Option<Timestamp>,
     ) -> Result<usize> {
-        let Ok(file) = self.file_ref(node) else { return self.layout.read(&node.inner, offset, buf, now) };
-        if !file.is_cached() {
+        let Some(file) = self.known_file(node).filter(|file| file.is_cached()) else {
             return self.layout.read(&node.inner, offset, buf, now);
-        }
+        };
         let blocks = file.blocks.read();
         if blocks.index.is_empty() {
             drop(blocks);

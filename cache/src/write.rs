@@ -298,7 +298,11 @@ impl<L: Data + Extents> Shared<L> {
         }
         self.counters.written_eagerly.add(len);
         let mut history = file.history.lock();
-        if !history.is_synced_lately(self.clock.now_ms(), model) {
+        // Asked first, as it is known without the time: where writes cannot pay, nothing need be remembered either.
+        if history.last_sync_ms().is_none()
+            || !model.can_pay(offset, offset + len)
+            || !history.is_synced_lately(self.clock.now_ms(), model)
+        {
             return Ok(offset);
         }
         for (block, from, to) in parts(offset, len) {
