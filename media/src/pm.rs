@@ -41,6 +41,24 @@ pub trait Pm: Send + Sync {
     /// Starts writing back the lines of a store.
     fn flush(&self, stored: Stored) -> Flushed;
 
+    /// Starts writing back the lines of several stores; a line that neighbours share, in the order of their addresses, once.
+    #[track_caller]
+    fn flush_all(&self, stored: impl IntoIterator<Item = Stored>) -> Option<Flushed> {
+        let mut stored = stored.into_iter();
+        let mut before = stored.next()?;
+        for next in stored {
+            match before.with(next) {
+                Ok(both) => before = both,
+                Err((alone, next)) => {
+                    // The last one's flush stands for all of them.
+                    self.flush(alone).may_be_lost();
+                    before = next;
+                }
+            }
+        }
+        Some(self.flush(before))
+    }
+
     /// Waits until everything that this thread flushed is durable.
     fn fence(&self, flushed: Flushed) -> Durable;
 

@@ -6,6 +6,8 @@
 
 use std::marker::PhantomData;
 
+use nacre_engine::LINE_SIZE;
+
 type NotSend = PhantomData<*const ()>;
 
 /// Bytes that were stored through the CPU cache and not flushed.
@@ -33,6 +35,15 @@ pub struct Durable {
 impl Stored {
     pub(crate) fn new(offset: u64, len: u64) -> Stored {
         Stored { offset, len, not_send: PhantomData }
+    }
+
+    /// One store in place of two, when the second begins behind the first and in the line where that ends.
+    pub(crate) fn with(self, next: Stored) -> Result<Stored, (Stored, Stored)> {
+        let end = self.offset + self.len;
+        if self.len > 0 && next.offset >= end && next.offset / LINE_SIZE == (end - 1) / LINE_SIZE {
+            return Ok(Stored::new(self.offset, next.offset + next.len - self.offset));
+        }
+        Err((self, next))
     }
 
     /// Gives up on durability: this store is a cache of something durable elsewhere and may be lost in a crash.

@@ -17,7 +17,7 @@
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
-use nacre_media::{Durable, Flushed, Pm};
+use nacre_media::{Durable, Flushed, Pm, Stored};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
@@ -182,9 +182,10 @@ impl<P: Pm> Shared<P> {
     }
 
     fn store_idle(&self, idle: &[Word], mut pending: Option<Flushed>) -> Result<Option<Flushed>> {
-        for &(address, value) in idle {
-            let stored = self.pm.store(address, value.as_bytes())?;
-            pending = join(pending, self.pm.flush(stored));
+        let stored = idle.iter().map(|(address, value)| self.pm.store(*address, value.as_bytes()));
+        let stored: Result<SmallVec<[Stored; 8]>> = stored.collect();
+        if let Some(flushed) = self.pm.flush_all(stored?) {
+            pending = join(pending, flushed);
         }
         Ok(pending)
     }
@@ -210,9 +211,10 @@ impl<P: Pm> Shared<P> {
         {
             self.pm.fence(undo);
         }
-        for run in runs {
-            let stored = self.pm.store(run.address, run.new.as_bytes())?;
-            flushed = join(flushed, self.pm.flush(stored));
+        let stored = runs.iter().map(|run| self.pm.store(run.address, run.new.as_bytes()));
+        let stored: Result<SmallVec<[Stored; 8]>> = stored.collect();
+        if let Some(stored) = self.pm.flush_all(stored?) {
+            flushed = join(flushed, stored);
         }
         let done = match flushed.take() {
             Some(_) if Mistake::CommittedEarly.is_made(&*self.pm) => Durable::nothing_before(),

@@ -6,6 +6,7 @@
 
 use hashbrown::HashTable;
 use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Kind, Result};
 use nacre_media::Pm;
 use smallvec::SmallVec;
@@ -34,9 +35,11 @@ pub(crate) struct Directory {
     room: Vec<u16>,
     /// Where names are, when they are indexed.
     index: Option<HashTable<Slot>>,
-    /// Without an index, the name that was looked for last, and what was found: most operations on a name look for it
-    /// before they change something, and those below look again.
-    last: Mutex<Option<(Name, Option<Found>)>>,
+    /// Without an index, where some are that were found or added.
+    memo: Memo,
+    /// Without an index, the name that was looked for last and is not there: most operations that add one look for it, and
+    /// those below look again.
+    absent: Mutex<Option<Name>>,
 }
 
 type Name = SmallVec<[u8; 32]>;
@@ -46,6 +49,65 @@ type Name = SmallVec<[u8; 32]>;
 struct Slot {
     hash: u64,
     offset: u64,
+}
+
+/// Where the records of some names are: what a kernel's cache of names does for PMFS, as far as it goes in this space. Of
+/// names with the same place in here the last one stays.
+#[derive(Default)]
+struct Memo {
+    /// A part of the hash, which also says the place, above the record's place in units of 8 bytes, plus 1; or 0.
+    slots: Vec<AtomicU64>,
+}
+
+impl Memo {
+    const MIN_SLOTS: usize = 16;
+    const MAX_SLOTS: usize = 1 << 14;
+
+    fn get(&self, hash: u64) -> Option<u64> {
+        let slot = self.slot(hash)?.load(Ordering::Relaxed);
+        (slot != 0 && slot >> 32 == hash >> 32).then(|| ((slot & u64::from(u32::MAX)) - 1) * 8)
+    }
+
+    fn put(&self, hash: u64, offset: u64) {
+        if let Some((slot, value)) = self.slot(hash).zip(Self::value(hash, offset)) {
+            slot.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// A name is not there any more. Alone.
+    fn forget(&mut self, hash: u64, offset: u64) {
+        if let Some((slot, value)) = self.slot(hash).zip(Self::value(hash, offset))
+            && slot.load(Ordering::Relaxed) == value
+        {
+            slot.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes more space for a directory of so many names, as far as it may. Alone.
+    fn grow(&mut self, entries: u64) {
+        let wanted = (entries as usize).next_power_of_two().clamp(Self::MIN_SLOTS, Self::MAX_SLOTS);
+        if wanted <= self.slots.len() {
+            return;
+        }
+        let old = std::mem::take(&mut self.slots);
+        self.slots.resize_with(wanted, AtomicU64::default);
+        for slot in old {
+            let value = slot.load(Ordering::Relaxed);
+            if let Some(slot) = self.slot(value).filter(|_| value != 0) {
+                slot.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn slot(&self, hash: u64) -> Option<&AtomicU64> {
+        self.slots.get((hash >> 32) as usize % self.slots.len().max(1))
+    }
+
+    /// `None` for a place that does not fit: of a directory of over 32 GiB.
+    fn value(hash: u64, offset: u64) -> Option<u64> {
+        let place = u32::try_from(offset / 8 + 1).ok()?;
+        Some(hash >> 32 << 32 | u64::from(place))
+    }
 }
 
 /// A record of a block.
@@ -213,6 +275,7 @@ impl Directory {
             })?;
             directory.note_room(at, room);
         }
+        directory.make_memo();
         Ok(directory)
     }
 
@@ -220,23 +283,38 @@ impl Directory {
         pm.read(Block(self.blocks[at]).offset(), page)
     }
 
+    /// A name was added, or is there.
     pub(crate) fn remember(&mut self, hash: u64, offset: u64) {
-        if let Some(index) = &mut self.index {
-            index.insert_unique(hash, Slot { hash, offset }, |slot| slot.hash);
+        match &mut self.index {
+            Some(index) => {
+                index.insert_unique(hash, Slot { hash, offset }, |slot| slot.hash);
+            }
+            None => self.memo.put(hash, offset),
         }
     }
 
+    /// A name was taken away.
     pub(crate) fn forget(&mut self, hash: u64, offset: u64) {
-        if let Some(index) = &mut self.index
-            && let Ok(entry) = index.find_entry(hash, |slot| slot.offset == offset)
-        {
-            entry.remove();
+        match &mut self.index {
+            Some(index) => {
+                if let Ok(entry) = index.find_entry(hash, |slot| slot.offset == offset) {
+                    entry.remove();
+                }
+            }
+            None => self.memo.forget(hash, offset),
+        }
+    }
+
+    /// Lets what remembers names grow with their number.
+    pub(crate) fn make_memo(&mut self) {
+        if self.index.is_none() {
+            self.memo.grow(self.entries);
         }
     }
 
     pub(crate) fn note_room(&mut self, at: usize, room: usize) {
         if self.room.len() <= at {
-            self.room.resize(at + 1, 0);
+            self.room.resize(at + 1, BLOCK as u16);
         }
         self.room[at] = room as u16;
     }
@@ -248,43 +326,62 @@ impl Directory {
 
     /// Looks a name up.
     pub(crate) fn find<P: Pm>(&self, fs: &Shared<P>, name: &[u8]) -> Result<Option<Found>> {
-        let mut page = [0; BLOCK];
+        let hash = hash(name, fs.hash_seed);
         if let Some(index) = &self.index {
-            let hash = hash(name, fs.hash_seed);
-            let candidates = index.iter_hash(hash).filter(|slot| slot.hash == hash);
-            for slot in candidates {
-                let (at, within) = ((slot.offset as usize) / BLOCK, (slot.offset as usize) % BLOCK);
-                self.read_page(&*fs.pm, at, &mut page)?;
-                let record = record_at(&page, within)?;
-                if record.is_used() && record.name(&page) == name {
-                    return found(at, record).map(Some);
+            for slot in index.iter_hash(hash).filter(|slot| slot.hash == hash) {
+                if let Some(found) = self.found_at(&*fs.pm, slot.offset, name)? {
+                    return Ok(Some(found));
                 }
             }
             return Ok(None);
         }
-        if let Some((last, found)) = &*self.last.lock()
-            && last.as_slice() == name
+        if let Some(offset) = self.memo.get(hash)
+            && let Some(found) = self.found_at(&*fs.pm, offset, name)?
         {
-            return Ok(*found);
+            return Ok(Some(found));
         }
-        let found = self.search(fs, name, &mut page)?;
-        *self.last.lock() = Some((SmallVec::from_slice(name), found));
+        if self.absent.lock().as_deref() == Some(name) {
+            return Ok(None);
+        }
+        let found = self.search(&*fs.pm, name)?;
+        match found {
+            Some(found) => self.memo.put(hash, found.offset),
+            None => *self.absent.lock() = Some(SmallVec::from_slice(name)),
+        }
         Ok(found)
     }
 
-    fn search<P: Pm>(&self, fs: &Shared<P>, name: &[u8], page: &mut Page) -> Result<Option<Found>> {
+    /// What is found in the record at a place, which is of a name, if it is this one.
+    fn found_at(&self, pm: &impl Pm, offset: u64, name: &[u8]) -> Result<Option<Found>> {
+        let (at, within) = ((offset as usize) / BLOCK, (offset as usize) % BLOCK);
+        let mut bytes = [0; DENTRY_HEADER + MAX_NAME];
+        let Some(bytes) = bytes.get_mut(..DENTRY_HEADER + name.len()) else { return Ok(None) };
+        if within + bytes.len() > BLOCK {
+            return Ok(None);
+        }
+        pm.read(Block(self.blocks[at]).offset() + within as u64, bytes)?;
+        let (raw, rest) =
+            RawDentry::read_from_prefix(bytes).map_err(|_| Error::corrupt("directory: a record"))?;
+        if raw.inode == 0 || usize::from(raw.name_len) != name.len() || rest != name {
+            return Ok(None);
+        }
+        found(at, Record { at: within, raw }).map(Some)
+    }
+
+    fn search(&self, pm: &impl Pm, name: &[u8]) -> Result<Option<Found>> {
+        let mut page = [0; BLOCK];
         for at in 0..self.blocks.len() {
-            self.read_page(&*fs.pm, at, page)?;
-            if let Some(record) = find_name(page, name)? {
+            self.read_page(pm, at, &mut page)?;
+            if let Some(record) = find_name(&page, name)? {
                 return found(at, record).map(Some);
             }
         }
         Ok(None)
     }
 
-    /// A name has changed.
-    pub(crate) fn forget_last(&self) {
-        *self.last.lock() = None;
+    /// Names have changed.
+    pub(crate) fn forget_absent(&self) {
+        *self.absent.lock() = None;
     }
 
     /// Up to `limit` entries with cookies greater than `after`, in order.
@@ -316,7 +413,11 @@ impl Directory {
 
     pub(crate) fn heap_bytes(&self) -> u64 {
         let index = self.index.as_ref().map_or(0, HashTable::allocation_size);
-        (size_of::<Directory>() + self.blocks.capacity() * 8 + self.room.capacity() * 2 + index) as u64
+        (size_of::<Directory>()
+            + self.blocks.capacity() * 8
+            + self.room.capacity() * 2
+            + self.memo.slots.capacity() * 8
+            + index) as u64
     }
 }
 
@@ -327,4 +428,37 @@ fn found(at: usize, record: Record) -> Result<Found> {
 /// What is known of the directory with this body.
 pub(crate) fn directory_of(body: &Body) -> Result<&Directory> {
     body.directory.as_deref().ok_or(Error::new(Kind::NotDirectory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Memo;
+
+    #[test]
+    fn some_names_are_remembered_until_they_go_or_another_takes_their_place() {
+        let mut memo = Memo::default();
+        memo.put(1 << 32, 0);
+        assert_eq!((memo.get(1 << 32), memo.get(0)), (None, None), "it has no space yet");
+        memo.grow(0);
+        let hash = |number: u64| number << 32 | 7;
+        for number in 0..16 {
+            memo.put(hash(number), number * 24);
+        }
+        assert!((0..16).all(|number| memo.get(hash(number)) == Some(number * 24)));
+        memo.grow(1000);
+        assert!((0..16).all(|number| memo.get(hash(number)) == Some(number * 24)), "after it grew");
+        memo.put(hash(3 + 1024), 8);
+        assert_eq!((memo.get(hash(3)), memo.get(hash(3 + 1024))), (None, Some(8)));
+        memo.forget(hash(3 + 1024), 16);
+        memo.forget(hash(3), 8);
+        assert_eq!(memo.get(hash(3 + 1024)), Some(8), "another name went, and the same name elsewhere");
+        memo.forget(hash(3 + 1024), 8);
+        assert_eq!(memo.get(hash(3 + 1024)), None);
+        memo.put(hash(5), 1 << 35);
+        assert_eq!(memo.get(hash(5)), Some(5 * 24), "a place that does not fit");
+        memo.put(hash(5), (1 << 35) - 16);
+        assert_eq!(memo.get(hash(5)), Some((1 << 35) - 16));
+        memo.grow(u64::from(u32::MAX));
+        assert_eq!(memo.slots.len(), Memo::MAX_SLOTS);
+    }
 }

@@ -1,17 +1,20 @@
 //! Changing the names of a directory.
 //!
-//! An [`Edit`] changes copies of blocks and then says which words differ: those that counted before are the
-//! transaction's, those that were free space nobody reads. A directory that has no room grows by a block.
+//! An [`Edit`] changes copies of blocks and notes which words it changed: those that counted before are the transaction's,
+//! those that were free space nobody reads. A directory that has no room grows by a block.
+
+use std::ops::Range;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result};
 use nacre_media::{Flushed, Pm};
-use zerocopy::IntoBytes;
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap;
 use crate::commit::{Transaction, join};
 use crate::directory::{
-    BLOCK, Directory, Found, Page, Record, directory_of, find_record, hash, needed, record_at,
+    BLOCK, Directory, Found, MAX_NAME, Page, Record, directory_of, find_record, hash, needed, record_at,
 };
 use crate::format::{DENTRY_HEADER, RawDentry, word};
 use crate::fs::Shared;
@@ -21,9 +24,91 @@ use crate::inode::{Body, Inode};
 struct Changed {
     /// Which of the directory's blocks.
     at: usize,
-    /// As it is on media; a new block has none.
-    old: Option<Box<Page>>,
-    new: Box<Page>,
+    /// It is new: no word of it counts.
+    is_new: bool,
+    page: Box<Page>,
+    /// The words that were changed, and whether they counted before.
+    words: SmallVec<[(usize, bool); 8]>,
+    /// What names had that were taken away: it is free in the copy, and counts until the commit.
+    freed: SmallVec<[Range<usize>; 1]>,
+}
+
+impl Changed {
+    fn new(at: usize, page: Box<Page>, is_new: bool) -> Changed {
+        Changed { at, is_new, page, words: SmallVec::new(), freed: SmallVec::new() }
+    }
+
+    /// Puts bytes at a multiple of 8; the words count that `counts` says it of.
+    fn put(&mut self, at: usize, bytes: &[u8], counts: impl Fn(usize) -> bool) {
+        let (old, _) = self.page[at..at + bytes.len()].as_chunks_mut::<8>();
+        let (new, rest) = bytes.as_chunks::<8>();
+        debug_assert!(rest.is_empty());
+        for (index, (old, new)) in old.iter_mut().zip(new).enumerate().filter(|(_, (old, new))| old != new) {
+            *old = *new;
+            let place = at + index * 8;
+            self.words.push((place, counts(place)));
+        }
+    }
+
+    /// Changes the header of a record that is there.
+    fn put_header(&mut self, at: usize, raw: &RawDentry) {
+        self.put(at, raw.as_bytes(), |_| true);
+    }
+
+    /// Takes the record at a place away; gives the room of the record that it leaves.
+    fn remove(&mut self, within: usize) -> Result<usize> {
+        let mut before: Option<Record> = None;
+        let record = find_record(&self.page, |record| {
+            if record.at == within {
+                return Ok(Some(record));
+            }
+            before = Some(record);
+            Ok(None)
+        })?;
+        let record = record.ok_or_else(|| Error::corrupt("directory: a name is not where it was"))?;
+        self.freed.push(within..within + record.needed());
+        let Some(before) = before else {
+            self.put_header(0, &RawDentry { inode: 0, ..record.raw });
+            return Ok(record.len());
+        };
+        let record_len = before.len() + record.len();
+        self.put_header(before.at, &RawDentry { record_len: record_len as u16, ..before.raw });
+        Ok(record_len - before.needed())
+    }
+
+    /// Puts a name where there is room for it, and gives its place; or else the most room that a record has.
+    fn put_name(&mut self, name: &[u8], raw: RawDentry) -> Result<std::result::Result<usize, usize>> {
+        let needed = needed(name.len());
+        let mut most = 0;
+        let fits = |record: Record| {
+            let room = record.len() - record.needed();
+            most = most.max(room);
+            Ok((room >= needed).then_some(record))
+        };
+        let Some(record) = find_record(&self.page, fits)? else { return Ok(Err(most)) };
+        let (at, len) = (record.at + record.needed(), record.len() - record.needed());
+        if record.is_used() {
+            self.put_header(record.at, &RawDentry { record_len: record.needed() as u16, ..record.raw });
+        }
+        let mut bytes = [0; DENTRY_HEADER + MAX_NAME + 1];
+        bytes[..DENTRY_HEADER].copy_from_slice(RawDentry { record_len: len as u16, ..raw }.as_bytes());
+        bytes[DENTRY_HEADER..DENTRY_HEADER + name.len()].copy_from_slice(name);
+        // The header of a free record counts, too.
+        let header = at..if record.is_used() { at } else { at + DENTRY_HEADER };
+        let freed = self.freed.clone();
+        let counts = |word| header.contains(&word) || freed.iter().any(|freed| freed.contains(&word));
+        self.put(at, &bytes[..needed], counts);
+        Ok(Ok(at))
+    }
+
+    /// The words that differ from those on media, in order, each once.
+    fn differences(&self) -> SmallVec<[(usize, bool); 8]> {
+        let mut words = self.words.clone();
+        // One that counts comes first.
+        words.sort_unstable_by_key(|&(place, counts)| (place, !counts));
+        words.dedup_by_key(|&mut (place, _)| place);
+        words
+    }
 }
 
 /// What the index is told after the commit.
@@ -38,6 +123,9 @@ pub(crate) struct Edit<'a, P: Pm> {
     fs: &'a Shared<P>,
     inode: &'a Inode,
     pages: Vec<Changed>,
+    /// Blocks, and the most room that a record of them has for certain, or has at the most.
+    freed: SmallVec<[(usize, usize); 1]>,
+    full: SmallVec<[(usize, usize); 1]>,
     notes: Vec<Note>,
     /// The block that the directory grows by, and the tree with it.
     grown: Option<(Runs, blockmap::Edit<'a, P>)>,
@@ -45,7 +133,15 @@ pub(crate) struct Edit<'a, P: Pm> {
 
 impl<'a, P: Pm> Edit<'a, P> {
     pub(crate) fn new(fs: &'a Shared<P>, inode: &'a Inode) -> Edit<'a, P> {
-        Edit { fs, inode, pages: Vec::new(), notes: Vec::new(), grown: None }
+        Edit {
+            fs,
+            inode,
+            pages: Vec::new(),
+            freed: SmallVec::new(),
+            full: SmallVec::new(),
+            notes: Vec::new(),
+            grown: None,
+        }
     }
 
     /// The copy of a block.
@@ -53,9 +149,9 @@ impl<'a, P: Pm> Edit<'a, P> {
         let index = match self.pages.iter().position(|page| page.at == at) {
             Some(index) => index,
             None => {
-                let mut old = Box::new([0; BLOCK]);
-                directory.read_page(&*self.fs.pm, at, &mut old)?;
-                self.pages.push(Changed { at, new: old.clone(), old: Some(old) });
+                let mut page = Box::new([0; BLOCK]);
+                directory.read_page(&*self.fs.pm, at, &mut page)?;
+                self.pages.push(Changed::new(at, page, false));
                 self.pages.len() - 1
             }
         };
@@ -64,24 +160,9 @@ impl<'a, P: Pm> Edit<'a, P> {
 
     /// Takes a name away.
     pub(crate) fn remove(&mut self, directory: &Directory, found: &Found, name: &[u8]) -> Result<()> {
-        let within = found.offset as usize % BLOCK;
-        let page = self.page(directory, found.offset as usize / BLOCK)?;
-        let mut before: Option<Record> = None;
-        let record = find_record(&page.new, |record| {
-            if record.at == within {
-                return Ok(Some(record));
-            }
-            before = Some(record);
-            Ok(None)
-        })?;
-        let record = record.ok_or_else(|| Error::corrupt("directory: a name is not where it was"))?;
-        match before {
-            Some(before) => {
-                let raw = RawDentry { record_len: (before.len() + record.len()) as u16, ..before.raw };
-                put_header(&mut page.new, before.at, &raw);
-            }
-            None => put_header(&mut page.new, 0, &RawDentry { inode: 0, ..record.raw }),
-        }
+        let (at, within) = (found.offset as usize / BLOCK, found.offset as usize % BLOCK);
+        let room = self.page(directory, at)?.remove(within)?;
+        self.freed.push((at, room));
         self.notes.push(Note::Removed(hash(name, self.fs.hash_seed), found.offset, found.kind));
         Ok(())
     }
@@ -90,14 +171,14 @@ impl<'a, P: Pm> Edit<'a, P> {
     pub(crate) fn replace(&mut self, directory: &Directory, found: &Found, inode: &Inode) -> Result<()> {
         let within = found.offset as usize % BLOCK;
         let page = self.page(directory, found.offset as usize / BLOCK)?;
-        let record = record_at(&page.new, within)?;
+        let record = record_at(&page.page, within)?;
         let raw = RawDentry {
             inode: inode.number,
             kind: inode.kind as u8,
             generation: inode.generation,
             ..record.raw
         };
-        put_header(&mut page.new, within, &raw);
+        page.put_header(within, &raw);
         self.notes.push(Note::Replaced(found.kind, inode.kind));
         Ok(())
     }
@@ -112,34 +193,38 @@ impl<'a, P: Pm> Edit<'a, P> {
             kind: inode.kind as u8,
             generation: inode.generation,
         };
-        let at = match self.block_with_room(directory, needed(name.len()))? {
-            Some(at) => at,
-            None => self.add_block(directory, body.root, purpose)?,
+        let place = match self.put_name(directory, name, raw)? {
+            Some(place) => place,
+            None => {
+                let at = self.add_block(directory, body.root, purpose)?;
+                let within = self.page(directory, at)?.put_name(name, raw)?;
+                (at, within.map_err(|_| Error::corrupt("directory: a new block has no room"))?)
+            }
         };
-        let page = self.page(directory, at)?;
-        let within = put_name(&mut page.new, name, raw)?
-            .ok_or_else(|| Error::corrupt("directory: room that is not there"))?;
-        let offset = (at * BLOCK + within) as u64;
+        let offset = (place.0 * BLOCK + place.1) as u64;
         self.notes.push(Note::Added(hash(name, self.fs.hash_seed), offset, inode.kind));
         Ok(())
     }
 
-    /// The first block in which a record has so much room.
-    fn block_with_room(&self, directory: &Directory, needed: usize) -> Result<Option<usize>> {
-        let mut buffer = [0; BLOCK];
+    /// Puts a name into the first block in which a record has room for it; gives both places.
+    fn put_name(
+        &mut self,
+        directory: &Directory,
+        name: &[u8],
+        raw: RawDentry,
+    ) -> Result<Option<(usize, usize)>> {
         for at in 0..directory.blocks.len() {
-            let page = match self.pages.iter().find(|page| page.at == at) {
-                Some(page) => &page.new,
-                None => {
-                    if directory.room(at) < needed {
-                        continue;
-                    }
-                    directory.read_page(&*self.fs.pm, at, &mut buffer)?;
-                    &buffer
+            let is_changed = self.pages.iter().any(|page| page.at == at);
+            if !is_changed && directory.room(at) < needed(name.len()) {
+                continue;
+            }
+            match self.page(directory, at)?.put_name(name, raw)? {
+                Ok(within) => return Ok(Some((at, within))),
+                Err(most) if !is_changed => {
+                    self.pages.pop();
+                    self.full.push((at, most));
                 }
-            };
-            if largest_room(page)? >= needed {
-                return Ok(Some(at));
+                Err(_) => {}
             }
         }
         Ok(None)
@@ -153,7 +238,7 @@ impl<'a, P: Pm> Edit<'a, P> {
         let result = tree.set(at as u64, 1, runs[0].start.0);
         self.grown = Some((runs, tree));
         result?;
-        self.pages.push(Changed { at, old: None, new: empty_page() });
+        self.pages.push(Changed::new(at, empty_page(), true));
         Ok(at)
     }
 
@@ -165,18 +250,24 @@ impl<'a, P: Pm> Edit<'a, P> {
         mut pending: Option<Flushed>,
     ) -> Result<Option<Flushed>> {
         for page in &self.pages {
-            match &page.old {
-                Some(old) => {
-                    let address = Block(directory.blocks[page.at]).offset();
-                    put_difference(transaction, address, old, &page.new)?;
-                }
-                None => {
-                    let (runs, tree) =
-                        self.grown.as_ref().ok_or_else(|| Error::corrupt("directory: no block"))?;
-                    pending = join(pending, self.fs.pm.copy(runs[0].start.offset(), &page.new[..])?);
-                    pending = tree.finish(transaction, pending)?;
-                    transaction.word(self.inode.address + word::ROOT, tree.root);
-                    transaction.word(self.inode.address + word::SIZE, (page.at as u64 + 1) * BLOCK_SIZE);
+            if page.is_new {
+                let (runs, tree) =
+                    self.grown.as_ref().ok_or_else(|| Error::corrupt("directory: no block"))?;
+                pending = join(pending, self.fs.pm.copy(runs[0].start.offset(), &page.page[..])?);
+                pending = tree.finish(transaction, pending)?;
+                transaction.word(self.inode.address + word::ROOT, tree.root);
+                transaction.word(self.inode.address + word::SIZE, (page.at as u64 + 1) * BLOCK_SIZE);
+                continue;
+            }
+            let start = Block(directory.blocks[page.at]).offset();
+            for (place, counts) in page.differences() {
+                let address = start + place as u64;
+                let (value, _) = u64::read_from_prefix(&page.page[place..])
+                    .map_err(|_| Error::corrupt("directory: a word"))?;
+                if counts {
+                    transaction.word(address, value);
+                } else {
+                    transaction.idle_word(address, value);
                 }
             }
         }
@@ -187,15 +278,19 @@ impl<'a, P: Pm> Edit<'a, P> {
     pub(crate) fn done(self, body: &mut Body) {
         use nacre_engine::sync::atomic::Ordering::{Relaxed, Release};
         let Some(directory) = &mut body.directory else { return };
-        directory.forget_last();
+        directory.forget_absent();
+        directory.make_memo();
         if let Some((runs, tree)) = &self.grown {
             directory.blocks.push(runs[0].start.0);
             body.root = tree.root;
             self.inode.size.store(directory.blocks.len() as u64 * BLOCK_SIZE, Release);
             self.inode.blocks.fetch_add(1, Relaxed);
         }
-        for page in &self.pages {
-            directory.note_room(page.at, largest_room(&page.new).unwrap_or(BLOCK));
+        for &(at, room) in &self.full {
+            directory.note_room(at, room);
+        }
+        for &(at, room) in &self.freed {
+            directory.note_room(at, room.max(directory.room(at)));
         }
         for note in &self.notes {
             let is_directory = |kind: FileKind| u32::from(kind == FileKind::Directory);
@@ -237,60 +332,14 @@ fn empty_page() -> Box<Page> {
     page
 }
 
-fn put_header(page: &mut Page, at: usize, raw: &RawDentry) {
-    page[at..at + DENTRY_HEADER].copy_from_slice(raw.as_bytes());
-}
-
-fn largest_room(page: &Page) -> Result<usize> {
-    let mut room = 0;
-    find_record(page, |record| {
-        room = room.max(record.len() - record.needed());
-        Ok(None::<()>)
-    })?;
-    Ok(room)
-}
-
-/// Puts a name where there is room; gives its place.
-fn put_name(page: &mut Page, name: &[u8], raw: RawDentry) -> Result<Option<usize>> {
-    let needed = needed(name.len());
-    let fits = |record: Record| Ok((record.len() - record.needed() >= needed).then_some(record));
-    let Some(record) = find_record(page, fits)? else { return Ok(None) };
-    let (at, len) = (record.at + record.needed(), record.len() - record.needed());
-    if record.is_used() {
-        put_header(page, record.at, &RawDentry { record_len: record.needed() as u16, ..record.raw });
-    }
-    page[at..at + needed].fill(0);
-    put_header(page, at, &RawDentry { record_len: len as u16, ..raw });
-    page[at + DENTRY_HEADER..at + DENTRY_HEADER + name.len()].copy_from_slice(name);
-    Ok(Some(at))
-}
-
-/// The words in which two pages differ: those that count in the old one, and those that are free space there.
-fn put_difference(transaction: &mut Transaction, address: u64, old: &Page, new: &Page) -> Result<()> {
-    let mut counts = [false; BLOCK / 8];
-    find_record(old, |record| {
-        let end = record.at + record.needed().max(DENTRY_HEADER);
-        counts[record.at / 8..end / 8].fill(true);
-        Ok(None::<()>)
-    })?;
-    let words = old.chunks_exact(8).zip(new.chunks_exact(8)).enumerate();
-    for (index, (old, new)) in words.filter(|(_, (old, new))| old != new) {
-        let (at, value) =
-            (address + index as u64 * 8, u64::from_le_bytes(new.try_into().unwrap_or_default()));
-        debug_assert_ne!(old, new);
-        if counts[index] { transaction.word(at, value) } else { transaction.idle_word(at, value) }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, RawDentry, empty_page, find_record, largest_room, put_header, put_name};
+    use super::{BLOCK, Changed, RawDentry, empty_page, find_record};
     use crate::directory::find_name;
 
     #[test]
     fn names_fill_a_page_and_are_found() {
-        let mut page = empty_page();
+        let mut changed = Changed::new(0, empty_page(), true);
         let mut count = 0u64;
         let name = |count: u64| format!("name-{count}").into_bytes();
         loop {
@@ -301,63 +350,80 @@ mod tests {
                 generation: 1,
                 record_len: 0,
             };
-            match put_name(&mut page, &name(count), raw).unwrap() {
-                Some(_) => count += 1,
-                None => break,
+            match changed.put_name(&name(count), raw).unwrap() {
+                Ok(_) => count += 1,
+                Err(most) => {
+                    assert!(most < 24);
+                    break;
+                }
             }
         }
         assert_eq!(count, BLOCK as u64 / 24);
-        assert!(largest_room(&page).unwrap() < 24);
         let mut seen = 0;
-        find_record(&page, |record| {
-            assert_eq!(record.name(&page), name(seen));
-            assert_eq!(find_name(&page, &name(seen)).unwrap().map(|found| found.at), Some(record.at));
+        find_record(&changed.page, |record| {
+            assert_eq!(record.name(&changed.page), name(seen));
+            assert_eq!(find_name(&changed.page, &name(seen)).unwrap().map(|found| found.at), Some(record.at));
             seen += 1;
             Ok(None::<()>)
         })
         .unwrap();
         assert_eq!(seen, count);
-        assert!(find_name(&page, &name(count)).unwrap().is_none());
+        assert!(find_name(&changed.page, &name(count)).unwrap().is_none());
         let second = 24;
-        put_header(&mut page, second, &RawDentry { record_len: 24, name_len: 6, ..RawDentry::default() });
-        assert!(find_name(&page, b"name-1").unwrap().is_none(), "it refers to no inode");
-        put_header(
-            &mut page,
-            second,
-            &RawDentry { inode: 9, record_len: 24, name_len: 5, ..RawDentry::default() },
-        );
-        assert!(find_name(&page, b"name-1").unwrap().is_none(), "its name is shorter");
-        assert_eq!(find_name(&page, b"name-").unwrap().map(|found| found.at), Some(second));
+        changed.put_header(second, &RawDentry { record_len: 24, name_len: 6, ..RawDentry::default() });
+        assert!(find_name(&changed.page, b"name-1").unwrap().is_none(), "it refers to no inode");
+        changed
+            .put_header(second, &RawDentry { inode: 9, record_len: 24, name_len: 5, ..RawDentry::default() });
+        assert!(find_name(&changed.page, b"name-1").unwrap().is_none(), "its name is shorter");
+        assert_eq!(find_name(&changed.page, b"name-").unwrap().map(|found| found.at), Some(second));
         // What is left of a name in the free part of the record before it.
-        put_header(
-            &mut page,
-            0,
-            &RawDentry { inode: 1, record_len: 48, name_len: 6, ..RawDentry::default() },
-        );
-        assert!(find_name(&page, b"name-").unwrap().is_none());
-        assert_eq!(find_name(&page, b"name-0").unwrap().map(|found| found.at), Some(0));
+        changed.put_header(0, &RawDentry { inode: 1, record_len: 48, name_len: 6, ..RawDentry::default() });
+        assert!(find_name(&changed.page, b"name-").unwrap().is_none());
+        assert_eq!(find_name(&changed.page, b"name-0").unwrap().map(|found| found.at), Some(0));
         for record_len in [0, 12, 4092] {
-            put_header(
-                &mut page,
-                0,
-                &RawDentry { inode: 1, record_len, name_len: 6, ..RawDentry::default() },
-            );
-            find_name(&page, b"name-2").expect_err("a damaged record before it");
+            changed.put_header(0, &RawDentry { inode: 1, record_len, name_len: 6, ..RawDentry::default() });
+            find_name(&changed.page, b"name-2").expect_err("a damaged record before it");
         }
     }
 
     #[test]
     fn names_of_every_length_are_found_among_their_prefixes() {
-        let mut page = empty_page();
+        let mut changed = Changed::new(0, empty_page(), true);
         let whole: Vec<u8> = (0..40).map(|at| b'a' + at % 26).collect();
         for len in (1..=whole.len()).rev() {
             let raw = RawDentry { inode: len as u64, name_len: len as u8, kind: 1, ..RawDentry::default() };
-            put_name(&mut page, &whole[..len], raw).unwrap().unwrap();
+            changed.put_name(&whole[..len], raw).unwrap().unwrap();
         }
         for len in 1..=whole.len() {
-            let found = find_name(&page, &whole[..len]).unwrap().unwrap();
-            assert_eq!((found.raw.inode, found.name(&page)), (len as u64, &whole[..len]));
+            let found = find_name(&changed.page, &whole[..len]).unwrap().unwrap();
+            assert_eq!((found.raw.inode, found.name(&changed.page)), (len as u64, &whole[..len]));
         }
-        assert!(find_name(&page, b"abd").unwrap().is_none() && find_name(&page, b"").unwrap().is_none());
+        assert!(
+            find_name(&changed.page, b"abd").unwrap().is_none()
+                && find_name(&changed.page, b"").unwrap().is_none()
+        );
+    }
+
+    #[test]
+    fn words_count_that_somebody_reads_before_the_commit() {
+        let raw = |inode| RawDentry { inode, name_len: 6, kind: 1, ..RawDentry::default() };
+        let mut changed = Changed::new(0, empty_page(), false);
+        assert_eq!(changed.put_name(b"name-0", raw(1)).unwrap(), Ok(0));
+        let words = |changed: &Changed| changed.differences().to_vec();
+        assert_eq!(words(&changed), [(0, true), (8, true), (16, false)], "its header says that it is free");
+
+        let mut changed = Changed::new(0, changed.page, false);
+        assert_eq!(changed.put_name(b"name-1", raw(2)).unwrap(), Ok(24));
+        assert_eq!(words(&changed), [(8, true), (24, false), (32, false), (40, false)]);
+
+        let mut changed = Changed::new(0, changed.page, false);
+        assert_eq!(changed.remove(24).unwrap(), BLOCK - 24);
+        assert_eq!(words(&changed), [(8, true)]);
+        assert_eq!(changed.put_name(b"name-2", raw(3)).unwrap(), Ok(24));
+        assert_eq!(words(&changed), [(8, true), (24, true), (40, true)], "a crash brings the first one back");
+
+        assert_eq!(changed.remove(0).unwrap(), 24);
+        assert_eq!(changed.put_name(b"name-3", raw(4)).unwrap(), Ok(0));
+        assert_eq!(words(&changed)[..3], [(0, true), (8, true), (16, true)]);
     }
 }

@@ -173,7 +173,10 @@ impl<P: Pm> Shared<P> {
             // As if it were on its way for ever: the bytes are there for the running system, and not flushed.
             self.pm.store(address, raw.as_bytes())?.may_be_lost();
         } else {
-            pending = join(pending, self.pm.copy(address, raw.as_bytes())?);
+            // Nobody reads the target of anything but a symbolic link.
+            let is_whole = new.kind == FileKind::Symlink;
+            let len = if is_whole { size_of::<RawInode>() } else { std::mem::offset_of!(RawInode, target) };
+            pending = join(pending, self.pm.copy(address, &raw.as_bytes()[..len])?);
         }
         let directory = (new.kind == FileKind::Directory).then(|| Box::new(Directory::new(self.name_index)));
         let inode = Inode::new(number, address, &raw, directory, &self.graveyard)?;
