@@ -156,6 +156,19 @@ fn parts_of_one_block() {
     ));
 }
 
+/// What one keeps of the last block is what another has just written behind the end.
+#[test]
+fn parts_of_the_last_block_while_the_file_grows() {
+    explore(&workload(
+        &[Call::Append(F, 9000)],
+        &[
+            &[Call::Write(F, 6181, 2572), Call::Read(F, 8192, 4096)],
+            &[Call::Write(F, 7894, 2917), Call::Write(F, 8200, 100)],
+            &[Call::Append(F, 50)],
+        ],
+    ));
+}
+
 /// More extents than a leaf lists, so that it becomes an array of slots.
 #[test]
 fn blocks_that_are_read_while_they_move() {
@@ -408,6 +421,9 @@ fn mistakes_between_threads_are_found() {
             Mistake::SizeReadEarly => workload(&[], &[&[Call::Append(F, 10)], &[Call::Append(F, 10)]]),
             Mistake::EdgeNotChecked => {
                 workload(&[Call::Append(F, 4096)], &[&[Call::Write(F, 0, 100)], &[Call::Write(F, 200, 100)]])
+            }
+            Mistake::GrowthNotSeen => {
+                workload(&[Call::Append(F, 1000)], &[&[Call::Write(F, 0, 100)], &[Call::Write(F, 900, 500)]])
             }
             Mistake::SizeNotReadAgain => workload(
                 &[Call::Append(F, 100)],

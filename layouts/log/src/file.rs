@@ -497,10 +497,14 @@ impl<P: Pm> Shared<P> {
         if !extends && range.end > size {
             return Ok(Attempt::Extends);
         }
-        // What was beyond the size when the last block was prepared may have been appended since.
-        let last_is_partial = !range.end.is_multiple_of(BLOCK_SIZE);
-        if !extends && last_is_partial && range.end >= prepared.size && size > prepared.size {
-            return Ok(Attempt::Again);
+        // What was beyond the size when this was prepared may have been written since. A block of which a part is kept has
+        // zeros there, also when it was read after that write: the size was read before.
+        if !extends && size > prepared.size && !Mistake::GrowthNotSeen.is_made(&*self.pm) {
+            let last_is_short = !range.end.is_multiple_of(BLOCK_SIZE) && range.end >= prepared.size;
+            let has_zeros = |edge: &Edge| (edge.block + 1) * BLOCK_SIZE > prepared.size;
+            if last_is_short || prepared.edges.iter().any(has_zeros) {
+                return Ok(Attempt::Again);
+            }
         }
         for edge in prepared.edges.iter().filter(|_| !Mistake::EdgeNotChecked.is_made(&*self.pm)) {
             if map.find(edge.block, 1).0 != edge.place || map.version(edge.block) != edge.version {

@@ -61,6 +61,8 @@ pub enum Mistake {
     SizeReadEarly,
     /// A write does not look again whether the block that it keeps a part of is still the one that it read.
     EdgeNotChecked,
+    /// A write does not look whether the file has grown within a block of which it keeps a part.
+    GrowthNotSeen,
     /// A file is linked without a look at whether its last name is gone.
     LinkedWhenGone,
     /// A rename within a directory shows the new name before the old one goes.
@@ -95,12 +97,13 @@ impl Mistake {
     ];
 
     /// Those that show between threads.
-    pub const BETWEEN_THREADS: [Mistake; 8] = [
+    pub const BETWEEN_THREADS: [Mistake; 9] = [
         Mistake::LockedAsCalled,
         Mistake::NameSoughtEarly,
         Mistake::HeldLate,
         Mistake::SizeReadEarly,
         Mistake::EdgeNotChecked,
+        Mistake::GrowthNotSeen,
         Mistake::LinkedWhenGone,
         Mistake::RenamedInSteps,
         Mistake::SizeNotReadAgain,
@@ -134,6 +137,9 @@ impl Mistake {
             Mistake::HeldLate => "an inode is held after its directory was let go",
             Mistake::SizeReadEarly => "an append takes the size before it is alone",
             Mistake::EdgeNotChecked => "a write does not look at the block that it keeps again",
+            Mistake::GrowthNotSeen => {
+                "a write does not see that the file has grown in the block that it keeps"
+            }
             Mistake::LinkedWhenGone => "a file is linked after its last name went",
             Mistake::RenamedInSteps => "a rename shows the new name before the old one goes",
             Mistake::SizeNotReadAgain => "a read does not look for a truncation",
