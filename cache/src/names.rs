@@ -17,7 +17,7 @@ impl<L: Data + Extents> Shared<L> {
             Some(file) if file.is_cached() => {
                 let blocks = file.blocks.read();
                 let attr = self.layout.getattr(&node.inner)?;
-                Ok(self.overlay(&node.inner, &file, &blocks, attr))
+                Ok(self.overlay(&node.inner, file, &blocks, attr))
             }
             Some(file) => {
                 let mut attr = self.layout.getattr(&node.inner)?;
