@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use nacre::{CacheOptions, FileOptions, FileSystem, MkfsOptions, OpenOptions, Preset, WriteBuffer};
+use nacre::{FileOptions, FileSystem, MkfsOptions, OpenOptions, Preset};
 use nacre_engine::Error;
 
 use super::{File, Open, Target, Traffic};
@@ -17,20 +17,10 @@ pub struct Library {
 }
 
 impl Library {
-    /// A new file system on a device that does not exist yet, with all its pages present. It buffers so many bytes of
-    /// writes, or what its preset does.
-    pub fn create(
-        device: &Path,
-        size: u64,
-        preset: Preset,
-        emulation: Option<&str>,
-        buffer: Option<u64>,
-    ) -> Result<Library, Error> {
-        let emulation = emulation.map(str::parse).transpose()?;
+    /// A new file system on a device that does not exist yet, with all its pages present.
+    pub fn create(device: &Path, size: u64, preset: Preset, options: &OpenOptions) -> Result<Library, Error> {
         let make = MkfsOptions { preset, ..MkfsOptions::with_size(size) };
-        let buffer = buffer.map_or(WriteBuffer::Preset, |bytes| WriteBuffer::With(CacheOptions::new(bytes)));
-        let fs =
-            FileSystem::create(device, &make, &OpenOptions { emulation, buffer, ..OpenOptions::default() })?;
+        let fs = FileSystem::create(device, &make, options)?;
         fs.prefault(&AtomicBool::new(false))?;
         Ok(Library { fs })
     }

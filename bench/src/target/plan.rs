@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 
-use nacre::Preset;
+use nacre::{CacheOptions, LayoutKind, OpenOptions, Preset, WriteBuffer};
 use nacre_engine::size;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,7 @@ pub struct Plan {
     pm: Option<u64>,
     dram: Option<u64>,
     buffer: Option<u64>,
+    name_index: Option<bool>,
     options: Option<String>,
 }
 
@@ -54,7 +55,7 @@ const KINDS: &[(&str, &str)] = &[
     (
         "preset:NAME",
         "a preset of nacre in the same process, without system calls; emulate=MEMORY slows it down, pm=SIZE is its device, \
-         buffer=SIZE what it buffers in DRAM, of presets that do",
+         buffer=SIZE what it buffers in DRAM, of presets that do; name_index=on or off, of presets that have the choice",
     ),
     (
         "mount:NAME",
@@ -112,6 +113,8 @@ pub enum Opening {
         emulate: Option<String>,
         /// Bytes of its write buffer, where it is not to have the usual one.
         buffer: Option<u64>,
+        /// Whether names are indexed, where the preset has that choice.
+        name_index: Option<bool>,
     },
     /// A directory that is there.
     Directory(PathBuf),
@@ -121,8 +124,13 @@ impl Opening {
     /// Opens it.
     pub fn open(&self) -> Result<Box<dyn Target>, Error> {
         Ok(match self {
-            Opening::Library { device, size, preset, emulate, buffer } => {
-                Box::new(Library::create(device, *size, preset.parse()?, emulate.as_deref(), *buffer)?)
+            Opening::Library { device, size, preset, emulate, buffer, name_index } => {
+                let buffer =
+                    buffer.map_or(WriteBuffer::Preset, |bytes| WriteBuffer::With(CacheOptions::new(bytes)));
+                let emulation = emulate.as_deref().map(str::parse).transpose()?;
+                let options =
+                    OpenOptions { emulation, buffer, name_index: *name_index, ..OpenOptions::default() };
+                Box::new(Library::create(device, *size, preset.parse()?, &options)?)
             }
             Opening::Directory(path) => {
                 Box::new(Directory::open(path).map_err(|error| format!("{}: {error}", path.display()))?)
@@ -153,7 +161,7 @@ impl Plan {
     /// From text: a kind, a colon, a name, and parameters.
     pub fn parse(text: &str) -> Result<Plan, String> {
         let spec: Spec = text.parse()?;
-        let (mut emulate, mut pm, mut buffer, mut options) = (None, None, None, None);
+        let (mut emulate, mut pm, mut buffer, mut name_index, mut options) = (None, None, None, None, None);
         let name = spec.name().to_owned();
         let kind = match name.split_once(':') {
             Some((kind @ ("preset" | "mount"), preset)) => {
@@ -169,6 +177,14 @@ impl Plan {
                     buffer = given(&spec, "buffer")?;
                 }
                 if kind == "preset" {
+                    if preset.layout() == LayoutKind::Inplace {
+                        name_index = match &*spec.text("name_index", "")? {
+                            "" => None,
+                            "on" => Some(true),
+                            "off" => Some(false),
+                            other => return Err(format!("name_index={other}: it is on or off")),
+                        };
+                    }
                     Kind::Preset(preset)
                 } else {
                     options = list("options")?;
@@ -194,7 +210,7 @@ impl Plan {
             return Err(format!("{name}: dram= is at least {}", size::print(memory::LEAST)));
         }
         spec.finish()?;
-        Ok(Plan { spec, kind, emulate, pm, dram, buffer, options })
+        Ok(Plan { spec, kind, emulate, pm, dram, buffer, name_index, options })
     }
 
     /// As it was written.
@@ -274,13 +290,19 @@ impl Plan {
             Kind::Preset(preset) => {
                 let tmpfs = ground.place.tmpfs(&name, false)?;
                 let (size, emulate) = (self.device_size(ground.load), self.emulation(ground));
+                let indexed = match self.name_index {
+                    None => "",
+                    Some(true) => ", with an index of names",
+                    Some(false) => ", without an index of names",
+                };
                 let about = format!(
-                    "{preset} in the same process{}, {}",
+                    "{preset} in the same process{}{indexed}, {}",
                     self.buffered(),
                     on_memory(emulate.as_deref())
                 );
-                let (device, buffer) = (tmpfs.path().join("pm"), self.buffer);
-                let opening = Opening::Library { device, size, preset: preset.to_string(), emulate, buffer };
+                let (device, buffer, name_index) = (tmpfs.path().join("pm"), self.buffer, self.name_index);
+                let preset = preset.to_string();
+                let opening = Opening::Library { device, size, preset, emulate, buffer, name_index };
                 let prepared = Prepared::plain(opening, about, Pays::Library);
                 Ok(Prepared { cached: false, ..prepared }.with(tmpfs))
             }
@@ -515,6 +537,9 @@ mod tests {
         assert!(plan("peer:tmpfs,dram=64m").unwrap_err().contains("no parameter dram"));
         assert_eq!(plan("preset:hinfs,buffer=8m").unwrap().buffer, Some(8 << 20));
         assert!(plan("preset:pmfs,buffer=8m").unwrap_err().contains("no parameter buffer"));
+        assert_eq!(plan("preset:hinfs,name_index=on").unwrap().name_index, Some(true));
+        assert!(plan("preset:hinfs,name_index=2").unwrap_err().contains("on or off"));
+        assert!(plan("preset:nova,name_index=on").unwrap_err().contains("no parameter name_index"));
         assert!(plan("peer:ext4,dram=1m").unwrap_err().contains("at least"));
         assert!(plan("peer:ext4,dram=much").unwrap_err().contains("dram=much"));
     }

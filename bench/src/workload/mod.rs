@@ -239,8 +239,13 @@ mod tests {
 
     /// The library on a file in a directory, and another directory in it.
     pub(super) fn targets(dir: &tempfile::TempDir) -> Vec<Box<dyn Target>> {
-        let library =
-            Library::create(&dir.path().join("pm"), 128 << 20, nacre::Preset::Nova, None, None).unwrap();
+        let library = Library::create(
+            &dir.path().join("pm"),
+            128 << 20,
+            nacre::Preset::Nova,
+            &nacre::OpenOptions::default(),
+        )
+        .unwrap();
         std::fs::create_dir(dir.path().join("d")).unwrap();
         vec![Box::new(library), Box::new(Directory::open(&dir.path().join("d")).unwrap())]
     }
