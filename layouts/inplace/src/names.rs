@@ -123,8 +123,9 @@ pub(crate) struct Edit<'a, P: Pm> {
     fs: &'a Shared<P>,
     inode: &'a Inode,
     pages: Vec<Changed>,
-    /// Blocks, and the most room that a record of them has for certain, or has at the most.
+    /// Blocks with a record that has this much room now.
     freed: SmallVec<[(usize, usize); 1]>,
+    /// Blocks in which no record has more room than this.
     full: SmallVec<[(usize, usize); 1]>,
     notes: Vec<Note>,
     /// The block that the directory grows by, and the tree with it.
