@@ -25,8 +25,12 @@ fn paper(dir: &Path) -> Command {
 }
 
 fn small(dir: &Path, names: &[&str]) -> Command {
+    scaled(dir, names, "0.01")
+}
+
+fn scaled(dir: &Path, names: &[&str], scale: &str) -> Command {
     let mut command = paper(dir);
-    command.args(names).args(["--effort", "quick", "--scale", "0.01"]);
+    command.args(names).args(["--effort", "quick", "--scale", scale]);
     command
 }
 
@@ -120,7 +124,8 @@ fn peers_stand_beside_nacre_in_the_process_and_mounted() {
     }
     let dir = scratch();
     let json = dir.path().join("report.json");
-    let mut command = small(dir.path(), &["hinfs-fig7"]);
+    // Each round of the many targets fills a buffer three times.
+    let mut command = scaled(dir.path(), &["hinfs-fig7"], "0.002");
     let output = run(command.arg("--json").arg(&json), LIMIT).expect("it ends");
     assert!(output.status.success(), "{}", text(&output));
     let report = report(&json);
