@@ -57,7 +57,8 @@ impl<L: Layout> Server<L> {
         let chown = asked.uid.is_some() || asked.gid.is_some();
         let kill_suidgid = self.vfs.kind(&node) != FileKind::Directory
             && (chown || asked.size.is_some() && request.uid() != 0);
-        let attr = self.vfs.setattr(&caller(request, 0), &node, &change, kill_suidgid)?;
+        let caller = caller(request, 0);
+        let attr = self.room.find(|| self.vfs.setattr(&caller, &node, &change, kill_suidgid))?;
         Ok(self.file_attr(&attr))
     }
 
@@ -103,11 +104,12 @@ impl<L: Layout> Server<L> {
         }
         let groups = if name == ACL_ACCESS { groups_of(request) } else { Vec::new() };
         let caller = Caller { groups: &groups, ..caller(request, 0) };
-        self.vfs.set_xattr(&caller, &node, name, value, how)
+        self.room.find(|| self.vfs.set_xattr(&caller, &node, name, value, how))
     }
 
     pub(crate) fn removexattr(&self, request: &Request, id: INodeNo, name: &[u8]) -> Result<()> {
-        self.vfs.remove_xattr(&caller(request, 0), &self.node(id)?, name)
+        let node = self.node(id)?;
+        self.room.find(|| self.vfs.remove_xattr(&caller(request, 0), &node, name))
     }
 
     /// The few requests of ioctl(2) that a file system answers; the reply's bytes.

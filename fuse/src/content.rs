@@ -57,14 +57,9 @@ impl<L: Layout> Server<L> {
         let now = self.settings.sync || flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0;
         let durability = if now { Durability::Now } else { Durability::Lazy };
         let slices = [IoSlice::new(data)];
-        self.vfs.write(
-            &caller(request, 0),
-            &node,
-            WriteAt::Offset(offset),
-            &slices,
-            durability,
-            kill_suidgid,
-        )?;
+        let caller = caller(request, 0);
+        let at = WriteAt::Offset(offset);
+        self.room.find(|| self.vfs.write(&caller, &node, at, &slices, durability, kill_suidgid))?;
         Ok(data.len() as u32)
     }
 
@@ -82,7 +77,8 @@ impl<L: Layout> Server<L> {
         mode: i32,
     ) -> Result<()> {
         let mode = fallocate_mode(mode)?;
-        self.vfs.fallocate(&caller(request, 0), &self.node(id)?, mode, offset, len)
+        let node = self.node(id)?;
+        self.room.find(|| self.vfs.fallocate(&caller(request, 0), &node, mode, offset, len))
     }
 
     pub(crate) fn lseek(&self, id: INodeNo, offset: i64, whence: i32) -> Result<i64> {
@@ -116,8 +112,10 @@ impl<L: Layout> Server<L> {
                 }
                 let slices = [IoSlice::new(&buffer[..count])];
                 let at = WriteAt::Offset(to.1 + done);
-                let written =
-                    self.vfs.write(&caller, &target, at, &slices, Durability::Lazy, caller.uid != 0);
+                let kill_suidgid = caller.uid != 0;
+                let written = self
+                    .room
+                    .find(|| self.vfs.write(&caller, &target, at, &slices, Durability::Lazy, kill_suidgid));
                 match written {
                     // What was copied before counts; the next call meets the error.
                     Err(_) if done > 0 => break,

@@ -58,7 +58,8 @@ impl<L: Layout> Server<L> {
         what: &Create<'_>,
     ) -> Result<(FileAttr, Generation)> {
         let dir = self.node(parent)?;
-        self.entry(self.vfs.create(&caller(request, umask), &dir, name.as_bytes(), what)?)
+        let caller = caller(request, umask);
+        self.entry(self.room.find(|| self.vfs.create(&caller, &dir, name.as_bytes(), what))?)
     }
 
     pub(crate) fn mknod(
@@ -82,16 +83,20 @@ impl<L: Layout> Server<L> {
         name: &OsStr,
     ) -> Result<(FileAttr, Generation)> {
         let (node, dir) = (self.node(id)?, self.node(parent)?);
-        self.vfs.link(&caller(request, 0), &node, &dir, name.as_bytes())?;
+        self.room.find(|| self.vfs.link(&caller(request, 0), &node, &dir, name.as_bytes()))?;
         self.entry(node)
     }
 
     pub(crate) fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Result<()> {
-        self.vfs.unlink(&caller(request, 0), &self.node(parent)?, name.as_bytes())
+        self.vfs.unlink(&caller(request, 0), &self.node(parent)?, name.as_bytes())?;
+        self.room.removed();
+        Ok(())
     }
 
     pub(crate) fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr) -> Result<()> {
-        self.vfs.rmdir(&caller(request, 0), &self.node(parent)?, name.as_bytes())
+        self.vfs.rmdir(&caller(request, 0), &self.node(parent)?, name.as_bytes())?;
+        self.room.removed();
+        Ok(())
     }
 
     pub(crate) fn rename(
@@ -103,7 +108,10 @@ impl<L: Layout> Server<L> {
     ) -> Result<()> {
         let mode = rename_mode(flags)?;
         let (from_dir, to_dir) = (self.node(from.0)?, self.node(to.0)?);
-        self.vfs.rename(&caller(request, 0), &from_dir, from.1.as_bytes(), &to_dir, to.1.as_bytes(), mode)
+        let (caller, from, to) = (caller(request, 0), from.1.as_bytes(), to.1.as_bytes());
+        self.room.find(|| self.vfs.rename(&caller, &from_dir, from, &to_dir, to, mode))?;
+        self.room.removed();
+        Ok(())
     }
 
     pub(crate) fn readlink(&self, id: INodeNo) -> Result<Vec<u8>> {

@@ -7,8 +7,8 @@
 //! - [`mounts`] reads the kernel's table of mounts and clears away what a dead server left.
 //!
 //! Inside: `requests` takes requests apart, `server` with `directory`, `content` and `attributes` answers them,
-//! `virtual_xattr` answers questions about the mount itself, `nodes` holds what the kernel knows, `convert` and `errno`
-//! translate units and errors.
+//! `virtual_xattr` answers questions about the mount itself, `nodes` holds what the kernel knows, `room` waits for
+//! space that it is about to give back, `convert` and `errno` translate units and errors.
 //!
 //! Invariants: a request takes no lock that all requests share; reads, writes, lookups and attributes allocate
 //! nothing here; nothing is cached here, because the kernel caches everything and hears of every change.
@@ -21,6 +21,7 @@ mod errno;
 pub mod mounts;
 mod nodes;
 mod requests;
+mod room;
 mod server;
 mod session;
 mod virtual_xattr;

@@ -14,6 +14,7 @@ use nacre_vfs::{Caller, Layout, Vfs};
 use crate::convert::file_attr;
 use crate::errno::{errno, is_alarming};
 use crate::nodes::Nodes;
+use crate::room::Room;
 
 /// How long the kernel may keep names, their absence, and attributes: as good as for ever, for every change passes
 /// through this mount.
@@ -65,6 +66,7 @@ impl Settings {
 pub(crate) struct Server<L: Layout> {
     pub(crate) vfs: Arc<Vfs<L>>,
     pub(crate) nodes: Nodes<L>,
+    pub(crate) room: Room,
     pub(crate) settings: Settings,
     pub(crate) describe: Option<Describe>,
     pub(crate) scrub: Option<Scrub>,
@@ -82,7 +84,7 @@ impl<L: Layout> Server<L> {
         change: Option<Change>,
     ) -> Server<L> {
         let nodes = Nodes::new(vfs.layout());
-        Server { vfs, nodes, settings, describe, scrub, change, alarm }
+        Server { vfs, nodes, room: Room::default(), settings, describe, scrub, change, alarm }
     }
 
     /// The node of a request.

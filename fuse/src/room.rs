@@ -1,0 +1,113 @@
+//! Waiting for space that is about to be given back.
+//!
+//! An unlinked file keeps its space until the kernel forgets its inode, and FORGET comes after the reply to UNLINK. With
+//! several threads that serve, one may find no space for what a program writes next while another is still about to
+//! read that FORGET. Other file systems have given the space back when unlink(2) returns, so we are not the ones to
+//! say ENOSPC then. Nobody can tell whether a FORGET is on its way (a program may as well keep the file open): so it is
+//! waited for, shortly, and once after each removal of a name.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nacre_engine::{Kind, Result};
+
+/// Milliseconds between attempts; all together are more than a thread waits for a busy core, and little beside what
+/// a program does when a device is full.
+const WAITS: [u64; 6] = [1, 2, 4, 8, 16, 20];
+
+/// Whether removed files may still give space back.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// Names removed so far.
+    removals: AtomicU64,
+    /// As many as there were when they were last waited for in vain.
+    waited_for: AtomicU64,
+}
+
+impl Room {
+    /// A name was removed, or replaced by another.
+    pub(crate) fn removed(&self) {
+        self.removals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Does `attempt`, which changes nothing when it finds no space; then again while space may come.
+    pub(crate) fn find<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        match attempt() {
+            Err(error) if error.kind() == Kind::NoSpace => {
+                self.wait(&attempt, std::thread::sleep).unwrap_or(Err(error))
+            }
+            done => done,
+        }
+    }
+
+    /// What `attempt` comes to, or nothing when all removals were waited for before.
+    #[cold]
+    fn wait<T>(&self, attempt: impl Fn() -> Result<T>, sleep: impl Fn(Duration)) -> Option<Result<T>> {
+        let removals = self.removals.load(Ordering::Relaxed);
+        if removals == self.waited_for.load(Ordering::Relaxed) {
+            return None;
+        }
+        for pause in WAITS {
+            sleep(Duration::from_millis(pause));
+            match attempt() {
+                Err(error) if error.kind() == Kind::NoSpace => {}
+                done => return Some(done),
+            }
+        }
+        self.waited_for.fetch_max(removals, Ordering::Relaxed);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use nacre_engine::{Error, Kind, Result};
+
+    use super::{Room, WAITS};
+
+    /// There is space at attempt `at`, counted from 0; how often was it tried?
+    fn attempts(room: &Room, at: u32) -> (Result<u32>, u32) {
+        let tried = Cell::new(0);
+        let result = room.find(|| {
+            tried.set(tried.get() + 1);
+            if tried.get() > at { Ok(tried.get()) } else { Err(Error::from(Kind::NoSpace)) }
+        });
+        (result, tried.get())
+    }
+
+    #[test]
+    fn space_that_comes_late_is_found() {
+        let room = Room::default();
+        room.removed();
+        assert_eq!(attempts(&room, 0).1, 1);
+        assert_eq!(attempts(&room, 3).0.unwrap(), 4);
+        assert_eq!(attempts(&room, 2).0.unwrap(), 3, "success is no reason to stop waiting");
+    }
+
+    #[test]
+    fn each_removal_is_waited_for_once() {
+        let room = Room::default();
+        let all = WAITS.len() as u32 + 1;
+        assert_eq!(attempts(&room, u32::MAX).1, 1, "nothing was removed");
+        room.removed();
+        let (result, tried) = attempts(&room, u32::MAX);
+        assert_eq!((result.unwrap_err().kind(), tried), (Kind::NoSpace, all));
+        assert_eq!(attempts(&room, u32::MAX).1, 1);
+        room.removed();
+        assert_eq!(attempts(&room, u32::MAX).1, all);
+    }
+
+    #[test]
+    fn other_failures_are_told_at_once() {
+        let room = Room::default();
+        room.removed();
+        let tried = Cell::new(0);
+        let result: Result<()> = room.find(|| {
+            tried.set(tried.get() + 1);
+            Err(Kind::Io.into())
+        });
+        assert_eq!((result.unwrap_err().kind(), tried.get()), (Kind::Io, 1));
+    }
+}
