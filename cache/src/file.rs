@@ -104,7 +104,7 @@ pub(crate) struct File {
     pub(crate) replaced: AtomicBool,
     /// Callers that want every write on media at once, as for a mapping.
     pub(crate) pinned: AtomicU32,
-    /// Buffered writes so far: the change counter grows with them.
+    /// What the change counter is ahead of the layout's: it grows with each buffered write.
     pub(crate) changes: AtomicU64,
 }
 

@@ -24,8 +24,16 @@ impl<L: Data + Extents> Shared<L> {
                 attr.change += file.changes.load(Ordering::Relaxed);
                 Ok(attr)
             }
-            None => self.layout.getattr(&node.inner),
+            None => self.layout.getattr(&node.inner).map(|attr| self.of_unknown(attr)),
         }
+    }
+
+    /// Attributes of what the cache does not know.
+    fn of_unknown(&self, mut attr: Attr) -> Attr {
+        if attr.kind == FileKind::Regular {
+            attr.change += self.table.changes_of_unknown();
+        }
+        attr
     }
 
     /// The layout's attributes with what waits in DRAM.
@@ -203,7 +211,7 @@ impl<L: Data + Extents> Names for CacheFs<L> {
     fn getattr_at(&self, dir: &Self::Node, name: &[u8]) -> Result<Attr> {
         let attr = self.shared.layout.getattr_at(&dir.inner, name)?;
         if attr.kind != FileKind::Regular || self.shared.table.get(attr.id).is_none() {
-            return Ok(attr);
+            return Ok(self.shared.of_unknown(attr));
         }
         self.getattr(&self.lookup(dir, name)?)
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{RwLock, SMALL};
 use nacre_engine::{InodeId, Result};
 
@@ -17,6 +18,9 @@ const IDLE_FILES: usize = 1024;
 
 pub(crate) struct Table {
     shards: Box<[Shard]>,
+    /// No file that was forgotten had more changes. Every file that is not known counts as having so many, for its
+    /// change counter must not go back when it is forgotten.
+    forgotten_changes: AtomicU64,
 }
 
 type Shard = RwLock<HashMap<InodeId, Arc<File>, Hasher>>;
@@ -48,7 +52,10 @@ impl std::hash::Hasher for NumberHasher {
 
 impl Table {
     pub(crate) fn new() -> Table {
-        Table { shards: (0..SHARDS).map(|_| RwLock::new(HashMap::default())).collect() }
+        Table {
+            shards: (0..SHARDS).map(|_| RwLock::new(HashMap::default())).collect(),
+            forgotten_changes: AtomicU64::new(0),
+        }
     }
 
     fn shard(&self, id: InodeId) -> &Shard {
@@ -58,6 +65,11 @@ impl Table {
     /// The file when it is known.
     pub(crate) fn get(&self, id: InodeId) -> Option<Arc<File>> {
         self.shard(id).read().get(&id).cloned()
+    }
+
+    /// Changes to be added to those that the layout counts, for a file that was just not found here.
+    pub(crate) fn changes_of_unknown(&self) -> u64 {
+        self.forgotten_changes.load(Ordering::Relaxed)
     }
 
     /// The file, made by `make` when it is not known. `dropped` is told of those that are forgotten for it.
@@ -78,6 +90,8 @@ impl Table {
             shard.retain(|_, file| {
                 let keep = Arc::strong_count(file) > 1 || file.is_needed();
                 if !keep {
+                    let changes = file.changes.load(Ordering::Relaxed);
+                    self.forgotten_changes.fetch_max(changes, Ordering::Relaxed);
                     dropped(file);
                 }
                 keep
@@ -85,6 +99,7 @@ impl Table {
         }
         // Nobody can change the file without being found here: what is read now is true.
         let file = Arc::new(make()?);
+        file.changes.store(self.changes_of_unknown(), Ordering::Relaxed);
         shard.insert(id, Arc::clone(&file));
         Ok(file)
     }
@@ -107,5 +122,57 @@ impl Table {
     pub(crate) fn bytes(&self) -> u64 {
         let files: usize = self.shards.iter().map(|shard| shard.read().capacity()).sum();
         (files * (size_of::<File>() + size_of::<(InodeId, usize)>() + 2)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::sync::atomic::Ordering;
+    use nacre_engine::{Attr, FileKind, InodeId, Timestamp};
+
+    use super::{IDLE_FILES, SHARDS, Table};
+    use crate::file::File;
+
+    fn attr(number: u64) -> Attr {
+        let time = Timestamp::new(0, 0);
+        Attr {
+            id: InodeId { volume: 0, number, generation: 1 },
+            kind: FileKind::Regular,
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            change: 0,
+            flags: 0,
+        }
+    }
+
+    /// The change counter grows whether a file is known, forgotten, or known again.
+    #[test]
+    fn changes_outlive_what_is_forgotten() {
+        let table = Table::new();
+        let known =
+            |number| table.get_or_make(attr(number).id, || Ok(File::new(&attr(number))), |_| ()).unwrap();
+        known(0).changes.store(7, Ordering::Relaxed);
+        let held = known(SHARDS as u64);
+        held.changes.store(3, Ordering::Relaxed);
+        // All of one shard.
+        let mut number = 2 * SHARDS as u64;
+        while table.get(attr(0).id).is_some() {
+            known(number);
+            number += SHARDS as u64;
+            assert!(number < (4 * IDLE_FILES * SHARDS) as u64, "nothing is ever forgotten");
+        }
+        assert_eq!(table.changes_of_unknown(), 7);
+        assert_eq!(known(0).changes.load(Ordering::Relaxed), 7);
+        assert_eq!(known(number).changes.load(Ordering::Relaxed), 7, "it was said to have so many");
+        assert_eq!(known(SHARDS as u64).changes.load(Ordering::Relaxed), 3, "a file in use is not forgotten");
     }
 }
