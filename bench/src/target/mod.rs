@@ -22,6 +22,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Error;
+
 /// How a file is opened. Files that are made get the mode 0644.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Open {
@@ -99,6 +101,15 @@ pub trait File: Send + Sync {
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Size in bytes.
     fn size(&self) -> io::Result<u64>;
+}
+
+/// Reads all of a buffer, in one read. What would end early was not what the workload means to measure.
+#[inline]
+pub fn read_all(file: &dyn File, buffer: &mut [u8], offset: u64) -> Result<(), Error> {
+    match file.read_at(buffer, offset)? {
+        count if count == buffer.len() => Ok(()),
+        count => Err(format!("a read at {offset} gave {count} bytes of {}", buffer.len()).into()),
+    }
 }
 
 /// What reached persistent memory.

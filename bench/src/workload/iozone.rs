@@ -15,7 +15,7 @@ use super::set::{buffer, fill};
 use super::{Length, Measured, Op, Round, Value, Workload};
 use crate::Error;
 use crate::spec::Spec;
-use crate::target::{Open, Target};
+use crate::target::{Open, Target, read_all};
 
 const FILE: &str = "iozone.tmp";
 
@@ -106,13 +106,13 @@ impl Workload for Iozone {
         let mut data = buffer(self.record as usize);
         if self.phase == Phase::Reread {
             for &at in &order {
-                file.read_at(&mut data, at)?;
+                read_all(&*file, &mut data, at)?;
             }
         }
         whole(|recorder| {
             for &at in &order {
                 if reads {
-                    file.read_at(&mut data, at)?;
+                    read_all(&*file, &mut data, at)?;
                     recorder.lap_read(Op::Read, self.record as usize);
                 } else {
                     file.write_at(&data, at)?;

@@ -13,7 +13,7 @@ use super::set::{buffer, fill};
 use super::{Measured, Op, Recorder, Round, Value, Workload};
 use crate::Error;
 use crate::spec::Spec;
-use crate::target::{File, Open, Target};
+use crate::target::{File, Open, Target, read_all};
 
 /// Operations that are drawn at once, in time that does not count: to choose one as it comes would cost as much as a
 /// time-stamp does. So few that they take little of the processor's first cache from the work.
@@ -142,8 +142,17 @@ impl Micro {
             Kind::Write | Kind::Append => 0,
         };
         let last = random.random_range(0..count);
-        let mut drawn =
-            Drawn { pattern: self.pattern, io: self.io, count, reads, random, last, all: Vec::new(), at: 0 };
+        let mut drawn = Drawn {
+            pattern: self.pattern,
+            io: self.io,
+            count,
+            places: Scattered::new(count),
+            reads,
+            random,
+            last,
+            all: Vec::new(),
+            at: 0,
+        };
         drawn.refill();
         drawn
     }
@@ -180,11 +189,37 @@ impl Micro {
     }
 }
 
+/// Ranks over the places of a file, so that neighbours are not neighbours there. Each place has one rank: multiplying by
+/// a factor that has no divisor in common with their number is a permutation.
+#[derive(Debug, Clone, Copy)]
+struct Scattered {
+    factor: u64,
+    count: u64,
+}
+
+impl Scattered {
+    fn new(count: u64) -> Scattered {
+        const GOLDEN: f64 = 0.618_033_988_749_894_9;
+        let first = ((count as f64 * GOLDEN) as u64).max(1);
+        let factor = (first..).find(|&factor| gcd(factor, count) == 1).unwrap_or(1);
+        Scattered { factor, count }
+    }
+
+    fn at(self, rank: u64) -> u64 {
+        (u128::from(rank) * u128::from(self.factor) % u128::from(self.count)) as u64
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// Operations to come, without end.
 struct Drawn {
     pattern: Pattern,
     io: u64,
     count: u64,
+    places: Scattered,
     reads: u64,
     random: SmallRng,
     last: u64,
@@ -207,7 +242,7 @@ impl Drawn {
 
     #[cold]
     fn refill(&mut self) {
-        let Drawn { pattern, io, count, reads, random, last, all, at } = self;
+        let Drawn { pattern, io, count, places, reads, random, last, all, at } = self;
         let ranks = match pattern {
             Pattern::Zipf(theta) => Zipf::new(*count as f64, *theta).ok(),
             _ => None,
@@ -215,10 +250,7 @@ impl Drawn {
         all.clear();
         all.extend((0..DRAWN).map(|_| {
             *last = match (&*pattern, &ranks) {
-                // Neighbouring ranks are not neighbours in the file.
-                (_, Some(ranks)) => {
-                    (ranks.sample(random) as u64 - 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % *count
-                }
+                (_, Some(ranks)) => places.at(ranks.sample(random) as u64 - 1),
                 (Pattern::Sequential, None) => (*last + 1) % *count,
                 (_, None) => random.random_range(0..*count),
             };
@@ -273,7 +305,7 @@ impl Workload for Micro {
             loop {
                 let (at, reads) = drawn.next(recorder);
                 let goes_on = if reads {
-                    file.read_at(&mut read, at)?;
+                    read_all(&*file, &mut read, at)?;
                     recorder.lap_read(Op::Read, self.io as usize)
                 } else {
                     file.write_at(&data, at)?;
@@ -286,5 +318,143 @@ impl Workload for Micro {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::super::make;
+    use super::super::tests::targets;
+    use super::{Drawn, Kind, Micro, Pattern, READS, Scattered, Sync};
+    use crate::target::{Open, Target};
+    use crate::workload::{Measured, Op, Round};
+
+    #[test]
+    fn every_place_has_one_rank() {
+        for count in [1, 2, 3, 12, 13_107, 1 << 14, 262_144, 99_991] {
+            let places = Scattered::new(count);
+            let mut seen = vec![false; count as usize];
+            (0..count).for_each(|rank| seen[places.at(rank) as usize] = true);
+            assert!(seen.into_iter().all(|seen| seen), "{count}");
+            if count > 100 {
+                let gap = places.at(1).abs_diff(places.at(2));
+                assert!(gap > count / 10, "{count}: neighbours are {gap} apart");
+            }
+        }
+    }
+
+    fn drawn(pattern: Pattern, kind: Kind, count: u64) -> Drawn {
+        let micro = Micro {
+            kind,
+            pattern,
+            sync: Sync::Never,
+            io: 4096,
+            file: count * 4096,
+            threads: 1,
+            shared: true,
+        };
+        micro.draw(7)
+    }
+
+    /// How often each place comes among so many.
+    fn hits(drawn: &mut Drawn, count: u64, draws: usize) -> Vec<u64> {
+        let mut hits = vec![0; count as usize];
+        let mut left = draws;
+        while left > 0 {
+            for offset in &drawn.all {
+                hits[((offset & !READS) / 4096) as usize] += 1;
+            }
+            left = left.saturating_sub(drawn.all.len());
+            drawn.refill();
+        }
+        hits
+    }
+
+    /// Paper 002, table 3: so many percent of all accesses go to so many percent of the places.
+    #[test]
+    fn zipf_has_the_localities_of_table_3() {
+        let count = 13_107;
+        for (accesses, of, theta) in
+            [(0.9, 0.1, 1.04), (0.8, 0.2, 0.88), (0.7, 0.3, 0.71), (0.6, 0.4, 0.44), (0.5, 0.5, 0.0)]
+        {
+            let draws = 400_000;
+            let mut hits = hits(&mut drawn(Pattern::Zipf(theta), Kind::Read, count), count, draws);
+            let touched = hits.iter().filter(|&&hits| hits > 0).count();
+            hits.sort_unstable_by(|a, b| b.cmp(a));
+            let first = hits[..(count as f64 * of) as usize].iter().sum::<u64>() as f64;
+            let share = first / hits.iter().sum::<u64>() as f64;
+            assert!((share - accesses).abs() < 0.1, "{theta}: {share}, not {accesses}");
+            assert!(touched as u64 > count * 9 / 10, "{theta}: {touched} of {count} places");
+        }
+    }
+
+    #[test]
+    fn a_mix_has_its_reads_and_a_sequence_its_order() {
+        let mixed = drawn(Pattern::Random, Kind::Mix(30), 1000);
+        let reads = mixed.all.iter().filter(|&offset| offset & READS != 0).count() as f64;
+        assert!((reads / mixed.all.len() as f64 - 0.3).abs() < 0.05);
+        let sequence = drawn(Pattern::Sequential, Kind::Write, 100);
+        assert!(sequence.all.windows(2).all(|two| two[1] == (two[0] + 4096) % (100 * 4096)));
+    }
+
+    fn one_round(work: &str, target: &dyn Target) -> Measured {
+        let work = make(&work.parse().unwrap(), 1.0).unwrap();
+        work.prepare(target).unwrap();
+        work.round(target, Round { number: 1, seed: 1, slice: Duration::from_millis(5) }).unwrap()
+    }
+
+    #[test]
+    fn every_operation_moves_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        for target in targets(&dir) {
+            for (work, op) in [
+                ("micro.read,file=1m", Op::Read),
+                ("micro.read,file=1m,io=100,pattern=zipf", Op::Read),
+                ("micro.write,file=1m,pattern=seq,sync=osync", Op::Write),
+                ("micro.write,file=1m,threads=2,files=each", Op::Write),
+                ("micro.append,file=64k,io=16k", Op::Append),
+            ] {
+                let measured = one_round(work, &*target);
+                let io = if work.contains("io=100") {
+                    100
+                } else if op == Op::Append {
+                    16_384
+                } else {
+                    4096
+                };
+                assert!(measured.operations > 0);
+                assert_eq!(measured.read + measured.written, measured.operations * io, "{work}");
+                assert_eq!(measured.read > 0, op == Op::Read, "{work}");
+                assert_eq!(measured.times.iter().map(|(op, _)| op).collect::<Vec<_>>(), [op], "{work}");
+            }
+            let size = target.stat(Path::new("micro0")).unwrap();
+            assert!(size > 0 && size <= 64 << 10, "appends begin anew at the end: {size}");
+            let synced = one_round("micro.write,file=1m,sync=2", &*target);
+            let counts: Vec<u64> = synced.times.iter().map(|(_, times)| times.len()).collect();
+            assert!(counts[0] / 2 == counts[1], "{counts:?}");
+        }
+    }
+
+    /// A target that reads nothing is not the fastest.
+    #[test]
+    fn a_read_that_ends_early_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        for target in targets(&dir) {
+            for work in ["micro.read,file=1m", "iozone,phase=read,file=1m"] {
+                let made = make(&work.parse().unwrap(), 1.0).unwrap();
+                made.prepare(&*target).unwrap();
+                for name in ["micro0", "iozone.tmp"] {
+                    if target.stat(Path::new(name)).is_ok() {
+                        target.open(Path::new(name), Open::WRITE).unwrap().set_len(5000).unwrap();
+                    }
+                }
+                let round = Round { number: 1, seed: 1, slice: Duration::from_secs(20) };
+                let why = made.round(&*target, round).err().map(|error| error.to_string());
+                assert!(why.is_some_and(|why| why.contains("bytes of 4096")), "{work}");
+            }
+        }
     }
 }
