@@ -79,19 +79,8 @@ impl PaperArgs {
             Some(scale) => Runs::new(experiment, scale, means),
             None => Runs::fitting(experiment, means, free() / 2),
         };
-        let (needs, free) = (runs.needs().1, free());
         // What other programs may want meanwhile is left to them.
-        if needs > free / 4 * 3 {
-            let mib = |bytes: u64| bytes >> 20;
-            let why = format!(
-                "it takes {} MiB of memory at --scale {}, and {} MiB are free: a smaller factor takes less",
-                mib(needs),
-                runs.scale,
-                mib(free)
-            );
-            runs.waits.push(Absent { what: experiment.name.clone(), why });
-            runs.places.clear();
-        }
+        runs.leave_out_larger_than(free() / 4 * 3);
         runs
     }
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::runs::{Means, Runs};
-use super::{Paper, papers};
+use super::runs::{Means, Runs, entrant_name};
+use super::{Paper, System, Way, papers};
 use crate::report::schema::Absent;
 use crate::report::text;
 
@@ -39,9 +39,39 @@ fn of_paper(paper: &Paper, means: &Means, text: &mut String) {
     text.push('\n');
 }
 
-/// Those that run.
+/// Those that run, on any of their ways.
 fn systems<'a>(runs: &Runs<'a>) -> Vec<&'a str> {
-    let waits = |name: &str| runs.waits.iter().any(|absent| absent.what == name);
-    let names = runs.experiment.systems.iter().map(|system| system.name.as_str());
-    names.filter(|name| !waits(name)).collect()
+    let entrants = || runs.places.iter().flat_map(|place| &place.entrants);
+    let runs_here = |system: &&System| {
+        [Way::Library, Way::Mount]
+            .iter()
+            .any(|&way| entrants().any(|entrant| entrant.name == entrant_name(system, way)))
+    };
+    runs.experiment.systems.iter().filter(runs_here).map(|system| system.name.as_str()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::runs::{Means, Runs};
+    use super::super::{Way, experiments};
+    use super::{entrant_name, systems};
+
+    /// What is listed runs, and what waits on all its ways is not listed.
+    #[test]
+    fn a_system_that_waits_is_not_listed() {
+        for experiment in experiments() {
+            let runs = Runs::new(experiment, 0.001, &Means::default());
+            let listed = systems(&runs);
+            for system in &experiment.systems {
+                let waits = |name: &str| runs.waits.iter().any(|absent| absent.what == name);
+                let there = runs.places.iter().flat_map(|place| &place.entrants).any(|entrant| {
+                    entrant.name == entrant_name(system, Way::Library)
+                        || entrant.name == entrant_name(system, Way::Mount)
+                });
+                let is_listed = listed.contains(&system.name.as_str());
+                assert_eq!(is_listed, there, "{}: {}", experiment.name, system.name);
+                assert!(!(is_listed && waits(&system.name)), "{}: {}", experiment.name, system.name);
+            }
+        }
+    }
 }

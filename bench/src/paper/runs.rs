@@ -118,21 +118,36 @@ impl<'a> Runs<'a> {
     /// Bytes of data of the largest target, and of memory that all targets of a point take together; the largest of all
     /// points.
     pub(super) fn needs(&self) -> (u64, u64) {
-        let mut most = (0, 0);
-        for place in &self.places {
-            let Ok(work) = place
-                .workload
-                .parse()
-                .map_err(Error::from)
-                .and_then(|spec: Spec| Ok(workload::make(&spec, self.scale)?))
-            else {
+        let needs = self.places.iter().map(|place| self.needs_at(place));
+        needs.fold((0, 0), |most, needs| (most.0.max(needs.0), most.1.max(needs.1)))
+    }
+
+    /// The same at one place.
+    fn needs_at(&self, place: &Place) -> (u64, u64) {
+        let work = place.workload.parse().map_err(Error::from);
+        let Ok(work) = work.and_then(|spec: Spec| Ok(workload::make(&spec, self.scale)?)) else {
+            return (0, 0);
+        };
+        let load = Load { bytes: work.bytes(), files: work.files() };
+        (load.bytes, place.entrants.iter().map(|entrant| entrant.plan.needs(load)).sum())
+    }
+
+    /// Places whose targets take more than `most` bytes of memory together wait, for a smaller factor or a larger machine.
+    pub(super) fn leave_out_larger_than(&mut self, most: u64) {
+        for place in std::mem::take(&mut self.places) {
+            let needs = self.needs_at(&place).1;
+            if needs <= most {
+                self.places.push(place);
                 continue;
-            };
-            let load = Load { bytes: work.bytes(), files: work.files() };
-            let together: u64 = place.entrants.iter().map(|entrant| entrant.plan.needs(load)).sum();
-            most = (most.0.max(load.bytes), most.1.max(together));
+            }
+            let why = format!(
+                "it takes {} MiB of memory at --scale {}, and {} MiB may be used here",
+                needs >> 20,
+                self.scale,
+                most >> 20
+            );
+            self.wait(&format!("{} of {}", place.label, self.experiment.name), why);
         }
-        most
     }
 
     /// The systems that this machine has, each with the ways on which it can be reached; the others wait.
@@ -465,6 +480,21 @@ mod tests {
             );
         }
         assert_eq!(Runs::fitting(find("spfs-fig5.a")[0], &Means::default(), 16 << 30).scale, 1.0);
+    }
+
+    #[test]
+    fn places_that_do_not_fit_wait_and_the_others_run() {
+        let mut all = runs("hinfs-fig11.fileserver", 0.01);
+        let needs: Vec<u64> = all.places.iter().map(|place| all.needs_at(place).1).collect();
+        let (least, most) = (needs.iter().min().unwrap(), needs.iter().max().unwrap());
+        assert!(least < most, "buffers of several sizes: {needs:?}");
+        all.leave_out_larger_than(*most);
+        assert_eq!(all.places.len(), needs.len());
+        let waits = all.waits.len();
+        all.leave_out_larger_than(*least);
+        let left = needs.iter().filter(|&needs| needs <= least).count();
+        assert_eq!((all.places.len(), all.waits.len() - waits), (left, needs.len() - left));
+        assert!(all.waits[waits].why.contains("MiB of memory at --scale 0.01"), "{:?}", all.waits[waits]);
     }
 
     #[test]

@@ -156,6 +156,17 @@ pub enum Pays {
     Fuse,
 }
 
+impl Pays {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Pays::Library => "calls of a library: no system calls",
+            Pays::Kernel => "system calls, served in the kernel",
+            Pays::Fuse => "system calls, served through FUSE",
+        }
+    }
+}
+
 /// What one target did at one place of the axis.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Point {
@@ -171,7 +182,7 @@ pub struct Point {
     /// The value of each round that counts, in the order of rounds.
     #[serde(deserialize_with = "numbers")]
     pub samples: Vec<f64>,
-    /// Rounds that do not count, since the scheduler ran somebody else.
+    /// Rounds in which the scheduler ran somebody else. They count: on a busy machine there are no others.
     pub disturbed: usize,
     /// Of the samples: the median and its confidence interval of 95 %.
     #[serde(deserialize_with = "number")]

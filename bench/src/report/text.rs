@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::merge::Document;
-use super::schema::{Absent, Better, Claim, Experiment, Point, Report, Verdict};
+use super::schema::{Absent, Better, Claim, Experiment, Pays, Point, Report, Verdict};
 
 /// Everything.
 pub fn document(document: &Document) -> String {
@@ -48,6 +48,17 @@ pub fn experiment(experiment: &Experiment) -> String {
             let name =
                 if several { format!("{} {}", series.target, point.label) } else { series.target.clone() };
             line(&mut text, &name, point);
+        }
+    }
+    for pays in [Pays::Library, Pays::Kernel, Pays::Fuse] {
+        let who: Vec<&str> = experiment
+            .series
+            .iter()
+            .filter(|series| series.pays == pays)
+            .map(|series| series.target.as_str())
+            .collect();
+        if !who.is_empty() {
+            let _ = writeln!(text, "  {} pay for {}", who.join(", "), pays.words());
         }
     }
     experiment.claims.iter().for_each(|said| claim(&mut text, said));

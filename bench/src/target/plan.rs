@@ -264,9 +264,11 @@ impl Plan {
         let name = self.directory_name();
         match &self.kind {
             Kind::Directory(path) => {
-                let about = format!("{}, {}", path.display(), filesystem_of(path)?);
-                let pays = if about.contains("fuse") { Pays::Fuse } else { Pays::Kernel };
-                let cached = !about.ends_with("tmpfs") && !about.ends_with("ramfs");
+                let kind = filesystem_of(path)?;
+                let fuse = kind.starts_with("fuse.") || matches!(&*kind, "fuse" | "fuseblk");
+                let pays = if fuse { Pays::Fuse } else { Pays::Kernel };
+                let cached = !matches!(&*kind, "tmpfs" | "ramfs");
+                let about = format!("{}, {kind}", path.display());
                 let inside = Inside::new(path, &name)?;
                 let opening = Opening::Directory(inside.path.clone());
                 Ok(Prepared { cached, ..Prepared::plain(opening, about, pays) }.with(inside))

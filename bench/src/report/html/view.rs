@@ -5,7 +5,7 @@ use askama::Template;
 use super::chart::{self, Width, bars, claims, latency, lines};
 use super::number;
 use crate::report::merge::Document;
-use crate::report::schema::{Absent, Claim, Experiment, Latency, Pays, Point, Report, Series, Verdict};
+use crate::report::schema::{Absent, Claim, Experiment, Latency, Point, Report, Series, Verdict};
 use crate::report::text;
 
 /// Fewer rounds than this say nothing about a probability: see [`crate::stats::alike`].
@@ -242,11 +242,7 @@ fn target<'a>(series: &'a Series, number: &dyn Fn(&str) -> usize) -> Target<'a> 
     Target {
         swatch: chart::swatch(number(&series.target)),
         name: &series.target,
-        pays: match series.pays {
-            Pays::Library => "calls of a library: no system calls",
-            Pays::Kernel => "system calls, served in the kernel",
-            Pays::Fuse => "system calls, served through FUSE",
-        },
+        pays: series.pays.words(),
         about: &series.about,
     }
 }

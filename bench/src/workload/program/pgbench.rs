@@ -2,7 +2,8 @@
 //! and one commit each, but pgbench's are TPC-B's and not TPC-C's.
 //!
 //! The server's data lies on the target. It runs as user postgres when this is run by root, listens to nothing but a
-//! socket without a file, and has PostgreSQL's defaults but for its buffers (32 MB, as in the paper's version) and for
+//! socket without a file, and has PostgreSQL's defaults but for its buffers (32 MB, as in the paper's version), its log,
+//! which is no longer than twice the data at its first size (else it would be most of what a small database takes), and
 //! autovacuum, which is off. A round starts it, has pgbench run its transactions, and stops it; what pgbench says of the
 //! transactions is the figure.
 
@@ -26,8 +27,11 @@ use crate::target::Target;
 /// Accounts of one unit of pgbench's scale, and about what they take on disk with all that belongs to them.
 const ACCOUNTS: u64 = 100_000;
 const UNIT: u64 = 16 << 20;
-/// What a new cluster takes, and its log at most.
-const CLUSTER: u64 = 1200 << 20;
+/// What a new cluster takes.
+const CLUSTER: u64 = 64 << 20;
+/// The log between two checkpoints: PostgreSQL's default, and the least that leaves it room.
+const MOST_LOG: u64 = 1 << 30;
+const LEAST_LOG: u64 = 128 << 20;
 
 struct Pgbench {
     units: u64,
@@ -135,6 +139,7 @@ impl Pgbench {
             format!("shared_buffers={}kB", self.buffers >> 10),
             format!("synchronous_commit={}", if self.sync { "on" } else { "off" }),
             "autovacuum=off".to_owned(),
+            format!("max_wal_size={}kB", self.log() >> 10),
             format!("max_connections={}", self.threads + 8),
         ];
         settings.iter().for_each(|setting| {
@@ -148,6 +153,11 @@ impl Pgbench {
             Ok(command.status()?.success())
         })?;
         Ok(server)
+    }
+
+    /// What the log takes between two checkpoints at most.
+    fn log(&self) -> u64 {
+        (self.units * UNIT * 2).clamp(LEAST_LOG, MOST_LOG)
     }
 
     fn pgbench(&self) -> Result<Command, Error> {
@@ -170,7 +180,8 @@ impl Workload for Pgbench {
     }
 
     fn bytes(&self) -> u64 {
-        self.units * UNIT * 2 + CLUSTER
+        // A checkpoint may begin a little late.
+        self.units * UNIT * 2 + CLUSTER + self.log() / 4 * 5
     }
 
     fn files(&self) -> u64 {
