@@ -22,13 +22,6 @@ pub(crate) struct Dirty {
     pub(crate) parts: SmallVec<[(usize, usize); 2]>,
 }
 
-impl Dirty {
-    /// The last byte in the file.
-    fn end(&self) -> u64 {
-        self.block * BLOCK_SIZE + self.parts.last().map_or(0, |part| part.1 as u64)
-    }
-}
-
 impl<L: Data + Extents> Shared<L> {
     /// The dirty parts of a block, up to `limit` bytes of the file. Where the layout writes in units of more than a line,
     /// the dirty lines of a unit are one part, with what lies between them.
@@ -117,7 +110,7 @@ impl<L: Data + Extents> Shared<L> {
             for &(from, to) in &part.parts {
                 let at = part.block * BLOCK_SIZE + from as u64;
                 if at != end || slices.is_empty() {
-                    self.write_slices(node, start, &slices, now)?;
+                    self.write_slices(node, file, start, &slices, now)?;
                     slices.clear();
                     start = at;
                 }
@@ -125,21 +118,24 @@ impl<L: Data + Extents> Shared<L> {
                 end = part.block * BLOCK_SIZE + to as u64;
             }
         }
-        self.write_slices(node, start, &slices, now)?;
-        if let Some(last) = dirty.last()
-            && !last.parts.is_empty()
-        {
-            file.grew_below(last.end());
-        }
-        Ok(())
+        self.write_slices(node, file, start, &slices, now)
     }
 
-    fn write_slices(&self, node: &L::Node, at: u64, slices: &[IoSlice<'_>], now: Timestamp) -> Result<()> {
+    fn write_slices(
+        &self,
+        node: &L::Node,
+        file: &File,
+        at: u64,
+        slices: &[IoSlice<'_>],
+        now: Timestamp,
+    ) -> Result<()> {
         if slices.is_empty() {
             return Ok(());
         }
+        let len = slices.iter().map(|slice| slice.len() as u64).sum::<u64>();
         self.layout.write(node, WriteAt::Offset(at), slices, Durability::Promised, now)?;
-        self.counters.written_back.add(slices.iter().map(|slice| slice.len() as u64).sum());
+        self.counters.written_back.add(len);
+        file.grew_below(at + len);
         Ok(())
     }
 

@@ -100,7 +100,8 @@ pub(crate) struct File {
     /// knows which: what is written there takes no space, and a truncation frees them by the size that the layout knows.
     /// Such a file's writes go to media at once.
     preallocated: AtomicU32,
-    /// It was cut to nothing and what it had is gone: what is written instead does not wait beyond the next close.
+    /// It was cut to nothing and what it had is gone: what is written instead does not wait beyond the close that comes
+    /// after it.
     pub(crate) replaced: AtomicBool,
     /// Callers that want every write on media at once, as for a mapping.
     pub(crate) pinned: AtomicU32,

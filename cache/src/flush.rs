@@ -96,10 +96,13 @@ impl<L: Data + Extents> Shared<L> {
     }
 
     /// Whoever cuts a file to nothing and writes it anew has the old contents or the new ones after a crash that comes
-    /// behind the close, never an empty file for as long as blocks may wait.
+    /// behind the close, never an empty file for as long as blocks may wait. Other handles are closed before anything is
+    /// written, such as the one that a shell makes its output from: they change nothing.
     pub(crate) fn closed(&self, node: &CacheNode<L::Node>) -> Result<()> {
         match self.known_file(node) {
-            Some(file) if file.replaced.swap(false, Ordering::AcqRel) => self.flush(&node.inner, file),
+            Some(file) if file.size() > 0 && file.replaced.swap(false, Ordering::AcqRel) => {
+                self.flush(&node.inner, file).inspect_err(|_| file.replaced.store(true, Ordering::Release))
+            }
             _ => Ok(()),
         }
     }
@@ -169,7 +172,7 @@ impl<L: Data + Extents> Shared<L> {
         change: &SetAttr,
         now: Timestamp,
     ) -> Result<Attr> {
-        let Some(file) = self.known_or_sized(node, change) else {
+        let Some(file) = self.known_or_made(node, change) else {
             return self.layout.setattr(&node.inner, change, now);
         };
         if let Some(size) = change.size {
@@ -190,9 +193,11 @@ impl<L: Data + Extents> Shared<L> {
         Ok(self.overlay(&node.inner, file, &blocks, attr))
     }
 
-    /// The file, where this change concerns the cache.
-    fn known_or_sized<'n>(&self, node: &'n CacheNode<L::Node>, change: &SetAttr) -> Option<&'n Arc<File>> {
-        if change.size.is_some() { self.file_ref(node).ok() } else { self.known_file(node) }
+    /// The file, where this change concerns the cache. One that becomes known while its flags change must not be known by
+    /// those that it had.
+    fn known_or_made<'n>(&self, node: &'n CacheNode<L::Node>, change: &SetAttr) -> Option<&'n Arc<File>> {
+        let concerns = change.size.is_some() || change.flags.is_some();
+        if concerns { self.file_ref(node).ok() } else { self.known_file(node) }
     }
 
     fn set_size(

@@ -33,6 +33,8 @@ pub struct CacheFs<L: Data + Extents> {
 struct Keeper<L: Data + Extents> {
     shared: Arc<Shared<L>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Held while settings change.
+    changing: Mutex<()>,
     /// Nothing is to be written back any more.
     is_done: bool,
 }
@@ -91,8 +93,14 @@ impl<L: Data + Extents> CacheFs<L> {
             flying: RwLock::new(()),
             error: Mutex::new(None),
         };
+        shared.configure_pool();
         let shared = Arc::new(shared);
-        let keeper = Keeper { shared: Arc::clone(&shared), threads: Mutex::default(), is_done: false };
+        let keeper = Keeper {
+            shared: Arc::clone(&shared),
+            threads: Mutex::default(),
+            changing: Mutex::default(),
+            is_done: false,
+        };
         keeper.start_threads()?;
         Ok(CacheFs { shared, keeper })
     }
@@ -110,8 +118,11 @@ impl<L: Data + Extents> CacheFs<L> {
     /// Changes the settings while it runs.
     pub fn set(&self, settings: Settings) -> Result<()> {
         settings.check()?;
+        // One after the other: threads that end for one change must not be counted as running by another.
+        let _changing = self.keeper.changing.lock();
         let fewer = settings.threads < self.shared.settings().threads;
         *self.shared.settings.write() = settings;
+        self.shared.configure_pool();
         if fewer {
             self.keeper.stop_threads();
             self.shared.pool.set_stopping(false);
@@ -212,6 +223,17 @@ impl<L: Data + Extents> CacheFs<L> {
 impl<L: Data + Extents> Shared<L> {
     pub(crate) fn settings(&self) -> Settings {
         *self.settings.read()
+    }
+
+    /// A part of the pool in blocks, at least one.
+    pub(crate) fn blocks_of(&self, percent: u8) -> u64 {
+        (self.pool.capacity() * u64::from(percent) / 100).max(1)
+    }
+
+    /// Tells the pool what of the settings it needs.
+    fn configure_pool(&self) {
+        let settings = self.settings();
+        self.pool.configure(self.blocks_of(settings.low_percent), settings.max_age_ms);
     }
 
     /// Sets space of the layout aside.

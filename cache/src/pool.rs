@@ -24,6 +24,7 @@ struct Place<F> {
     next: Slot,
     listed: bool,
     owner: Option<(Arc<F>, u64)>,
+    placed_ms: u64,
     written_ms: u64,
 }
 
@@ -50,6 +51,10 @@ pub(crate) struct Pool<F> {
     state: Mutex<State<F>>,
     /// The number of free blocks, to be looked at without the lock.
     free: AtomicU64,
+    /// The threads are to work when less than this is free.
+    low: AtomicU64,
+    /// Milliseconds for which writing to a block again renews it.
+    renewal_ms: AtomicU64,
     /// Writers wait here for room.
     room: Condvar,
     /// Threads wait here for work.
@@ -83,6 +88,8 @@ impl<F> Pool<F> {
             capacity,
             state: Mutex::new(state),
             free: AtomicU64::new(capacity),
+            low: AtomicU64::new(0),
+            renewal_ms: AtomicU64::new(u64::MAX),
             room: Condvar::new(),
             work: Condvar::new(),
         }
@@ -94,6 +101,17 @@ impl<F> Pool<F> {
 
     pub(crate) fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
+    }
+
+    /// When the threads are called: as soon as less than `low` blocks are free. A block that was placed longer than
+    /// `renewal_ms` ago keeps its place in the list, however often it is written to: it is to reach media some time.
+    pub(crate) fn configure(&self, low: u64, renewal_ms: u64) {
+        self.low.store(low, Ordering::Relaxed);
+        self.renewal_ms.store(renewal_ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn low(&self) -> u64 {
+        self.low.load(Ordering::Relaxed)
     }
 
     /// Permits `count` blocks, or tells the events so far.
@@ -150,7 +168,8 @@ impl<F> Pool<F> {
     pub(crate) fn place(&self, owner: &Arc<F>, block: u64, now_ms: u64) -> (Slot, Arc<Buffer>) {
         let mut state = self.state.lock();
         let owner = Some((Arc::clone(owner), block));
-        let place = Place { previous: NONE, next: NONE, listed: false, owner, written_ms: now_ms };
+        let place =
+            Place { previous: NONE, next: NONE, listed: false, owner, placed_ms: now_ms, written_ms: now_ms };
         let slot = match state.empty.pop() {
             Some(slot) => {
                 state.places[slot as usize] = place;
@@ -163,15 +182,22 @@ impl<F> Pool<F> {
         };
         state.append(slot);
         let spare = state.spare.pop();
+        // Whoever found nothing to write back finds this one.
+        self.event(&mut state);
+        if state.free < self.low() {
+            self.work.notify_one();
+        }
         drop(state);
         (slot, spare.unwrap_or_else(|| Arc::new(Buffer([0; BLOCK]))))
     }
 
-    /// The block was written: it is the most recently written one. Order within a millisecond is not kept.
+    /// The block was written: it is the most recently written one, unless that was renewed for too long. Order within a
+    /// millisecond is not kept.
     pub(crate) fn touch(&self, slot: Slot, now_ms: u64) {
         let mut state = self.state.lock();
         let place = &mut state.places[slot as usize];
-        if place.written_ms != now_ms && place.listed {
+        let renews = now_ms.saturating_sub(place.placed_ms) <= self.renewal_ms.load(Ordering::Relaxed);
+        if renews && place.written_ms != now_ms && place.listed {
             place.written_ms = now_ms;
             state.unlink(slot);
             state.append(slot);
@@ -237,10 +263,10 @@ impl<F> Pool<F> {
     }
 
     /// A thread waits for work: `false` when it is to end. It returns after `period`, when it is called, and at once
-    /// when less than `low` blocks are free or a writer waits, unless it found nothing to do the last time (`idle`).
-    pub(crate) fn wait_for_work(&self, low: u64, idle: bool, period: Duration) -> bool {
+    /// when too few blocks are free or a writer waits, unless it found nothing to do the last time (`idle`).
+    pub(crate) fn wait_for_work(&self, idle: bool, period: Duration) -> bool {
         let mut state = self.state.lock();
-        let has_work = state.free < low || state.waiting > 0 || state.draining > 0;
+        let has_work = state.free < self.low() || state.waiting > 0 || state.draining > 0;
         if !state.stopping && (idle || !has_work) {
             self.work.wait_for(&mut state, period);
         }
@@ -329,10 +355,13 @@ mod tests {
         pool.try_take(2).unwrap();
         let seen = pool.try_take(1).unwrap_err();
         let (slot, buffer) = pool.place(&Arc::new(0), 7, 0);
-        assert_eq!(pool.try_take(1), Err(seen));
-        pool.release(slot, buffer);
-        assert_ne!(pool.try_take(2).unwrap_err(), seen, "that was an event");
+        // It can be written back now: who found nothing to do goes on.
+        let placed = pool.try_take(1).unwrap_err();
+        assert_ne!(placed, seen, "that was an event");
         pool.wait_for_room(seen);
+        pool.release(slot, buffer);
+        assert_ne!(pool.try_take(2).unwrap_err(), placed, "and so was that");
+        pool.wait_for_room(placed);
         pool.give_back(1);
         assert_eq!((pool.free(), pool.capacity()), (2, 2));
     }
@@ -354,6 +383,23 @@ mod tests {
         assert_eq!(old, [2, 3]);
         placed.into_iter().for_each(|(slot, buffer)| pool.release(slot, buffer));
         assert_eq!((blocks(&pool), pool.free()), (vec![], 4));
+    }
+
+    #[test]
+    fn a_block_is_renewed_for_so_long_and_no_longer() {
+        let pool = Pool::new(2);
+        pool.configure(0, 30);
+        pool.try_take(2).unwrap();
+        let hot = pool.place(&Arc::new(0), 0, 100);
+        for now in [110, 120, 130, 131, 140] {
+            pool.touch(hot.0, now);
+        }
+        assert_eq!(pool.written_ms(hot.0), 130);
+        let cold = pool.place(&Arc::new(1), 1, 140);
+        pool.touch(hot.0, 150);
+        assert_eq!(blocks(&pool), [0, 1], "its turn comes");
+        pool.release(hot.0, hot.1);
+        pool.release(cold.0, cold.1);
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub struct Settings {
     pub high_percent: u8,
     /// The threads look every so many milliseconds, too.
     pub period_ms: u64,
-    /// Blocks that were last written longer ago than this, in milliseconds, are written back at the next look.
+    /// Blocks that were last written longer ago than this, in milliseconds, are written back at the next look. A write
+    /// renews a block for as long at the most: one that is written again and again reaches media after twice this.
     pub max_age_ms: u64,
     /// Every write goes to media at once: a mount with `sync`.
     pub sync: bool,
@@ -87,6 +88,8 @@ pub struct CacheOptions {
     pub read_only: bool,
     /// What can be changed later.
     pub settings: Settings,
+    /// Whoever opens the file system may change the number of threads to what its memory keeps busy.
+    pub fits_threads: bool,
     /// The time by which blocks grow old.
     pub clock: Clock,
 }
@@ -94,7 +97,13 @@ pub struct CacheOptions {
 impl CacheOptions {
     /// A cache of `size` bytes with the defaults.
     pub fn new(size: u64) -> CacheOptions {
-        CacheOptions { size, read_only: false, settings: Settings::default(), clock: Clock::default() }
+        CacheOptions {
+            size,
+            read_only: false,
+            settings: Settings::default(),
+            fits_threads: true,
+            clock: Clock::default(),
+        }
     }
 }
 

@@ -44,9 +44,8 @@ impl<L: Data + Extents> Shared<L> {
         let mut idle = false;
         loop {
             let settings = self.settings();
-            let percent = |percent: u8| self.pool.capacity() * u64::from(percent) / 100;
-            let (low, high) = (percent(settings.low_percent).max(1), percent(settings.high_percent).max(1));
-            if !self.pool.wait_for_work(low, idle, Duration::from_millis(settings.period_ms)) {
+            let high = self.blocks_of(settings.high_percent);
+            if !self.pool.wait_for_work(idle, Duration::from_millis(settings.period_ms)) {
                 return;
             }
             idle = true;

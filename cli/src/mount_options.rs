@@ -59,18 +59,24 @@ pub(crate) struct Lazy {
     /// Bytes of DRAM.
     size: u64,
     settings: CacheSettings,
+    /// The number of threads was named; else it is what fits the memory.
+    names_threads: bool,
 }
 
 impl Lazy {
     /// The buffer as the library takes it.
     pub(crate) fn options(&self) -> CacheOptions {
-        CacheOptions { settings: self.settings, ..CacheOptions::new(self.size) }
+        CacheOptions {
+            settings: self.settings,
+            fits_threads: !self.names_threads,
+            ..CacheOptions::new(self.size)
+        }
     }
 }
 
 impl Default for Lazy {
     fn default() -> Lazy {
-        Lazy { size: LAZY_DEFAULT, settings: CacheSettings::default() }
+        Lazy { size: LAZY_DEFAULT, settings: CacheSettings::default(), names_threads: false }
     }
 }
 
@@ -225,9 +231,9 @@ impl MountSettings {
 
     /// The settings of our write buffer, for a running one with these.
     pub(crate) fn buffer_settings(&self, running: CacheSettings) -> CacheSettings {
-        let Some(Lazy { settings, .. }) = self.lazy else { return running };
+        let Some(Lazy { settings, names_threads, .. }) = self.lazy else { return running };
         CacheSettings {
-            threads: settings.threads,
+            threads: if names_threads { settings.threads } else { running.threads },
             low_percent: settings.low_percent,
             high_percent: settings.high_percent,
             period_ms: settings.period_ms,
@@ -290,10 +296,12 @@ impl fmt::Display for MountSettings {
                 ("high", u64::from(set.high_percent), u64::from(usual.high_percent)),
                 ("period", set.period_ms, usual.period_ms),
                 ("age", set.max_age_ms, usual.max_age_ms),
-                ("threads", set.threads as u64, usual.threads as u64),
             ];
             for (name, set, _) in settings.iter().filter(|(_, set, usual)| set != usual) {
                 write!(f, ",lazy_{name}={set}")?;
+            }
+            if lazy.names_threads {
+                write!(f, ",lazy_threads={}", set.threads)?;
             }
         }
         if let Some(preset) = self.preset {
@@ -339,7 +347,10 @@ impl Lazy {
             "lazy_high" => settings.high_percent = number("percentage", 0, 100)? as u8,
             "lazy_period" => settings.period_ms = number("number of milliseconds", 1, DAY_MS)?,
             "lazy_age" => settings.max_age_ms = number("number of milliseconds", 0, DAY_MS)?,
-            "lazy_threads" => settings.threads = number("number of threads", 0, 64)? as usize,
+            "lazy_threads" => {
+                settings.threads = number("number of threads", 0, 64)? as usize;
+                self.names_threads = true;
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -466,6 +477,11 @@ mod tests {
             remount("remount,rw,nosuid,relatime,user_id=0,lazy_low=1,lazy_high=3").unwrap();
         assert_eq!(changed.to_string(), "rw,threads=2,lazy=64M,lazy_low=1,lazy_high=3,lazy_age=2000");
         assert_eq!(named, "lazy_low=1,lazy_high=3");
+        // Threads that fit the memory stay, those that are named do not.
+        let four = CacheSettings { threads: 4, ..CacheSettings::default() };
+        assert_eq!(changed.buffer_settings(four).threads, 4);
+        let (fewer, _) = remount("remount,lazy_threads=2").unwrap();
+        assert_eq!(fewer.buffer_settings(four).threads, 2);
         let (same, named) = remount("remount,lazy=64M").unwrap();
         assert_eq!((&same, named.as_str()), (&running, "lazy=64M"));
         assert_eq!(remount("remount").unwrap(), (running.clone(), String::new()));

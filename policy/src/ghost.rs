@@ -124,8 +124,8 @@ impl FileHistory {
         if !may_grow && !self.forget_oldest() {
             return false;
         }
-        // Blocks that were taken out are still in the order.
-        if self.order.len() > 2 * self.ghosts.len() + 8 {
+        // Blocks that were taken out, or forgotten, are still in the lists.
+        if self.order.len().max(self.written.len()) > 2 * self.ghosts.len() + 8 {
             let mut seen = HashSet::new();
             self.order.retain(|block| self.ghosts.contains_key(block) && seen.insert(*block));
             self.written.retain(|block| self.ghosts.contains_key(block));
@@ -218,6 +218,22 @@ mod tests {
         file.wrote(2, 1, &model, false);
         assert_eq!((file.len(), file.take(1), file.take(2).is_some()), (1, None, true));
         assert!(file.is_empty());
+    }
+
+    #[test]
+    fn lists_are_bounded_by_what_is_remembered() {
+        let model = Model::default();
+        let mut file = FileHistory::default();
+        for block in 0..4 {
+            file.wrote(block, 1, &model, true);
+        }
+        for block in 4..10_000 {
+            assert!(!file.wrote(block, 1, &model, false), "no right to grow");
+            assert!(file.order.len().max(file.written.len()) <= 2 * 4 + 9, "{}", file.written.len());
+        }
+        let mut judged = Judged::default();
+        file.synced(0, &model, &mut judged);
+        assert_eq!((file.len(), judged.lazy + judged.eager), (4, 4), "each of those that are left, once");
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl FileSystem {
 
     /// Starts to read everything in the background, at most `rate` bytes in a second (by default 1 GiB): what cannot be
     /// read or does not validate is told by [`FileSystem::scrub_status`], blocks with media errors are not allocated
-    /// again. [`Busy`](Kind::Busy) while that is under way, [`Unsupported`](Kind::Unsupported) on the layout `inplace`.
+    /// again. [`Busy`](Kind::Busy) while that is under way.
     pub fn start_scrub(&self, rate: Option<u64>) -> Result<()> {
         self.inner.vfs.layout().start_scrub(rate.unwrap_or(DEFAULT_RATE))
     }
@@ -298,6 +298,7 @@ fn cache_options(
         preset.adjust(&mut cache.settings);
     }
     if let Some(emulation) = &options.emulation
+        && cache.fits_threads
         && cache.settings.threads == Settings::default().threads
     {
         // As many as the emulated memory keeps busy; they sleep its delays.

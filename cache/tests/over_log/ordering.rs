@@ -32,6 +32,12 @@ fn replacing_a_file_by_a_truncation_is_done_when_it_is_closed() {
     world.put(&file, 0, b"even newer c");
     world.fs.closed(&file).unwrap();
     assert_eq!(world.bytes_on_media("config").unwrap(), b"new contents");
+    // A shell closes the handle that it opened with before anything is written through the copy of it.
+    world.truncate(&file, 0);
+    world.fs.closed(&file).unwrap();
+    world.put(&file, 0, b"from a shell");
+    world.fs.closed(&file).unwrap();
+    assert_eq!(world.bytes_on_media("config").unwrap(), b"from a shell");
     // What was never on media cannot be missed.
     let other = world.create("other");
     world.put(&other, 0, b"x");

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_cache::{CacheOptions, Settings};
-use nacre_engine::{Data, Durability, Extents, Kind, Names, WriteAt};
+use nacre_engine::{Attr, Data, Durability, Extents, Kind, Names, SetAttr, WriteAt};
 
 use crate::{BLOCK, World, at, without_threads, world, world_with};
 
@@ -82,6 +82,25 @@ fn threads_start_below_low_and_stop_above_high() {
     eventually("75 blocks are free", || world.fs.status().used <= 25);
     world.fs.set(Settings { threads: 0, ..settings }).unwrap();
     assert_eq!(world.fs.status().used, 25, "and not more");
+    world.unmount();
+}
+
+/// Nobody has to wait for room first, nor for the time of the next look.
+#[test]
+fn whoever_takes_the_pool_below_low_calls_the_threads() {
+    let day = 24 * 60 * 60 * 1000;
+    let settings =
+        Settings { threads: 1, low_percent: 50, high_percent: 75, period_ms: day, ..Settings::default() };
+    let world = world_with(100, settings);
+    let file = world.create("file");
+    for round in 0..3 {
+        let free = 100 - world.fs.status().used;
+        for block in 0..free - 49 {
+            world.put(&file, (round * 1000 + block * 2) * BLOCK as u64, &[1; BLOCK]);
+        }
+        eventually("75 blocks are free", || world.fs.status().used <= 25);
+    }
+    assert_eq!(world.fs.status().stalls, 0);
     world.unmount();
 }
 
@@ -230,5 +249,31 @@ fn a_writer_that_waits_for_threads_goes_on_when_they_are_taken_away() {
         is_stuck
     });
     assert!(!is_stuck, "a writer waits for nobody");
+    world.unmount();
+}
+
+/// Whichever comes first, the file is immutable afterwards: the cache does not know it by the flags that it had.
+#[test]
+fn flags_that_are_set_beside_the_first_write_hold() {
+    let world = world(64);
+    for round in 0..300 {
+        let file = world.create(&format!("file {round}"));
+        let (writer, other) = (file.clone(), file.clone());
+        let barrier = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                let _ = world.write(&writer, WriteAt::Offset(0), b"may come first", Durability::Lazy);
+            });
+            barrier.wait();
+            let change = SetAttr { flags: Some(Attr::IMMUTABLE), ..SetAttr::default() };
+            world.fs.setattr(&other, &change, at(3)).unwrap();
+        });
+        let later = world.write(&file, WriteAt::Offset(0), b"too late", Durability::Lazy);
+        assert_eq!(later.map_err(|error| error.kind()), Err(Kind::NotPermitted), "round {round}");
+        let bare = SetAttr { flags: Some(0), ..SetAttr::default() };
+        world.fs.setattr(&file, &bare, at(4)).unwrap();
+        world.fs.unlink(&world.fs.root(), format!("file {round}").as_bytes(), at(5)).unwrap();
+    }
     world.unmount();
 }

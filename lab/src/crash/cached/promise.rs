@@ -47,7 +47,7 @@ pub(super) struct State {
     names: BTreeMap<&'static str, usize>,
     files: BTreeMap<usize, Arc<Vec<u8>>>,
     floors: BTreeMap<usize, Floor>,
-    /// Files that were cut to nothing: the next close synchronises them.
+    /// Files that were cut to nothing: the next close with something written synchronises them.
     cut: BTreeSet<usize>,
     next: usize,
 }
@@ -152,7 +152,9 @@ impl State {
             Op::Unlink(name) => drop(state.names.remove(name)),
             Op::Close(name) => {
                 let file = state.names[name];
-                if state.cut.remove(&file) || belief == Belief::CloseSyncs {
+                // A close before anything was written is none that the new contents could be behind.
+                let is_written = !state.files[&file].is_empty();
+                if is_written && state.cut.remove(&file) || belief == Belief::CloseSyncs {
                     state.sync(file, number);
                 }
             }
