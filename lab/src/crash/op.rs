@@ -21,6 +21,8 @@ pub enum Op {
     Write(&'static str, u64, usize),
     /// Writes so many bytes at the end.
     Append(&'static str, usize),
+    /// Reads all of it, which may change the time of the last read.
+    Read(&'static str),
     /// Changes the size.
     Truncate(&'static str, u64),
     /// Changes the space of a range.
@@ -35,6 +37,10 @@ pub enum Op {
     Rmdir(&'static str),
     /// Changes permission bits, owner and group at once.
     SetAttr(&'static str, u32),
+    /// Sets the times of the last read and of the last change of data, to so many seconds.
+    SetTimes(&'static str, i64),
+    /// Sets the flags of the inode.
+    SetFlags(&'static str, u32),
     /// Sets an attribute to a value of so many bytes.
     SetXattr(&'static str, &'static str, usize),
     /// Removes an attribute.
@@ -76,6 +82,9 @@ impl fmt::Debug for Op {
             Op::Unlink(path) => write!(f, "unlink {path}"),
             Op::Rmdir(path) => write!(f, "rmdir {path}"),
             Op::SetAttr(path, mode) => write!(f, "chmod {path} to {mode:o}, and chown"),
+            Op::SetTimes(path, secs) => write!(f, "set the times of {path} to {secs}"),
+            Op::SetFlags(path, flags) => write!(f, "set the flags of {path} to {flags}"),
+            Op::Read(path) => write!(f, "read {path}"),
             Op::SetXattr(path, name, len) => write!(f, "set attribute {name} of {path} to {len} bytes"),
             Op::RemoveXattr(path, name) => write!(f, "remove attribute {name} of {path}"),
             Op::Hold(path) => write!(f, "hold {path} open"),
@@ -167,6 +176,12 @@ impl<F: Data> Runner<F> {
         self.hands().append(step, path, len)
     }
 
+    /// Takes all flags off a file with any path.
+    pub(super) fn unprotect(&self, step: u64, path: &str) -> Result<()> {
+        let change = SetAttr { flags: Some(0), ..SetAttr::default() };
+        self.fs.setattr(&self.hands().walk(path)?, &change, time(step)).map(drop)
+    }
+
     /// Removes a name of any path.
     pub fn remove(&self, step: u64, path: &str, kind: FileKind) -> Result<()> {
         self.hands().remove(step, path, kind)
@@ -230,6 +245,11 @@ impl<F: Data> Hands<'_, F> {
                 self.write(path, WriteAt::Offset(*offset), &payload(step, *len), Durability::Now, now)
             }
             Op::Append(path, len) => self.append(step, path, *len),
+            Op::Read(path) => {
+                let node = self.walk(path)?;
+                let mut bytes = vec![0; self.fs.getattr(&node)?.size as usize];
+                self.fs.read(&node, 0, &mut bytes, Some(now)).map(drop)
+            }
             Op::Truncate(path, size) => {
                 let change = SetAttr { size: Some(*size), ..SetAttr::default() };
                 self.fs.setattr(&self.walk(path)?, &change, now).map(drop)
@@ -250,6 +270,15 @@ impl<F: Data> Hands<'_, F> {
             Op::SetAttr(path, mode) => {
                 let ids = (Some(100 + step as u32), Some(200 + step as u32));
                 let change = SetAttr { mode: Some(*mode), uid: ids.0, gid: ids.1, ..SetAttr::default() };
+                self.fs.setattr(&self.walk(path)?, &change, now).map(drop)
+            }
+            Op::SetTimes(path, secs) => {
+                let (atime, mtime) = (Timestamp::new(*secs, 1), Timestamp::new(*secs, 2));
+                let change = SetAttr { atime: Some(atime), mtime: Some(mtime), ..SetAttr::default() };
+                self.fs.setattr(&self.walk(path)?, &change, now).map(drop)
+            }
+            Op::SetFlags(path, flags) => {
+                let change = SetAttr { flags: Some(*flags), ..SetAttr::default() };
                 self.fs.setattr(&self.walk(path)?, &change, now).map(drop)
             }
             Op::SetXattr(path, name, len) => {

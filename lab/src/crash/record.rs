@@ -233,6 +233,7 @@ impl<'s, S: Subject> Rig<'s, S> {
         let mut live = prepared.live_differences.clone();
         let start = self.pm.image();
         self.pm.start_recording_with(flaw.defect());
+        let reads = workload.ops.iter().any(|op| matches!(op, Op::Read(_)));
         let mut states = vec![Tree::of(&model.fs)?];
         for (index, op) in workload.ops.iter().enumerate() {
             self.pm.mark(MARK_BEGIN + index as u64);
@@ -263,7 +264,7 @@ impl<'s, S: Subject> Rig<'s, S> {
             let state = Tree::of(&model.fs)?;
             let differences = state.differences(&Tree::of(&real.fs)?);
             live.extend(differences.into_iter().map(|difference| format!("after {op:?}: {difference}")));
-            states.push(state);
+            states.push(if reads { state.after_reads() } else { state });
         }
         // The trace ends with the workload: closing files is not part of it.
         let trace = self.pm.stop_recording();

@@ -1,7 +1,7 @@
 //! All short sequences of operations over a few files and directories, as the bounded testing of CrashMonkey and ACE
 //! makes them: most bugs of crash consistency need two operations and a crash.
 
-use nacre_engine::{FallocateMode, FileKind, RenameMode};
+use nacre_engine::{Attr, FallocateMode, FileKind, RenameMode};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -112,6 +112,7 @@ fn contents() -> Vec<Op> {
         Op::Append("d/a", 100),
         Op::Append("d/a", 5000),
         Op::Append("d/b", 1),
+        Op::Read("d/a"),
         Op::Truncate("d/a", 0),
         Op::Truncate("d/a", 5000),
         Op::Truncate("d/a", 30_000),
@@ -129,6 +130,9 @@ fn attributes() -> Vec<Op> {
     vec![
         Op::SetAttr("d/a", 0o600),
         Op::SetAttr("d", 0o700),
+        Op::SetTimes("d/a", 77),
+        Op::SetFlags("d/a", Attr::APPEND_ONLY),
+        Op::SetFlags("e/c", Attr::IMMUTABLE),
         Op::SetXattr("d/a", "user.x", 10),
         Op::SetXattr("d/b", "user.x", 6000),
         Op::SetXattr("d", "user.y", 30),

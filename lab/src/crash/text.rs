@@ -49,6 +49,7 @@ impl Op {
             Op::Symlink(path, target) => format!("symlink {path} {target}"),
             Op::Write(path, offset, len) => format!("write {path} {offset} {len}"),
             Op::Append(path, len) => format!("append {path} {len}"),
+            Op::Read(path) => format!("read {path}"),
             Op::Truncate(path, size) => format!("truncate {path} {size}"),
             Op::Fallocate(path, mode, offset, len) => {
                 format!("fallocate {} {path} {offset} {len}", name_of(&MODES, mode))
@@ -58,6 +59,8 @@ impl Op {
             Op::Unlink(path) => format!("unlink {path}"),
             Op::Rmdir(path) => format!("rmdir {path}"),
             Op::SetAttr(path, mode) => format!("setattr {} {mode:o}", shown(path)),
+            Op::SetTimes(path, secs) => format!("set-times {} {secs}", shown(path)),
+            Op::SetFlags(path, flags) => format!("set-flags {} {flags}", shown(path)),
             Op::SetXattr(path, name, len) => format!("set-xattr {} {name} {len}", shown(path)),
             Op::RemoveXattr(path, name) => format!("remove-xattr {} {name}", shown(path)),
             Op::Hold(path) => format!("hold {path}"),
@@ -85,6 +88,7 @@ impl Op {
             "symlink" => Op::Symlink(words.path()?, words.path()?),
             "write" => Op::Write(words.path()?, words.number()?, words.number()? as usize),
             "append" => Op::Append(words.path()?, words.number()? as usize),
+            "read" => Op::Read(words.path()?),
             "truncate" => Op::Truncate(words.path()?, words.number()?),
             "fallocate" => {
                 let mode = words.one_of(&MODES)?;
@@ -102,6 +106,8 @@ impl Op {
                 let mode = u32::from_str_radix(words.word()?, 8).map_err(|_| words.wrong())?;
                 Op::SetAttr(path, mode)
             }
+            "set-times" => Op::SetTimes(words.path()?, words.number()? as i64),
+            "set-flags" => Op::SetFlags(words.path()?, words.number()? as u32),
             "set-xattr" => Op::SetXattr(words.path()?, words.path()?, words.number()? as usize),
             "remove-xattr" => Op::RemoveXattr(words.path()?, words.path()?),
             "hold" => Op::Hold(words.path()?),

@@ -18,6 +18,8 @@ pub enum Ctime {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
     entries: BTreeMap<String, Entry>,
+    /// Something was read: the time of that may be lost in a crash.
+    atime_may_lag: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +47,8 @@ struct Attributes {
     btime: Option<Timestamp>,
     /// Not of a directory, whose size is the layout's own affair.
     size: Option<u64>,
+    /// Bytes of blocks, of a regular file.
+    allocated: Option<u64>,
 }
 
 impl Tree {
@@ -52,7 +56,12 @@ impl Tree {
     pub fn of<F: Data>(fs: &F) -> Result<Tree> {
         let mut walker = Walker { fs, entries: BTreeMap::new(), first: HashMap::new() };
         walker.visit(String::new(), &fs.root())?;
-        Ok(Tree { entries: walker.entries })
+        Ok(Tree { entries: walker.entries, atime_may_lag: false })
+    }
+
+    /// The same, after something was read.
+    pub(super) fn after_reads(self) -> Tree {
+        Tree { atime_may_lag: true, ..self }
     }
 
     /// Number of names below the root.
@@ -70,6 +79,12 @@ impl Tree {
         self.entries.iter().filter(|(path, _)| !path.is_empty()).map(|(path, entry)| (&path[1..], entry.kind))
     }
 
+    /// The paths below the root whose flags forbid something.
+    pub(super) fn protected(&self) -> impl Iterator<Item = &str> {
+        let flagged = self.entries.iter().filter(|(_, entry)| entry.attributes.flags != 0);
+        flagged.filter(|(path, _)| !path.is_empty()).map(|(path, _)| &path[1..])
+    }
+
     /// How another one differs, in words; empty when it does not.
     pub fn differences(&self, found: &Tree) -> Vec<String> {
         self.differences_with(found, Ctime::Exact)
@@ -81,6 +96,11 @@ impl Tree {
         for (path, expected) in &self.entries {
             match found.entries.get(path) {
                 None => differences.push(format!("{path} is missing")),
+                Some(found) if self.atime_may_lag && found.attributes.atime < expected.attributes.atime => {
+                    let mut found = found.clone();
+                    found.attributes.atime = expected.attributes.atime;
+                    expected.differences(path, &found, ctime, &mut differences);
+                }
                 Some(found) => expected.differences(path, found, ctime, &mut differences),
             }
         }
@@ -264,10 +284,11 @@ impl Attributes {
             mtime: attr.mtime,
             btime: (!is_root).then_some(attr.btime),
             size: (attr.kind != FileKind::Directory).then_some(attr.size),
+            allocated: (attr.kind == FileKind::Regular).then_some(attr.allocated),
         }
     }
 
-    fn in_words(&self) -> [(&'static str, String); 9] {
+    fn in_words(&self) -> [(&'static str, String); 10] {
         [
             ("mode", format!("{:o}", self.mode)),
             ("links", self.links.to_string()),
@@ -278,6 +299,7 @@ impl Attributes {
             ("mtime", in_words(self.mtime)),
             ("btime", self.btime.map_or_else(String::new, in_words)),
             ("size", self.size.map_or_else(String::new, |size| size.to_string())),
+            ("allocated", self.allocated.map_or_else(String::new, |bytes| bytes.to_string())),
         ]
     }
 }

@@ -243,7 +243,10 @@ pub(super) fn write_and_empty<F: Extents + Data>(
     problems: &mut Vec<String>,
 ) -> Result<F> {
     let mut runner = Runner::new(fs);
-    let old = tree.paths().find(|(_, kind)| *kind == FileKind::Regular).map(|(path, _)| path.to_string());
+    let is_old = |(path, kind): &(&str, FileKind)| {
+        *kind == FileKind::Regular && !tree.protected().any(|protected| protected == *path)
+    };
+    let old = tree.paths().find(is_old).map(|(path, _)| path.to_string());
     match write(&mut runner, old.as_deref(), problems) {
         Err(error) if fills && error.kind() == Kind::NoSpace => {
             empty(&runner)?;
@@ -284,7 +287,12 @@ fn write<F: Data>(runner: &mut Runner<F>, old: Option<&str>, problems: &mut Vec<
 }
 
 fn empty<F: Data>(runner: &Runner<F>) -> Result<()> {
-    for (path, kind) in Tree::of(&runner.fs)?.paths().rev() {
+    let tree = Tree::of(&runner.fs)?;
+    // What must not be removed may be, once it is told so.
+    for path in tree.protected() {
+        runner.unprotect(STEP, path).map_err(|e| e.object(format!("flags of /{path} after the crash")))?;
+    }
+    for (path, kind) in tree.paths().rev() {
         runner.remove(STEP, path, kind).map_err(|e| e.object(format!("remove /{path} after the crash")))?;
     }
     Ok(())

@@ -75,6 +75,11 @@ fn mounts() -> Vec<Workload> {
     ];
     vec![
         workload("remount", &base, &[&busy[..], &[Op::Remount, Op::Append("a2", 100), Op::Remount]].concat()),
+        workload(
+            "reads",
+            &base,
+            &[Op::Read("d/a"), Op::SetTimes("b", 77), Op::Read("b"), Op::Sync("d/a"), Op::Remount],
+        ),
         workload("mkfs", &base, &[file("c"), Op::Mkfs, file("new"), Op::Remount]),
     ]
 }
