@@ -157,7 +157,7 @@ impl Stage {
             Stage::Deep => Settings {
                 sampling: sampling(8, 8),
                 samples_per_line: 1,
-                empty_every: 64,
+                empty_every: 16,
                 recovery_every: 512,
                 ..common
             },
@@ -166,7 +166,7 @@ impl Stage {
             Stage::Full(_) => Settings { sampling: sampling(64, 48), recovery_every: 256, ..common },
             Stage::Lanes => Settings { sampling: sampling(128, 96), recovery_every: 256, ..common },
             Stage::Sequences(_) => {
-                Settings { sampling: sampling(512, 256), empty_every: 64, recovery_every: 256, ..common }
+                Settings { sampling: sampling(512, 256), empty_every: 16, recovery_every: 256, ..common }
             }
         }
     }

@@ -55,8 +55,8 @@ impl Default for Settings {
         Settings {
             sampling: Sampling::default(),
             samples_per_line: 0,
-            check_every: 4,
-            empty_every: 16,
+            check_every: 1,
+            empty_every: 4,
             recovery_every: 64,
             recovery_sampling: Sampling { exhaustive_up_to: 8, samples: 8, seed: 0 },
             max_violations: 5,

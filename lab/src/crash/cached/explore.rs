@@ -44,8 +44,8 @@ impl Default for CachedSettings {
     fn default() -> CachedSettings {
         CachedSettings {
             sampling: Sampling { exhaustive_up_to: 16, samples: 12, seed: 0 },
-            check_every: 8,
-            empty_every: 64,
+            check_every: 1,
+            empty_every: 16,
             max_violations: 5,
             flaw: Flaw::None,
             belief: Belief::Right,
