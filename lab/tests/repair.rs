@@ -12,7 +12,9 @@ use nacre_engine::{
 };
 use nacre_layout_log::check::{CheckReport, Repair, check, check_with};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
-use nacre_media::{Pm, SimPm};
+use nacre_media::crash::{Replay, Sampling};
+use nacre_media::sim::{Defect, Event, Site, StoreKind};
+use nacre_media::{Image, Pm, SimPm};
 
 type Fs = LogFs<SimPm>;
 
@@ -422,7 +424,6 @@ fn what_is_claimed_twice_is_parted() {
 /// A repair that is interrupted at any of its fences is finished by the next one.
 #[test]
 fn a_repair_can_crash() {
-    use nacre_media::crash::{Replay, Sampling};
     let (image, files) = image();
     let many = files["/many"].inode;
     let mut damaged = image.clone();
@@ -452,6 +453,164 @@ fn a_repair_can_crash() {
         }
     }
     assert!(tried > 20, "{tried} images");
+}
+
+/// Images with damage, one for each thing that a repair writes, and what is damaged.
+fn damaged_images() -> Vec<(&'static str, Vec<u8>)> {
+    let (image, files) = image();
+    let (many, written) = (files["/many"].inode, files["/many/deep/written"].inode);
+    let small = address(&image, files["/many/deep/small"].inode);
+    let with = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut damaged = image.clone();
+        change(&mut damaged);
+        damaged
+    };
+    let page = log(&image, many)[1];
+    let writes = entries(&image, written, 1);
+    let generation = u32::from_le_bytes(image[address(&image, written) + 8..][..4].try_into().unwrap());
+    let images = vec![
+        (
+            "names and the header of an inode",
+            with(&|bytes| {
+                garble(&mut bytes[page..page + BLOCK]);
+                garble(&mut bytes[small..small + 40]);
+            }),
+        ),
+        ("an entry of a file", with(&|bytes| garble(&mut bytes[log(&image, written)[1] + 9 * LINE..][..24]))),
+        ("the root", with(&|bytes| garble(&mut bytes[address(&image, 1)..][..256]))),
+        ("a word of the chunk table", with(&|bytes| garble(&mut bytes[18 * BLOCK + 8..][..8]))),
+        (
+            "a block claimed twice",
+            with(&|bytes| {
+                bytes.copy_within(writes[3] + 16..writes[3] + 24, writes[150] + 16);
+                reseal(bytes, writes[150], written, generation);
+            }),
+        ),
+        ("a copy of the superblock", with(&|bytes| bytes[16 * BLOCK..17 * BLOCK].fill(0))),
+    ];
+    images
+}
+
+/// What is wrong after another repair of an image, beside what the first one made when nobody interrupted it.
+fn trouble(image: &Image, ideal: &BTreeMap<String, File>) -> Option<String> {
+    let pm = Arc::new(SimPm::from_image(&image.to_vec()));
+    let report = match check(&*pm, true) {
+        Ok(report) => report,
+        Err(error) => return Some(error.to_string()),
+    };
+    if !report.is_sound() {
+        return Some(words(&report));
+    }
+    let options = MountOptions { background: false, lanes: Some(1), ..MountOptions::default() };
+    let after = LogFs::mount(pm, &options).and_then(|fs| walk(&fs));
+    let after = match after {
+        Ok(after) => after,
+        Err(error) => return Some(error.to_string()),
+    };
+    let found: BTreeMap<u64, &File> = after.values().map(|file| (file.inode, file)).collect();
+    // The directory that is made for what has lost its name may be made again.
+    let mut old = ideal.iter().filter(|(path, _)| *path != "/lost+found");
+    let lost = old.find(|(_, file)| found.get(&file.inode).is_none_or(|found| found != file));
+    lost.map(|(path, _)| format!("{path} is not what it was"))
+}
+
+/// Crashes a repair at each of its fences and at its end; tells what the next repair, or a check, finds wrong.
+fn crash_repair(damaged: &[u8], ideal: &BTreeMap<String, File>, defect: Option<Defect>) -> Option<String> {
+    let pm = SimPm::from_image(damaged);
+    pm.start_recording_with(defect);
+    let repaired = check(&pm, true);
+    let trace = pm.stop_recording();
+    if !repaired.is_ok_and(|report| report.is_sound()) {
+        return Some("the repair itself fails".to_owned());
+    }
+    let mut replay = Replay::new(damaged.to_vec(), &trace);
+    let sampling = Sampling { exhaustive_up_to: 4, samples: 4, seed: 1 };
+    while replay.advance().is_some() {
+        for crash in replay.images(&sampling).iter() {
+            let mut crashed = replay.media().clone();
+            crash.apply_to(&mut crashed);
+            if let Some(trouble) = trouble(&crashed, ideal) {
+                return Some(format!("{crash:?}: {trouble}"));
+            }
+        }
+    }
+    // What was repaired is repaired when the command has said so.
+    let told = check(&SimPm::from_image(&replay.media().to_vec()), false);
+    if !told.is_ok_and(|report| report.problems.is_empty()) {
+        return Some("the repair is not durable".to_owned());
+    }
+    trouble(replay.media(), ideal)
+}
+
+/// Flushes and fences of a repair that no crash misses: what the line says, whether it fences, and why it is there.
+const HARMLESS: [(&str, bool, &str); 3] = [
+    (
+        "self.pm.copy(source.address + LINE as u64, lines)?",
+        false,
+        "an inode with a page of its own has nothing in its lines; zeros keep old entries from being taken for a log \
+         where its header is lost again",
+    ),
+    (
+        "self.pm.fence(flushed);",
+        true,
+        "whatever a repair writes next has a fence, at the least the superblock's, and one that is interrupted in between \
+         is finished by the next; it is there so that what is damaged is less after each step",
+    ),
+    ("pm.fence(flushed);", true, "likewise, of a word of the chunk table"),
+];
+
+/// A line of the source of a repair; none of what others are tested with.
+fn line_of(site: Site) -> Option<&'static str> {
+    let sources = [
+        ("layouts/log/src/mend/write.rs", include_str!("../../layouts/log/src/mend/write.rs")),
+        ("layouts/log/src/check.rs", include_str!("../../layouts/log/src/check.rs")),
+    ];
+    let (_, source) = sources.into_iter().find(|(path, _)| site.file().ends_with(path))?;
+    source.lines().nth(site.line() as usize - 1).map(str::trim)
+}
+
+#[test]
+fn a_repair_needs_each_of_its_flushes_and_fences() {
+    let images = damaged_images();
+    let mut sites: BTreeMap<(Site, bool), Vec<usize>> = BTreeMap::new();
+    let mut ideals = Vec::new();
+    for (index, (what, damaged)) in images.iter().enumerate() {
+        let pm = Arc::new(SimPm::from_image(damaged));
+        pm.start_recording();
+        assert!(check(&*pm, true).unwrap().is_sound(), "{what}");
+        for event in pm.stop_recording().events {
+            let (site, fences) = match event {
+                Event::Fence { site, .. } => (site, true),
+                Event::Flush { site, .. } | Event::Store { kind: StoreKind::NonTemporal, site, .. } => {
+                    (site, false)
+                }
+                _ => continue,
+            };
+            if line_of(site).is_none() {
+                continue;
+            }
+            let seen = sites.entry((site, fences)).or_default();
+            if seen.last() != Some(&index) {
+                seen.push(index);
+            }
+        }
+        let ideal = walk(&mount(&pm)).unwrap();
+        assert_eq!(crash_repair(damaged, &ideal, None), None, "{what}: without any mutation");
+        ideals.push(ideal);
+    }
+    let mut missed = Vec::new();
+    for (&(site, fences), seen) in &sites {
+        let defect = if fences { Defect::SkipFenceAt(site) } else { Defect::SkipFlushAt(site) };
+        let found =
+            seen.iter().any(|&index| crash_repair(&images[index].1, &ideals[index], Some(defect)).is_some());
+        let line = line_of(site).unwrap_or_default();
+        let argued = HARMLESS.iter().any(|(text, is_fence, _)| line == *text && *is_fence == fences);
+        if found == argued {
+            let what = if fences { "fence" } else { "flush" };
+            missed.push(format!("{what} {site}: {line}: found {found}, argued {argued}"));
+        }
+    }
+    assert!(sites.len() > 9 && missed.is_empty(), "{} sites: {missed:#?}", sites.len());
 }
 
 /// A crash while a superblock is written leaves a copy that does not validate; that is no damage.

@@ -767,7 +767,7 @@ fn continues(first: &Change, second: &Change) -> bool {
         && first.place.is_some_and(|raw| second.place == Some(raw + first.len))
 }
 
-fn join(flushed: &mut Option<Flushed>, next: Option<Flushed>) {
+pub(crate) fn join(flushed: &mut Option<Flushed>, next: Option<Flushed>) {
     if let Some(next) = next {
         *flushed = Some(match flushed.take() {
             Some(earlier) => earlier.and(next),

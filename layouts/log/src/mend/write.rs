@@ -1,7 +1,7 @@
 //! Writes what was decided: new logs, names in lost+found, words of the chunk table.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
-use nacre_media::Pm;
+use nacre_media::{Flushed, Pm};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::survey::{ChunkBlocks, Survey};
@@ -10,6 +10,7 @@ use super::tree::{Append, Edit, Tree, names_of};
 use super::{LOST_AND_FOUND, chunk_run, device_blocks, new_directory};
 use crate::alloc::{Run, for_each_mask};
 use crate::collect::reseal;
+use crate::file::join;
 use crate::format::{
     CHUNK_BLOCKS, CHUNK_INODES, CHUNK_SCATTERED, DENTRY_NAME_OFFSET, DentryEntry, EntryHeader, HoleEntry,
     INODE_HEAD_OFFSET, LINE, PAGE_LINES, PAGE_MAGIC, ROOT_INODE, RawInode, RawPageHeader, WriteEntry,
@@ -83,6 +84,7 @@ impl<'w, P: Pm> Writer<'w, P> {
         if sequence.saturating_add(appended.sum::<u64>() + 1) > MAX_SEQUENCE {
             return Err(Error::corrupt(format!("inode {}: its log has no numbers left", source.number)));
         }
+        let mut copied: Option<Flushed> = None;
         let mut add = |mut bytes: Vec<u8>| {
             seal(&mut bytes, &mut sequence, source.seed);
             entries.push(bytes);
@@ -97,7 +99,8 @@ impl<'w, P: Pm> Writer<'w, P> {
                 }
                 Append::Copy { start, blocks, from } => {
                     for index in 0..blocks {
-                        let to = self.copy_block(Block(from + index))?;
+                        let (to, flushed) = self.copy_block(Block(from + index))?;
+                        join(&mut copied, Some(flushed));
                         let mut write = WriteEntry {
                             place: to.0,
                             file_block: start + index,
@@ -115,21 +118,25 @@ impl<'w, P: Pm> Writer<'w, P> {
         }
         // The last entry says how everything is now, with a number that no lost entry had.
         add(attr_entry(inode, &attributes, size).as_bytes().to_vec());
-        let head = self.write_pages(source, &entries)?;
+        let head = self.write_pages(source, &entries, copied)?;
         self.publish(source, &taken.raw, head, taken.rewrite)
     }
 
-    fn copy_block(&mut self, from: Block) -> Result<Block> {
+    fn copy_block(&mut self, from: Block) -> Result<(Block, Flushed)> {
         let mut bytes = [0u8; BLOCK_SIZE as usize];
         self.pm.read(from.offset(), &mut bytes)?;
         let to = self.allocate()?;
-        let copied = self.pm.copy(to.offset(), &bytes)?;
-        self.pm.fence(copied);
-        Ok(to)
+        Ok((to, self.pm.copy(to.offset(), &bytes)?))
     }
 
-    /// Writes entries into new pages, the last page first; gives the first.
-    fn write_pages(&mut self, source: LogSource, entries: &[Vec<u8>]) -> Result<Block> {
+    /// Writes entries into new pages, the last page first; gives the first. What was `copied` for them is durable with
+    /// them.
+    fn write_pages(
+        &mut self,
+        source: LogSource,
+        entries: &[Vec<u8>],
+        mut copied: Option<Flushed>,
+    ) -> Result<Block> {
         let mut pages: Vec<Vec<u8>> = vec![Vec::new()];
         let mut first_sequences = vec![None];
         for entry in entries {
@@ -160,8 +167,10 @@ impl<'w, P: Pm> Writer<'w, P> {
             let mut bytes = [0u8; BLOCK_SIZE as usize];
             bytes[..LINE].copy_from_slice(header.as_bytes());
             bytes[LINE..LINE + lines.len()].copy_from_slice(lines);
-            let copied = self.pm.copy(block.offset(), &bytes)?;
-            self.pm.fence(copied);
+            join(&mut copied, Some(self.pm.copy(block.offset(), &bytes)?));
+            if let Some(copied) = copied.take() {
+                self.pm.fence(copied);
+            }
             next = seal_word(block.0, source.seed);
         }
         Ok(block)
