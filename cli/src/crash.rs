@@ -351,6 +351,9 @@ fn run_self_test<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Fail
             eprintln!("{}: {}: {}", mutant.kind, mutant.name, verdict(mutant).0);
         }
     })?;
+    if mutants.is_empty() {
+        return Err(Failure::usage(format!("crash: no mutant has \"{only}\" in its name")));
+    }
     let missed = mutants.iter().filter(|mutant| !mutant.is_good()).count();
     if args.json {
         let mutants: Vec<Value> = mutants

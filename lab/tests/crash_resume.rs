@@ -82,6 +82,14 @@ impl Subject for Faulty {
     fn harmless(&self) -> &'static [Harmless] {
         Log.harmless()
     }
+
+    fn unpassed(&self, passed: &[Site]) -> Vec<String> {
+        Log.unpassed(passed)
+    }
+
+    fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
+        Log.passed_elsewhere()
+    }
 }
 
 #[test]

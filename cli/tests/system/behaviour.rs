@@ -3,7 +3,7 @@
 
 use nacre_lab::suite::{Need, all_cases, run};
 
-use crate::harness::{self, PRESETS, Remounted};
+use crate::harness::{self, BUFFERED, PRESETS, Remounted};
 
 /// What cannot be had through FUSE.
 const LACKING: &[(Need, &str)] = &[
@@ -31,6 +31,21 @@ fn the_suite_passes_on_a_mount() {
     for preset in PRESETS {
         println!("preset {preset}");
         let ground = Remounted::new(preset, "64M");
+        run(&mut ground.target(LACKING), &all_cases(), EXCLUSIONS).assert_clean();
+        ground.end();
+    }
+}
+
+/// With `NACRE_ALL_MOUNTS` on each of them.
+#[test]
+fn the_suite_passes_on_mounts_that_buffer() {
+    if !harness::can_mount("the behaviour suite on mounts that buffer") {
+        return;
+    }
+    let count = if std::env::var_os("NACRE_ALL_MOUNTS").is_some() { BUFFERED.len() } else { 2 };
+    for (preset, options) in &BUFFERED[..count] {
+        println!("preset {preset}, {options}");
+        let ground = Remounted::with(preset, "64M", Some(options));
         run(&mut ground.target(LACKING), &all_cases(), EXCLUSIONS).assert_clean();
         ground.end();
     }

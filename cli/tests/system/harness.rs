@@ -15,6 +15,16 @@ use tempfile::TempDir;
 
 /// A preset for each layout; the first one where one is enough.
 pub(crate) const PRESETS: [&str; 2] = ["nova", "pmfs"];
+/// Mounts that buffer, here or in the kernel: preset and options. The memory is slower than DRAM, or else writes would go
+/// past our buffer; the first two are tried where there is no time for all.
+pub(crate) const BUFFERED: [(&str, &str); 6] = [
+    ("hinfs", "lazy=2M,emulate=latency=100"),
+    ("nova", "writeback"),
+    ("nacre", "lazy=2M,emulate=latency=100"),
+    ("pmfs", "writeback"),
+    ("hinfs-wb", "lazy=2M,emulate=latency=100"),
+    ("hinfs-nclfw", "lazy=2M,emulate=latency=100"),
+];
 /// How long a mount may take to become usable, and to go away.
 const MOUNT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -338,7 +348,12 @@ pub(crate) struct Remounted(Arc<Mutex<Ground>>);
 impl Remounted {
     /// One of this preset and size, mounted.
     pub(crate) fn new(preset: &str, size: &str) -> Remounted {
-        Remounted(Arc::new(Mutex::new(Ground::preset(preset, size, None))))
+        Remounted::with(preset, size, None)
+    }
+
+    /// The same, with options.
+    pub(crate) fn with(preset: &str, size: &str, options: Option<&str>) -> Remounted {
+        Remounted(Arc::new(Mutex::new(Ground::preset(preset, size, options))))
     }
 
     /// Its directory, for the suite and for random calls; without what is lacking.

@@ -25,7 +25,7 @@ fn what_was_synchronised_survives_the_death_of_a_lazy_mount() {
         file.write_all(content).expect("write");
         file
     };
-    for name in ["cut", "target"] {
+    for name in ["cut", "cut2", "target"] {
         put(name, b"old").sync_all().expect("fsync");
     }
     let long = vec![7; 300_000];
@@ -39,17 +39,22 @@ fn what_was_synchronised_survives_the_death_of_a_lazy_mount() {
     file.write_all(&long).expect("a synchronous write");
     drop(file);
     drop(put("cut", b"new in place of what was cut"));
+    // A shell closes what it has cut before anything is written, through a copy of the handle.
+    let mut shell = harness::program("sh");
+    shell.arg("-c").arg("printf 'from a shell' >cut2").current_dir(ground.dir());
+    harness::succeed(&mut shell, LIMIT);
     drop(put("new", b"new by a rename"));
     fs::rename(path("new"), path("target")).expect("rename");
     drop(put("waits", &long));
     assert_eq!(fs::read(path("waits")).expect("read"), long);
-    let paths = ["synced", "sync", "cut", "target", "waits"].map(path);
+    let paths = ["synced", "sync", "cut", "cut2", "target", "waits"].map(path);
     ground.kill();
     ground.set_options(None);
     ground.mount();
-    let [synced, sync, cut, target, waits] = paths.map(|path| fs::read(path).expect("read"));
+    let [synced, sync, cut, cut2, target, waits] = paths.map(|path| fs::read(path).expect("read"));
     assert!(synced == long && sync == long);
     assert_eq!(cut, b"new in place of what was cut");
+    assert_eq!(cut2, b"from a shell");
     assert_eq!(target, b"new by a rename");
     assert_eq!(waits, b"", "nobody asked for it, and the buffer was not full");
     ground.unmount();

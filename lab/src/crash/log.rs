@@ -20,6 +20,7 @@ pub struct Log;
 static SOURCES: Sources = Sources::new(
     "layouts/log/src",
     &[
+        ("check.rs", include_str!("../../../layouts/log/src/check.rs")),
         ("checkpoint.rs", include_str!("../../../layouts/log/src/checkpoint.rs")),
         ("collect.rs", include_str!("../../../layouts/log/src/collect.rs")),
         ("commit.rs", include_str!("../../../layouts/log/src/commit.rs")),
@@ -107,6 +108,9 @@ fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
         _ => return None,
     })
 }
+
+/// What no workload passes, and why.
+const PASSED_ELSEWHERE: [(&str, &str); 0] = [];
 
 impl Subject for Log {
     type Fs = LogFs<SimPm>;
@@ -198,5 +202,13 @@ impl Subject for Log {
 
     fn harmless(&self) -> &'static [Harmless] {
         &HARMLESS
+    }
+
+    fn unpassed(&self, passed: &[Site]) -> Vec<String> {
+        SOURCES.all_but(passed)
+    }
+
+    fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
+        &PASSED_ELSEWHERE
     }
 }

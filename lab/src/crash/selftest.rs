@@ -99,15 +99,33 @@ pub fn self_test<S: Subject>(
             Trial { kind, flaw: Flaw::Memory(defect) }
         }));
     }
+    let mut passed: Vec<Site> =
+        candidates.iter().flat_map(|one| [&one.flushes, &one.fences]).flatten().copied().collect();
+    passed.extend(together.iter().flat_map(|one| [&one.flushes, &one.fences]).flatten());
+    let unpassed = unpassed(subject, &passed, only);
+    unpassed.iter().for_each(progress);
     let mistakes = subject.mistakes();
     trials
         .extend(mistakes.iter().map(|mistake| Trial { kind: "mistake", flaw: Flaw::Layout(mistake.number) }));
     trials.retain(|trial| name_of(subject, trial.flaw).contains(only));
-    parallel(subject, jobs, trials, |rig, trial| {
+    let mut mutants = parallel(subject, jobs, trials, |rig, trial| {
         let mutant = try_mutant(rig, trial, &candidates, &together)?;
         progress(&mutant);
         Ok(mutant)
-    })
+    })?;
+    mutants.extend(unpassed);
+    Ok(mutants)
+}
+
+/// What flushes or fences in the source, and in no workload: nobody would see it missing.
+fn unpassed<S: Subject>(subject: &S, passed: &[Site], only: &str) -> Vec<Mutant> {
+    let names = subject.unpassed(passed).into_iter().filter(|name| name.contains(only));
+    let elsewhere = subject.passed_elsewhere();
+    let verdict = |name: &str| match elsewhere.iter().find(|(known, _)| *known == name) {
+        Some((_, reason)) => Verdict::Argued(reason),
+        None => Verdict::Missed,
+    };
+    names.map(|name| Mutant { verdict: verdict(&name), name, kind: "not passed", images: 0 }).collect()
 }
 
 /// Where mutants are looked for: short workloads first.

@@ -1,6 +1,6 @@
 //! Places in a layout's source that store, flush or fence, under names that stay when lines are added elsewhere.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 use nacre_media::sim::Site;
@@ -9,12 +9,17 @@ use nacre_media::sim::Site;
 const CALLS: [&str; 9] =
     [".fence(", ".flush(", ".copy(", ".zero(", "publish_", "write(", "write_cached", ".link(", "write_page("];
 
+/// What starts lines on their way to media, and what waits for them.
+const TO_MEDIA: [&str; 5] = ["pm.fence(", "pm.flush(", "pm.flush_all(", "pm.copy(", "pm.zero("];
+
 /// Where a line of a layout's source is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spot {
     pub(super) file: &'static str,
     pub(super) function: &'static str,
     pub(super) text: &'static str,
+    /// What is done here counts as done by whoever calls the function, or it is a test.
+    elsewhere: bool,
 }
 
 /// The files of a layout that store, flush or fence.
@@ -35,14 +40,18 @@ impl Sources {
         self.spots.get_or_init(|| {
             let spots_of = |&(file, source): &(&'static str, &'static str)| {
                 let mut function = "";
+                let (mut is_test, mut is_tracked, mut next_is_tracked) = (false, false, false);
                 let spots = source.lines().map(|text| {
                     let text = text.trim();
+                    is_test |= text == "#[cfg(test)]";
+                    next_is_tracked |= text == "#[track_caller]";
                     if let Some((before, after)) = text.split_once("fn ")
                         && (before.is_empty() || before.starts_with("pub"))
                     {
                         function = after.split(['(', '<']).next().unwrap_or_default();
+                        is_tracked = std::mem::take(&mut next_is_tracked);
                     }
-                    Spot { file, function, text }
+                    Spot { file, function, text, elsewhere: is_test || is_tracked }
                 });
                 (file, spots.collect())
             };
@@ -61,13 +70,38 @@ impl Sources {
 
     /// File, function, and which of several there.
     pub(super) fn name(&self, site: Site) -> String {
-        let Some(spot) = self.spot(site) else { return site.to_string() };
+        self.spot(site).map_or_else(|| site.to_string(), |spot| self.name_of(spot, site.line() as usize - 1))
+    }
+
+    fn name_of(&self, spot: Spot, line: usize) -> String {
         // Several in one function are told apart by their order.
         let lines = self.spots().get(spot.file).map_or(&[][..], Vec::as_slice);
         let is_site = |other: &&Spot| {
             other.function == spot.function && CALLS.iter().any(|call| other.text.contains(call))
         };
-        let before = lines[..site.line() as usize - 1].iter().filter(is_site).count();
+        let before = lines[..line].iter().filter(is_site).count();
         format!("{} {} {}", spot.file, spot.function, before + 1)
+    }
+
+    /// The names of the lines that flush or fence and are none of these sites.
+    pub(super) fn all_but(&self, passed: &[Site]) -> Vec<String> {
+        let passed: HashSet<(&str, usize)> = passed
+            .iter()
+            .filter_map(|site| Some((self.spot(site)?.file, site.line() as usize - 1)))
+            .collect();
+        let mut names = Vec::new();
+        for (file, spots) in self.spots() {
+            for (line, spot) in spots.iter().enumerate() {
+                let writes = TO_MEDIA.iter().any(|call| spot.text.contains(call));
+                // Zeros of no length are where a sum begins.
+                let is_code =
+                    !spot.elsewhere && !spot.text.starts_with("//") && !spot.text.contains("zero(0, 0)");
+                if writes && is_code && !passed.contains(&(*file, line)) {
+                    names.push(self.name_of(*spot, line));
+                }
+            }
+        }
+        names.sort_unstable();
+        names
     }
 }

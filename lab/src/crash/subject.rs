@@ -112,4 +112,10 @@ pub trait Subject: Sync {
 
     /// The flushes and fences that are there although no crash shows their absence.
     fn harmless(&self) -> &'static [Harmless];
+
+    /// The lines of its source that flush or fence and are none of these sites, by name.
+    fn unpassed(&self, passed: &[Site]) -> Vec<String>;
+
+    /// Those of them that no workload has to pass: name and reason.
+    fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)];
 }
