@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use nacre_cache::{CacheFs, CacheOptions, Granularity, Settings as CacheSettings};
 use nacre_engine::Data;
-use nacre_lab::crash::{Inplace, Log, Mounting, Subject as Layout};
+use nacre_lab::crash::{Inplace, Log, Mounting, PoweredPm, Subject as Layout};
 use nacre_lab::environment::seeds;
-use nacre_lab::random::{Profile, Settings, Stats, Subject, Tolerance, check, check_threads};
+use nacre_lab::random::{Profile, Settings, Stats, Subject, Tolerance, check, check_threads, differs};
 use nacre_lab::suite::{VfsTarget, all_cases, run};
 use nacre_media::SimPm;
+use nacre_media::sim::Defect;
 
 fn mount<L: Layout>(layout: &L, pm: &Arc<SimPm>, options: &CacheOptions) -> CacheFs<L::Fs> {
     let below = layout.mount(pm, Mounting { lanes: 2, background: true }).expect("mount");
@@ -55,14 +56,19 @@ fn suite<L: Layout<Fs: 'static> + Copy + Send + 'static>(layout: L, options: Cac
 /// A layout on simulated memory under a cache.
 struct Cached<L> {
     layout: L,
-    pm: Arc<SimPm>,
-    size: u64,
+    memory: PoweredPm,
     options: CacheOptions,
+    /// Everything is synchronised before a crash.
+    syncs: bool,
 }
 
 impl<L: Layout> Cached<L> {
     fn new(layout: L, size: u64, options: CacheOptions) -> Cached<L> {
-        Cached { layout, pm: Arc::new(SimPm::new(size)), size, options }
+        Cached { layout, memory: PoweredPm::new(size), options, syncs: true }
+    }
+
+    fn mount(&self) -> CacheFs<L::Fs> {
+        mount(&self.layout, self.memory.pm(), &self.options)
     }
 }
 
@@ -74,23 +80,27 @@ impl<L: Layout<Fs: 'static>> Subject for Cached<L> {
     }
 
     fn make(&mut self) -> CacheFs<L::Fs> {
-        self.pm = Arc::new(SimPm::new(self.size));
-        self.layout.mkfs(&self.pm).expect("mkfs");
-        mount(&self.layout, &self.pm, &self.options)
+        self.memory = self.memory.fresh();
+        self.layout.mkfs(self.memory.pm()).expect("mkfs");
+        self.memory.lose_power();
+        self.mount()
     }
 
     fn remount(&mut self, fs: CacheFs<L::Fs>) -> CacheFs<L::Fs> {
         unmount(&self.layout, fs);
-        assert_sound(&self.layout, &self.pm);
-        mount(&self.layout, &self.pm, &self.options)
+        self.memory.lose_power();
+        assert_sound(&self.layout, self.memory.pm());
+        self.mount()
     }
 
     fn crash(&mut self, fs: &CacheFs<L::Fs>) -> Option<CacheFs<L::Fs>> {
         // What was synchronised is what a crash leaves.
-        fs.sync_all().expect("sync");
-        self.pm = Arc::new(SimPm::from_image(&self.pm.snapshot()));
-        assert_sound(&self.layout, &self.pm);
-        Some(mount(&self.layout, &self.pm, &self.options))
+        if self.syncs {
+            fs.sync_all().expect("sync");
+        }
+        self.memory.lose_power();
+        assert_sound(&self.layout, self.memory.pm());
+        Some(self.mount())
     }
 
     fn tolerance(&self) -> Tolerance {
@@ -118,6 +128,24 @@ fn compare<L: Layout<Fs: 'static>>(mut subject: Cached<L>, settings: Settings) {
     }
     println!("{}: {runs} sequences, {total:?}", subject.describe());
     assert!(total.succeeded * 4 > total.operations, "most operations fail: the sequences say little");
+}
+
+/// Short sequences with many crashes.
+const DEFECTS: Settings = Settings { operations: 80, compare_every: 80, mount_every: 8, ..TREE };
+
+/// A crash shows what was promised and not kept: nothing is durable, or nobody has synchronised.
+fn broken_promises_show<L: Layout<Fs: 'static> + Copy>(layout: L) {
+    let subject = || Cached::new(layout, 16 << 20, CacheOptions::new(4 << 20));
+    let mut without_fences = subject();
+    without_fences.memory.set_defect(Some(Defect::NoFences));
+    let mut without_syncs = Cached { syncs: false, ..subject() };
+    for seed in 0..3 {
+        assert_eq!(differs(&mut subject(), seed, DEFECTS), None);
+    }
+    for (what, broken) in [("fences", &mut without_fences), ("syncs", &mut without_syncs)] {
+        let failure = (0..20).find_map(|seed| differs(broken, seed, DEFECTS));
+        println!("without {what}: {}", failure.unwrap_or_else(|| panic!("nothing shows without {what}")));
+    }
 }
 
 /// The tests of a layout, in a module of its own, whose name they bear.
@@ -162,6 +190,11 @@ macro_rules! tests {
             #[test]
             fn what_is_buffered_is_the_model_when_space_is_scarce() {
                 compare(Cached::new($layout, 16 << 20, CacheOptions::new(16 << 20)), SCARCE);
+            }
+
+            #[test]
+            fn a_crash_shows_what_was_not_synchronised_or_not_fenced() {
+                broken_promises_show($layout);
             }
 
             #[test]

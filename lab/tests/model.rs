@@ -3,14 +3,17 @@
 //! `NACRE_MODEL_SECONDS` is how long each test looks for differences (4 by default), `NACRE_MODEL_OPERATIONS` how long
 //! the sequences are, `NACRE_SEED` runs one seed only.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nacre_lab::crash::{self, PoweredPm, Rig, fixed};
 use nacre_lab::environment::{number, seeds};
 use nacre_lab::model::{Flaw, MemLayout, Mutant};
-use nacre_lab::random::{Op, Profile, Settings, Stats, Subject, Tolerance, check, check_threads};
+use nacre_lab::random::{Op, Profile, Settings, Stats, Subject, Tolerance, check, check_threads, differs};
 use nacre_layout_inplace::InplaceFs;
-use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_layout_log::{LogFs, Mistake, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
+use nacre_media::sim::Defect;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -131,24 +134,23 @@ fn every_flaw_is_found_and_shown_in_few_operations() {
 
 /// The log layout on simulated memory.
 struct Log {
-    pm: Arc<SimPm>,
-    size: u64,
+    memory: PoweredPm,
     background: bool,
 }
 
 impl Log {
     fn new(size: u64, background: bool) -> Log {
-        Log { pm: Arc::new(SimPm::new(size)), size, background }
+        Log { memory: PoweredPm::new(size), background }
     }
 
     fn mount(&self) -> LogFs<SimPm> {
         let options = MountOptions { lanes: Some(2), background: self.background, ..MountOptions::default() };
-        LogFs::mount(Arc::clone(&self.pm), &options).expect("mount")
+        LogFs::mount(Arc::clone(self.memory.pm()), &options).expect("mount")
     }
 
     /// Checks what is not mounted.
     fn assert_sound(&self) {
-        let report = nacre_layout_log::check::check(&*self.pm, false).expect("check");
+        let report = nacre_layout_log::check::check(&**self.memory.pm(), false).expect("check");
         assert!(report.problems.is_empty(), "the check finds: {:?}", report.problems);
     }
 }
@@ -161,20 +163,22 @@ impl Subject for Log {
     }
 
     fn make(&mut self) -> LogFs<SimPm> {
-        self.pm = Arc::new(SimPm::new(self.size));
-        mkfs(&*self.pm, &MkfsOptions::default()).expect("mkfs");
+        self.memory = self.memory.fresh();
+        mkfs(&**self.memory.pm(), &MkfsOptions::default()).expect("mkfs");
+        self.memory.lose_power();
         self.mount()
     }
 
     fn remount(&mut self, layout: LogFs<SimPm>) -> LogFs<SimPm> {
         layout.unmount().expect("unmount");
+        self.memory.lose_power();
         self.assert_sound();
         self.mount()
     }
 
-    fn crash(&mut self, layout: &LogFs<SimPm>) -> Option<LogFs<SimPm>> {
-        // Every operation is durable when it returns, so what the memory holds is what a crash leaves.
-        self.pm = Arc::new(SimPm::from_image(&layout.pm().snapshot()));
+    fn crash(&mut self, _: &LogFs<SimPm>) -> Option<LogFs<SimPm>> {
+        // Every operation is durable when it returns.
+        self.memory.lose_power();
         self.assert_sound();
         Some(self.mount())
     }
@@ -247,14 +251,13 @@ fn the_log_layout_is_the_model_when_space_is_scarce() {
 
 /// The in-place layout on simulated memory.
 struct Inplace {
-    pm: Arc<SimPm>,
-    size: u64,
+    memory: PoweredPm,
     name_index: bool,
 }
 
 impl Inplace {
     fn new(size: u64, name_index: bool) -> Inplace {
-        Inplace { pm: Arc::new(SimPm::new(size)), size, name_index }
+        Inplace { memory: PoweredPm::new(size), name_index }
     }
 
     fn mount(&self) -> InplaceFs<SimPm> {
@@ -263,12 +266,12 @@ impl Inplace {
             name_index: Some(self.name_index),
             ..Default::default()
         };
-        InplaceFs::mount(Arc::clone(&self.pm), &options).expect("mount")
+        InplaceFs::mount(Arc::clone(self.memory.pm()), &options).expect("mount")
     }
 
     /// Checks what is not mounted.
     fn assert_sound(&self) {
-        let report = nacre_layout_inplace::check::check(&*self.pm, false).expect("check");
+        let report = nacre_layout_inplace::check::check(&**self.memory.pm(), false).expect("check");
         assert!(report.problems.is_empty(), "the check finds: {:?}", report.problems);
     }
 }
@@ -281,20 +284,23 @@ impl Subject for Inplace {
     }
 
     fn make(&mut self) -> InplaceFs<SimPm> {
-        self.pm = Arc::new(SimPm::new(self.size));
-        nacre_layout_inplace::mkfs(&*self.pm, &nacre_layout_inplace::MkfsOptions::default()).expect("mkfs");
+        self.memory = self.memory.fresh();
+        nacre_layout_inplace::mkfs(&**self.memory.pm(), &nacre_layout_inplace::MkfsOptions::default())
+            .expect("mkfs");
+        self.memory.lose_power();
         self.mount()
     }
 
     fn remount(&mut self, layout: InplaceFs<SimPm>) -> InplaceFs<SimPm> {
         layout.unmount().expect("unmount");
+        self.memory.lose_power();
         self.assert_sound();
         self.mount()
     }
 
-    fn crash(&mut self, layout: &InplaceFs<SimPm>) -> Option<InplaceFs<SimPm>> {
-        // Every operation is durable when it returns, so what the memory holds is what a crash leaves.
-        self.pm = Arc::new(SimPm::from_image(&layout.pm().snapshot()));
+    fn crash(&mut self, _: &InplaceFs<SimPm>) -> Option<InplaceFs<SimPm>> {
+        // Every operation is durable when it returns.
+        self.memory.lose_power();
         self.assert_sound();
         Some(self.mount())
     }
@@ -333,4 +339,75 @@ fn the_inplace_layout_is_the_model_for_each_of_four_threads() {
 #[test]
 fn the_inplace_layout_is_the_model_when_space_is_scarce() {
     run(Inplace::new(16 << 20, true), SCARCE);
+}
+
+/// Short sequences with many crashes.
+const DEFECTS: Settings = Settings { operations: 80, compare_every: 80, mount_every: 8, ..TREE };
+/// Sequences in which a defect is looked for.
+const DEFECT_SEEDS: u64 = 4;
+
+/// Each line of a layout that flushes, or stores past the cache, and each that fences, as the defect that leaves it out.
+fn omissions<L: crash::Subject>(layout: &L) -> BTreeMap<String, Defect> {
+    let mut rig = Rig::new(layout, 16 << 20);
+    let mut all = BTreeMap::new();
+    for workload in fixed() {
+        let (flushes, fences) = rig.record(&workload, crash::Flaw::None).expect("it runs").sites();
+        for site in flushes {
+            all.insert(format!("flush at {}", layout.site_name(site)), Defect::SkipFlushAt(site));
+        }
+        for site in fences {
+            all.insert(format!("fence at {}", layout.site_name(site)), Defect::SkipFenceAt(site));
+        }
+    }
+    // The file system is made before the defect is there.
+    all.retain(|place, _| !place.contains("mkfs.rs"));
+    all
+}
+
+/// Leaves out each flush and each fence in turn: the share that shows, in percent. What is there only for the order
+/// within an operation cannot show, as no operation is under way in these crashes; the explorer is for that.
+fn share_that_shows<L, S>(layout: &L, make: impl Fn(Defect) -> S) -> usize
+where
+    L: crash::Subject,
+    S: Subject,
+{
+    let all = omissions(layout);
+    let mut shown = 0;
+    for (place, defect) in &all {
+        let failure = (0..DEFECT_SEEDS).find_map(|seed| differs(&mut make(*defect), seed, DEFECTS));
+        println!("without the {place}: {}", failure.as_deref().unwrap_or("nothing shows"));
+        shown += usize::from(failure.is_some());
+    }
+    println!("{shown} of {} show", all.len());
+    shown * 100 / all.len()
+}
+
+#[test]
+fn flushes_and_fences_that_the_log_layout_leaves_out_show_after_a_crash() {
+    let with = |defect| {
+        let mut log = Log::new(16 << 20, false);
+        log.memory.set_defect(Some(defect));
+        log
+    };
+    let failure = check(&mut with(Defect::NoFences), 0, DEFECTS).expect_err("nothing is durable");
+    assert!(failure.sequence.len() <= 3, "{failure}");
+    assert!(share_that_shows(&crash::Log, with) >= 33);
+    let mut log = Log::new(16 << 20, false);
+    log.memory.set_mistake(Mistake::NotMarkedDirty as u32);
+    assert!((0..DEFECT_SEEDS).any(|seed| differs(&mut log, seed, DEFECTS).is_some()), "old free blocks");
+}
+
+#[test]
+fn flushes_and_fences_that_the_inplace_layout_leaves_out_show_after_a_crash() {
+    let with = |defect| {
+        let mut inplace = Inplace::new(16 << 20, true);
+        inplace.memory.set_defect(Some(defect));
+        inplace
+    };
+    let failure = check(&mut with(Defect::NoFences), 0, DEFECTS).expect_err("nothing is durable");
+    assert!(failure.sequence.len() <= 3, "{failure}");
+    assert!(share_that_shows(&crash::Inplace, with) >= 33);
+    let mut inplace = Inplace::new(16 << 20, true);
+    inplace.memory.set_mistake(nacre_layout_inplace::Mistake::LinksForgotten as u32);
+    assert!((0..DEFECT_SEEDS).any(|seed| differs(&mut inplace, seed, DEFECTS).is_some()), "forgotten links");
 }

@@ -297,6 +297,11 @@ impl SimPm {
         std::mem::take(&mut self.recorder().trace)
     }
 
+    /// Takes what was recorded so far, and goes on recording.
+    pub fn take_trace(&self) -> Trace {
+        std::mem::take(&mut self.recorder().trace)
+    }
+
     /// Puts the caller's note into the trace, when one is recorded.
     pub fn mark(&self, value: u64) {
         if self.is_recording() {

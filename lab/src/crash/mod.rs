@@ -17,6 +17,7 @@
 //! | `selftest` | mutants and mistakes that the explorer must find |
 //! | `cached` | the write buffer over a layout |
 //! | `threads`, `turns` | several threads; whose turn it is |
+//! | `power` | memory that can lose its power, for tests that do not explore |
 //! | `subject`, `log`, `inplace`, `source` | what is explored; the layouts; places in their source |
 
 mod cached;
@@ -28,6 +29,7 @@ mod inplace;
 mod lanes;
 mod log;
 mod op;
+mod power;
 mod record;
 mod report;
 mod selftest;
@@ -52,6 +54,7 @@ pub use inplace::Inplace;
 pub use lanes::lanes;
 pub use log::Log;
 pub use op::{Op, Runner, payload};
+pub use power::PoweredPm;
 pub use record::{Flaw, Recording, Rig, stay_on_this_thread};
 pub use report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase};
 pub use selftest::{Mutant, Verdict, self_test};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use nacre_engine::{Data, Error, Extents, FileKind, Kind, SeekTo};
+use nacre_engine::{Attr, Data, Error, Extents, FileKind, Kind, SeekTo};
 
 use super::world::{Shown, Tolerance, World};
 
@@ -99,6 +99,13 @@ impl<A: Data + Extents, B: Data + Extents> Pair<'_, A, B> {
         let (left, right) = (self.left.getattr(a).map_err(fail)?, self.right.getattr(b).map_err(fail)?);
         if self.left.node(left.id).map(|node| self.left.id(&node)).ok() != Some(left.id) {
             return Err(format!("{path}: it cannot be held by its number"));
+        }
+        // What is kept lazily may be older, never newer.
+        let is_newer = !self.tolerance.exact_atime && left.atime > right.atime
+            || !self.tolerance.exact_ctime && left.ctime > right.ctime;
+        if is_newer {
+            let times = |attr: &Attr| (attr.atime, attr.ctime);
+            return differ(path, "atime and ctime", times(&left), times(&right));
         }
         let (left, right) = (Shown::new(&left, self.tolerance), Shown::new(&right, self.tolerance));
         if left != right {

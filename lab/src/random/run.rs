@@ -161,6 +161,12 @@ pub fn check<S: Subject>(subject: &mut S, seed: u64, settings: Settings) -> Resu
     Err(Failure { subject: subject.describe(), seed, message, sequence })
 }
 
+/// Runs the sequence of this seed; of a failure only the words, without a search for a shorter sequence.
+pub fn differs<S: Subject>(subject: &mut S, seed: u64, settings: Settings) -> Option<String> {
+    let ops = settings.sequence(seed, Some(settings.mount_every), 1);
+    run(subject, &ops, settings).err().map(|broken| format!("step {}: {}", broken.step, broken.message))
+}
+
 /// Runs one sequence for each thread at once, each in a directory of its own with a model of its own.
 pub fn check_threads<S>(subject: &mut S, seed: u64, threads: u64, settings: Settings) -> Result<Stats, String>
 where
@@ -193,13 +199,17 @@ where
     for verdict in verdicts {
         total.add(&verdict?);
     }
-    let layout = subject.remount(layout);
+    // What all threads have done must be there after a crash as well as after an unmount.
+    let crashed = if seed.is_multiple_of(2) { subject.crash(&layout) } else { None };
+    let (layout, after, what) = match crashed {
+        Some(crashed) => (crashed, subject.tolerance_after_crash(), "the crash"),
+        None => (subject.remount(layout), tolerance, "the mount"),
+    };
     for (thread, model) in (0..threads).zip(&models) {
         let model = model.remount();
         let left = World::open(&layout, &dir(thread), no_ids(), tolerance);
         let right = World::open(&model, &dir(thread), no_ids(), tolerance);
-        compare(&left, &right, tolerance)
-            .map_err(|why| format!("thread {thread}, after the mount: {why}"))?;
+        compare(&left, &right, after).map_err(|why| format!("thread {thread}, after {what}: {why}"))?;
     }
     Ok(total)
 }

@@ -82,6 +82,24 @@ impl<'t> Replay<'t> {
         }
     }
 
+    /// Walks to the end without a stop, and from there on through what was recorded after this trace. Points count from
+    /// its beginning.
+    pub fn then<'u>(mut self, trace: &'u Trace) -> Replay<'u> {
+        while self.advance().is_some() {}
+        Replay {
+            events: &trace.events,
+            next: 0,
+            media: self.media,
+            pending: self.pending,
+            waiting: self.waiting,
+            sequence: self.sequence,
+            point: None,
+            hash: self.hash,
+            stores: Vec::new(),
+            last_fence: None,
+        }
+    }
+
     /// Goes on to just before the next fence, or to the end. Fences before which nothing was stored or marked since
     /// the point before are passed without a stop: their images have all been seen.
     pub fn advance(&mut self) -> Option<Point> {

@@ -146,6 +146,23 @@ fn points_are_before_fences_and_at_the_end() {
     assert_eq!(replay.advance(), None);
 }
 
+#[test]
+fn a_trace_in_two_pieces_leaves_what_it_leaves_in_one() {
+    let pm = SimPm::new(LEN);
+    pm.start_recording();
+    let copied = pm.copy(0, &bytes(&[1])).unwrap();
+    pm.store(64, &2u64.to_le_bytes()).unwrap().may_be_lost();
+    let first = pm.take_trace();
+    pm.fence(copied);
+    pm.store(64, &3u64.to_le_bytes()).unwrap().may_be_lost();
+    let second = pm.stop_recording();
+    let mut replay = Replay::new(Image::zeros(LEN), &first).then(&second);
+    assert!(replay.advance().is_some_and(|point| !point.is_end && point.index == 0));
+    assert_eq!(words_here(&replay, [0, 64]), BTreeSet::from([[0, 0], [0, 2], [1, 0], [1, 2]]));
+    assert!(replay.advance().is_some_and(|point| point.is_end));
+    assert_eq!(words_here(&replay, [0, 64]), BTreeSet::from([[1, 0], [1, 2], [1, 3]]));
+}
+
 /// Publishes a value behind a pointer, as every commit does, and counts the images in which the pointer leads to
 /// nothing, and those in which it was lost although it was acknowledged.
 fn broken_images(defect: Option<Defect>) -> (usize, usize) {

@@ -1,0 +1,137 @@
+//! Simulated memory that can lose its power while a file system is on it.
+//!
+//! What was only in the caches is lost then: [`PoweredPm::lose_power`] leaves what is durable, and sometimes a part of
+//! what was on its way. All stores are recorded for that. What was recorded is taken in every few fences, so that the
+//! trace stays short however long the file system is used.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nacre_media::crash::{Replay, Sampling};
+use nacre_media::sim::Defect;
+use nacre_media::{Image, Pm, SimPm, Trace};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+/// Fences after which the trace is taken in.
+const FENCES: u64 = 64;
+/// Ways in which what is on its way may land, when some of it does.
+const SAMPLES: u64 = 32;
+
+static NOTHING: Trace = Trace { events: Vec::new() };
+
+/// Simulated memory with its power; see the [module](self).
+pub struct PoweredPm {
+    pm: Arc<SimPm>,
+    caches: Arc<Caches>,
+    defect: Option<Defect>,
+    mistake: u32,
+}
+
+/// What of a memory is durable, and what is not yet.
+struct Caches {
+    /// `None` only while a trace is taken in.
+    replay: Mutex<Option<Replay<'static>>>,
+    fences: AtomicU64,
+}
+
+impl Caches {
+    /// Takes in a trace that nobody can make longer meanwhile, and shows what there is then.
+    fn take_in<T>(&self, trace: impl FnOnce() -> Trace, show: impl FnOnce(&Replay<'_>) -> T) -> T {
+        let mut replay = self.replay.lock().unwrap_or_else(PoisonError::into_inner);
+        let trace = trace();
+        let after = replay.take().expect("it is put back").then(&trace).then(&NOTHING);
+        show(replay.insert(after))
+    }
+}
+
+impl PoweredPm {
+    /// Memory of `len` zero bytes, a multiple of 64.
+    pub fn new(len: u64) -> PoweredPm {
+        let (pm, caches) = switch_on(Image::zeros(len), None);
+        PoweredPm { pm, caches, defect: None, mistake: 0 }
+    }
+
+    /// As much memory of zeros, with the same faults from its next loss of power on.
+    #[must_use]
+    pub fn fresh(&self) -> PoweredPm {
+        PoweredPm { defect: self.defect, mistake: self.mistake, ..PoweredPm::new(self.pm.len()) }
+    }
+
+    /// The memory, until its power is lost.
+    pub fn pm(&self) -> &Arc<SimPm> {
+        &self.pm
+    }
+
+    /// From the next loss of power on the hardware has this defect.
+    pub fn set_defect(&mut self, defect: Option<Defect>) {
+        self.defect = defect;
+    }
+
+    /// From the next loss of power on the layout makes this mistake; 0 for none.
+    pub fn set_mistake(&mut self, mistake: u32) {
+        self.mistake = mistake;
+    }
+
+    /// The power fails, and comes back: another memory holds what a crash now may leave of this one. Half of the time
+    /// that is what is durable and nothing else. The choice depends on what was done before and on nothing else.
+    pub fn lose_power(&mut self) {
+        let fences = self.caches.fences.load(Ordering::Relaxed);
+        let mut rng = SmallRng::seed_from_u64(fences);
+        let choose = |replay: &Replay<'_>| {
+            let sampling = Sampling { exhaustive_up_to: 1, samples: SAMPLES, seed: fences };
+            let images = replay.images(&sampling);
+            // Of the first one nothing has landed.
+            let index = if rng.random() { 0 } else { rng.random_range(0..images.len()) };
+            let mut media = replay.media().clone();
+            images.image(index).apply_to(&mut media);
+            media
+        };
+        let media = self.caches.take_in(|| self.pm.stop_recording(), choose);
+        self.pm.set_fence_hook(None);
+        (self.pm, self.caches) = switch_on(media, self.defect);
+        self.pm.seed_mistake(self.mistake);
+    }
+}
+
+/// Memory that holds this, all of it durable, and records.
+fn switch_on(image: Image, defect: Option<Defect>) -> (Arc<SimPm>, Arc<Caches>) {
+    let pm = Arc::new(SimPm::from_image(&image.to_vec()));
+    let replay = Mutex::new(Some(Replay::new(image, &NOTHING)));
+    let caches = Arc::new(Caches { replay, fences: AtomicU64::new(0) });
+    let (memory, shared) = (Arc::downgrade(&pm), Arc::clone(&caches));
+    let hook = move || {
+        let is_due = shared.fences.fetch_add(1, Ordering::Relaxed) % FENCES == FENCES - 1;
+        if let Some(pm) = memory.upgrade().filter(|_| is_due) {
+            shared.take_in(|| pm.take_trace(), |_| ());
+        }
+    };
+    pm.set_fence_hook(Some(Box::new(hook)));
+    pm.start_recording_with(defect);
+    (pm, caches)
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_media::Pm;
+
+    use super::{FENCES, PoweredPm};
+
+    #[test]
+    fn what_was_fenced_outlives_the_power_and_the_rest_may_be_lost() {
+        let (mut lost, mut kept) = (0, 0);
+        for fences in 1..3 * FENCES {
+            let mut memory = PoweredPm::new(1 << 16);
+            for number in 0..fences {
+                memory.pm().fence(memory.pm().copy(number * 64, &[7; 64]).unwrap());
+            }
+            memory.pm().copy(0, &[8; 64]).unwrap().may_be_lost();
+            memory.lose_power();
+            let bytes = memory.pm().snapshot();
+            assert!(bytes[64..fences as usize * 64].iter().all(|byte| *byte == 7), "after {fences} fences");
+            lost += usize::from(bytes[..64] == [7; 64]);
+            kept += usize::from(bytes[..64] == [8; 64]);
+        }
+        assert!(lost > 0 && kept > 0, "{lost} lost, {kept} kept");
+    }
+}
