@@ -3,14 +3,13 @@
 //! `NACRE_MODEL_SECONDS` is how long each test looks for differences (4 by default), `NACRE_SEED` runs one seed only.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use nacre_lab::calls::{Settings, check_for};
-use nacre_lab::crash::{Inplace, Log, Mounting, Subject};
+use nacre_lab::crash::{Inplace, Log, Mounting, PoweredPm, Subject};
 use nacre_lab::environment::{model_time, number};
 use nacre_lab::model::MemLayout;
 use nacre_lab::suite::{DirectoryTarget, Need, Target, VfsTarget};
-use nacre_media::SimPm;
 
 const SETTINGS: Settings =
     Settings { calls: 1500, compare_every: 100, remount_every: Some(400), exact_allocation: true };
@@ -51,13 +50,24 @@ fn the_in_place_layout_is_like_the_model() {
 }
 
 fn layout<S: Subject + Copy + Send + 'static>(subject: S) {
-    let pm = Arc::new(SimPm::new(64 << 20));
-    subject.mkfs(&pm).expect("mkfs");
-    let mount = move || subject.mount(&pm, Mounting { lanes: 2, background: true }).expect("mount");
+    let memory = Arc::new(Mutex::new(PoweredPm::new(64 << 20)));
+    subject.mkfs(memory.lock().expect("nobody panicked").pm()).expect("mkfs");
+    // What a call has done is durable when it returns, and so is an unmount.
+    let mount = move || {
+        let mut memory = memory.lock().expect("nobody panicked");
+        memory.lose_power();
+        subject.mount(memory.pm(), Mounting { lanes: 2, background: true }).expect("mount")
+    };
     let fs = mount();
+    let mount_again = mount.clone();
     let reopen = Arc::new(move |old: S::Fs| {
         subject.unmount(old).expect("unmount");
         mount()
     });
-    run(&mut VfsTarget::new(subject.name(), fs, reopen, &[]), SETTINGS);
+    let crash = Arc::new(move |old: S::Fs| {
+        let fs = mount_again();
+        subject.abandon(old);
+        fs
+    });
+    run(&mut VfsTarget::new(subject.name(), fs, reopen, &[]).with_crash(crash), SETTINGS);
 }

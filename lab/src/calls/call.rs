@@ -57,6 +57,7 @@ pub enum Call {
     Removexattr { path: Bytes, name: u8 },
     Listxattr { path: Bytes },
     Remount,
+    Crash,
 }
 
 impl Call {
@@ -93,6 +94,7 @@ impl Call {
             Call::Removexattr { .. } => "removexattr",
             Call::Listxattr { .. } => "listxattr",
             Call::Remount => "remount",
+            Call::Crash => "crash",
         }
     }
 

@@ -206,7 +206,7 @@ impl Generator {
     /// The next call.
     pub(super) fn call(&mut self) -> Call {
         if self.remount_every.is_some_and(|every| self.rng.random_ratio(1, every)) {
-            return Call::Remount;
+            return if self.rng.random() { Call::Remount } else { Call::Crash };
         }
         match self.rng.random_range(0..10) {
             0..4 => self.content_call(),

@@ -23,7 +23,7 @@ pub struct Settings {
     pub calls: usize,
     /// Whole trees are compared after so many calls, and at the end.
     pub compare_every: usize,
-    /// One call in so many is a mount, of targets that can.
+    /// One call in so many is a mount, after an unmount or a crash, of targets that can.
     pub remount_every: Option<u32>,
     /// Allocated bytes are those of the blocks that were written.
     pub exact_allocation: bool,
@@ -191,11 +191,18 @@ impl Pair<'_> {
         let mut result = Ok(());
         while result.is_ok() && self.has_more(&calls, made) {
             result = self.segment(&dir, &mut calls, made, stats);
-            if result.is_ok() && matches!(made.last(), Some(Call::Remount)) {
-                self.subject.remount();
-                self.model.remount();
-                result = self.compare(&dir, made.len());
+            let Some(last @ (Call::Remount | Call::Crash)) = made.last().filter(|_| result.is_ok()) else {
+                continue;
+            };
+            match last {
+                Call::Crash => self.subject.crash(),
+                _ => self.subject.remount(),
             }
+            self.model.remount();
+            let after =
+                |broken: Broken| Broken { message: format!("after {last:?}: {}", broken.message), ..broken };
+            result = self.compare(&dir, made.len()).map_err(after);
+            stats.count(last, &Answer::Done);
         }
         let removed = self.remove(&outer);
         result.and_then(|()| self.compare_gone(removed, made.len()))
@@ -226,7 +233,7 @@ impl Pair<'_> {
                 Calls::List(list) => list[made.len()].clone(),
             };
             made.push(call.clone());
-            if matches!(call, Call::Remount) {
+            if matches!(call, Call::Remount | Call::Crash) {
                 break;
             }
             let lacks = |target: &dyn Target| call.needs().iter().any(|need| target.lacks(*need).is_some());

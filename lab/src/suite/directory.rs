@@ -22,6 +22,7 @@ pub struct DirectoryTarget {
     root: PathBuf,
     lacking: Vec<(Need, String)>,
     remount: Option<Remount>,
+    crash: Option<Remount>,
 }
 
 impl DirectoryTarget {
@@ -38,7 +39,13 @@ impl DirectoryTarget {
                 lacking.push((need, "only root may do this, and this is not root".to_owned()));
             }
         }
-        DirectoryTarget { root: root.to_owned(), lacking, remount }
+        DirectoryTarget { root: root.to_owned(), lacking, remount, crash: None }
+    }
+
+    /// With a way to kill and mount it.
+    #[must_use]
+    pub fn with_crash(self, crash: Remount) -> DirectoryTarget {
+        DirectoryTarget { crash: Some(crash), ..self }
     }
 
     fn at(&self, path: &[u8]) -> Vec<u8> {
@@ -379,5 +386,12 @@ impl Target for DirectoryTarget {
 
     fn remount(&mut self) {
         self.remount.as_mut().expect("the case needs a remount, and the runner has asked for it")();
+    }
+
+    fn crash(&mut self) {
+        match &mut self.crash {
+            Some(crash) => crash(),
+            None => self.remount(),
+        }
     }
 }

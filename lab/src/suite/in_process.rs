@@ -18,6 +18,7 @@ pub struct VfsTarget<L: Layout> {
     vfs: Option<Arc<Vfs<L>>>,
     what: &'static str,
     reopen: Reopen<L>,
+    crash: Option<Reopen<L>>,
     uid: u32,
     gid: u32,
     groups: Vec<u32>,
@@ -31,11 +32,18 @@ impl<L: Layout> VfsTarget<L> {
             vfs: Some(Arc::new(Vfs::new(layout, VfsOptions::default()))),
             what,
             reopen,
+            crash: None,
             uid: 0,
             gid: 0,
             groups: Vec::new(),
             lacking: lacking.iter().map(|&(need, why)| (need, why.to_owned())).collect(),
         }
+    }
+
+    /// With a way to let go of it without an unmount, and to mount what a crash leaves.
+    #[must_use]
+    pub fn with_crash(self, crash: Reopen<L>) -> VfsTarget<L> {
+        VfsTarget { crash: Some(crash), ..self }
     }
 
     /// Gives the layout back. No file may be open.
@@ -46,6 +54,11 @@ impl<L: Layout> VfsTarget<L> {
     fn take_layout(&mut self) -> L {
         let vfs = self.vfs.take().expect("it is taken once");
         Arc::into_inner(vfs).expect("no file is open").into_layout()
+    }
+
+    fn mount_after(&mut self, end: &Reopen<L>) {
+        let layout = end(self.take_layout());
+        self.vfs = Some(Arc::new(Vfs::new(layout, VfsOptions::default())));
     }
 
     fn vfs(&self) -> &Vfs<L> {
@@ -319,6 +332,7 @@ impl<L: Layout> Target for VfsTarget<L> {
             vfs: self.vfs.clone(),
             what: self.what,
             reopen: Arc::clone(&self.reopen),
+            crash: self.crash.clone(),
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.to_vec(),
@@ -328,8 +342,13 @@ impl<L: Layout> Target for VfsTarget<L> {
     }
 
     fn remount(&mut self) {
-        let layout = self.take_layout();
-        let layout = (self.reopen)(layout);
-        self.vfs = Some(Arc::new(Vfs::new(layout, VfsOptions::default())));
+        let reopen = Arc::clone(&self.reopen);
+        self.mount_after(&reopen);
+    }
+
+    fn crash(&mut self) {
+        let crash = self.crash.as_ref().unwrap_or(&self.reopen);
+        let crash = Arc::clone(crash);
+        self.mount_after(&crash);
     }
 }

@@ -262,4 +262,8 @@ pub trait Target: Sync {
     fn as_user(&self, user: User<'_>, run: &mut (dyn FnMut(&dyn Target) + Send));
     /// Unmounts and mounts again.
     fn remount(&mut self);
+    /// Dies without an unmount and is mounted again. Where nobody knows how to kill it, it is unmounted.
+    fn crash(&mut self) {
+        self.remount();
+    }
 }
