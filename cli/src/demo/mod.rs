@@ -74,6 +74,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         workers: WORKERS,
         seed: 1,
         sync: true,
+        in_place: false,
     };
     let load =
         Load::start(&plan).map_err(|error| Failure::new("start the load", plan.dir.display(), error))?;
@@ -102,9 +103,9 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     archive.verify()?;
     say.line("the archive: as written")?;
     say.line(&format!(
-        "the load: {} operations, {} files, {}, all as acknowledged ({} in flight had happened, {} had not)",
+        "the load: {} operations, {} names, {}, all as acknowledged ({} in flight had happened, {} had not)",
         checked.acknowledged,
-        checked.files,
+        checked.names,
         size::print(checked.bytes),
         checked.kept,
         checked.lost,

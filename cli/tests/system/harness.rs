@@ -176,6 +176,7 @@ pub(crate) fn scrubbed(ground: &Ground) -> (i32, String) {
 /// A mounted file system to test on.
 pub(crate) struct Ground {
     name: String,
+    in_place: bool,
     scratch: TempDir,
     image: Option<(TempDir, PathBuf)>,
     options: Option<String>,
@@ -194,8 +195,15 @@ impl Ground {
         let image = memory.path().join("pm.img");
         succeed(nacre().args(["mkfs", "--preset", preset, "--size", size]).arg(&image), MOUNT_LIMIT);
         let (name, options) = (format!("nacre as {preset}"), options.map(str::to_owned));
-        let mut ground =
-            Ground { name, scratch: scratch(), image: Some((memory, image)), options, daemon: None };
+        let in_place = preset == "pmfs";
+        let mut ground = Ground {
+            name,
+            in_place,
+            scratch: scratch(),
+            image: Some((memory, image)),
+            options,
+            daemon: None,
+        };
         fs::create_dir(ground.dir()).expect("the mount point");
         ground.mount();
         ground
@@ -204,7 +212,8 @@ impl Ground {
     /// A tmpfs of this size, as the control: a test that fails there is wrong itself.
     pub(crate) fn tmpfs(size: &str) -> Ground {
         let name = "tmpfs, the control".to_owned();
-        let ground = Ground { name, scratch: scratch(), image: None, options: None, daemon: None };
+        let (scratch, in_place) = (scratch(), false);
+        let ground = Ground { name, in_place, scratch, image: None, options: None, daemon: None };
         fs::create_dir(ground.dir()).expect("the mount point");
         let data = std::ffi::CString::new(format!("size={size},mode=755")).expect("no NUL");
         rustix::mount::mount("tmpfs", ground.dir(), "tmpfs", MountFlags::empty(), data.as_c_str())
@@ -226,6 +235,11 @@ impl Ground {
     /// False for the control.
     pub(crate) fn is_nacre(&self) -> bool {
         self.image.is_some()
+    }
+
+    /// True when what a file has is overwritten in place, where a crash may tear it.
+    pub(crate) fn overwrites_in_place(&self) -> bool {
+        self.in_place
     }
 
     /// The mount point.

@@ -3,7 +3,7 @@
 //! `left out: …` and passes.
 
 mod harness;
-#[path = "../../src/load.rs"]
+#[path = "../../src/load/mod.rs"]
 mod load;
 
 mod behaviour;
@@ -22,3 +22,4 @@ mod programs;
 mod readonly;
 mod reports;
 mod suites;
+mod workers;
