@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::harness::{self, Ground, nacre, run, succeed, text};
+use crate::harness::{self, Ground, PRESETS, nacre, run, succeed, text};
+use crate::load::{self, Plan};
+use crate::workers::Workers;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BLOCK: u64 = 4096;
@@ -24,7 +26,11 @@ fn a_media_error_is_told_of_by_read_scrub_and_fsck() {
     if !harness::can_mount("media errors on a mount") {
         return;
     }
-    let mut ground = Ground::nacre("64M", None);
+    PRESETS.into_iter().for_each(a_media_error_is_told_of);
+}
+
+fn a_media_error_is_told_of(preset: &str) {
+    let mut ground = Ground::preset(preset, "64M", None);
     let (bad, good) = (ground.dir().join("bad"), ground.dir().join("good"));
     for path in [&bad, &good] {
         fs::write(path, vec![7; 8 * BLOCK as usize]).expect("a file");
@@ -74,7 +80,11 @@ fn a_device_that_is_cut_short_costs_what_was_there() {
     if !harness::can_mount("a truncated device") {
         return;
     }
-    let mut ground = Ground::nacre("64M", None);
+    PRESETS.into_iter().for_each(what_was_cut_off_is_lost);
+}
+
+fn what_was_cut_off_is_lost(preset: &str) {
+    let mut ground = Ground::preset(preset, "64M", None);
     let path = ground.dir().join("file");
     fs::write(&path, vec![9; 40 << 20]).expect("a file");
     ground.remount();
@@ -121,9 +131,13 @@ fn a_read_only_device_is_mounted_only_to_read() {
     if !harness::can_mount("a read-only device") {
         return;
     }
+    PRESETS.into_iter().for_each(a_read_only_device_is_only_read);
+}
+
+fn a_read_only_device_is_only_read(preset: &str) {
     let place = Tmpfs::new("32M");
     let (device, dir) = (place.0.path().join("pm"), harness::scratch());
-    succeed(nacre().args(["mkfs", "--size", "16M"]).arg(&device), LIMIT);
+    succeed(nacre().args(["mkfs", "--preset", preset, "--size", "16M"]).arg(&device), LIMIT);
     // The first mount counts what is free.
     let mount = |options: &[&str]| {
         run(nacre().arg("mount").args(options).arg(&device).arg(dir.path()), LIMIT).unwrap()
@@ -152,17 +166,23 @@ fn a_device_on_a_full_tmpfs_is_refused_when_it_is_made() {
     if !harness::can_mount("a full tmpfs") {
         return;
     }
+    PRESETS.into_iter().for_each(a_device_without_space_is_refused);
+}
+
+fn a_device_without_space_is_refused(preset: &str) {
     let place = Tmpfs::new("40M");
     let device = place.0.path().join("pm");
-    let output = run(nacre().args(["mkfs", "--size", "64M"]).arg(&device), LIMIT).unwrap();
+    let output =
+        run(nacre().args(["mkfs", "--preset", preset, "--size", "64M"]).arg(&device), LIMIT).unwrap();
     let words = text(&output).to_lowercase();
     assert!(!output.status.success() && words.contains("space"), "{words}");
     assert!(!device.exists(), "nothing is left behind");
     // A sparse device, as a copy leaves it, gets its space before it is mounted or is refused.
     let sparse = fs::File::create(&device).unwrap();
-    succeed(nacre().args(["mkfs", "--size", "16M"]).arg(place.0.path().join("small")), LIMIT);
-    fs::copy(place.0.path().join("small"), &device).unwrap();
-    fs::remove_file(place.0.path().join("small")).unwrap();
+    let small = place.0.path().join("small");
+    succeed(nacre().args(["mkfs", "--preset", preset, "--size", "16M"]).arg(&small), LIMIT);
+    fs::copy(&small, &device).unwrap();
+    fs::remove_file(&small).unwrap();
     sparse.set_len(64 << 20).unwrap();
     let dir = harness::scratch();
     let output = run(nacre().arg("mount").arg(&device).arg(dir.path()), LIMIT).unwrap();
@@ -176,27 +196,78 @@ fn is_busy(ground: &Ground) -> bool {
     text(&output).contains("in use")
 }
 
+/// The server of a connection that is gone ends by itself, and lets go of the device.
+fn let_the_server_end(ground: &mut Ground) {
+    let end = Instant::now() + LIMIT;
+    while is_busy(ground) {
+        assert!(Instant::now() < end, "the server ends with its connection\n{}", ground.mount_log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    ground.forget();
+}
+
 #[test]
 fn an_aborted_connection_loses_nothing_acknowledged() {
     if !harness::can_mount("an aborted connection") {
         return;
     }
-    let mut ground = Ground::nacre("64M", None);
+    PRESETS.into_iter().for_each(what_was_acknowledged_survives_an_abort);
+}
+
+fn what_was_acknowledged_survives_an_abort(preset: &str) {
+    let mut ground = Ground::preset(preset, "64M", None);
     let path = ground.dir().join("file");
     fs::write(&path, "acknowledged").expect("a file");
     fs::File::open(&path).and_then(|file| file.sync_all()).expect("sync");
     // MNT_FORCE aborts the connection of a FUSE mount.
     rustix::mount::unmount(ground.dir(), UnmountFlags::FORCE | UnmountFlags::DETACH).expect("abort");
-    let end = Instant::now() + LIMIT;
-    while is_busy(&ground) {
-        assert!(Instant::now() < end, "the server ends with its connection\n{}", ground.mount_log());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    ground.forget();
+    let_the_server_end(&mut ground);
     ground.mount();
     assert_eq!(fs::read_to_string(&path).expect("it is there"), "acknowledged");
     ground.unmount();
     ground.fsck();
+}
+
+/// Processes that are writing get an error, and nothing that they were told was done is missing.
+#[test]
+fn a_connection_aborted_under_load_loses_nothing_acknowledged() {
+    if !harness::can_mount("an aborted connection under load") {
+        return;
+    }
+    let seed = harness::seed("an aborted connection");
+    let mut in_flight = 0;
+    for preset in PRESETS {
+        // Acknowledged by fsync, and by the return of a call.
+        for sync in [true, false] {
+            in_flight += abort_under_load(preset, seed, sync);
+        }
+    }
+    assert!(in_flight > 0, "no connection was aborted in the middle of an operation");
+}
+
+/// Gives the operations that were in flight.
+fn abort_under_load(preset: &str, seed: u64, sync: bool) -> usize {
+    let mut ground = Ground::preset(preset, "256M", None);
+    let (dir, ledgers) = (ground.dir().join("load"), ground.beside().join("ledgers"));
+    let plan = Plan { dir, ledgers, workers: 3, seed, sync, in_place: ground.overwrites_in_place() };
+    let mut workers = Workers::start(&plan);
+    workers.wait_for(100 + seed % 300);
+    // As long as something is open the mount cannot go, only its connection: so the workers are in it until the end.
+    let held = fs::File::open(ground.dir()).expect("the mount");
+    let aborted_ns = load::now_ns();
+    let refused = rustix::mount::unmount(ground.dir(), UnmountFlags::FORCE);
+    assert_eq!(refused, Err(rustix::io::Errno::BUSY), "{preset}: it is in use");
+    let (acknowledged, in_flight) = workers.end(aborted_ns);
+    drop(held);
+    let_the_server_end(&mut ground);
+    ground.mount();
+    match load::check(&plan) {
+        Ok(checked) => println!("{preset}: {acknowledged} acknowledged, {in_flight} in flight, {checked:?}"),
+        Err(text) => panic!("{preset}, sync {sync}, aborted (NACRE_SEED={seed}):\n{text}"),
+    }
+    ground.unmount();
+    ground.fsck();
+    in_flight
 }
 
 #[test]
@@ -204,7 +275,11 @@ fn a_second_owner_is_refused_by_every_command() {
     if !harness::can_mount("two owners") {
         return;
     }
-    let ground = Ground::nacre("64M", None);
+    PRESETS.into_iter().for_each(a_second_owner_is_refused);
+}
+
+fn a_second_owner_is_refused(preset: &str) {
+    let ground = Ground::preset(preset, "64M", None);
     let other = ground.beside().join("other");
     fs::create_dir(&other).expect("a directory");
     let image = ground.image().display().to_string();
