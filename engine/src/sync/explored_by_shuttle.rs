@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};
 
 pub use shuttle;
+use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync;
 
 /// Atomics.
@@ -45,7 +46,10 @@ pub struct Mutex<T>(sync::Mutex<T>);
 
 /// The right to use what a [`Mutex`] guards. It is there except while a condition variable waits with it.
 #[derive(Debug)]
-pub struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
+pub struct MutexGuard<'a, T> {
+    held: Option<sync::MutexGuard<'a, T>>,
+    lock: &'a Mutex<T>,
+}
 
 impl<T> Mutex<T> {
     /// An open lock.
@@ -55,14 +59,18 @@ impl<T> Mutex<T> {
 
     /// Takes it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+        self.guard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn guard<'a>(&'a self, held: sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard { held: Some(held), lock: self }
     }
 
     /// Takes it if it is open.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
-            Ok(guard) => Some(MutexGuard(Some(guard))),
-            Err(TryLockError::Poisoned(poisoned)) => Some(MutexGuard(Some(poisoned.into_inner()))),
+            Ok(held) => Some(self.guard(held)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(self.guard(poisoned.into_inner())),
             Err(TryLockError::WouldBlock) => None,
         }
     }
@@ -82,13 +90,13 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("no condition variable waits with it")
+        self.held.as_ref().expect("no condition variable waits with it")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.0.as_mut().expect("no condition variable waits with it")
+        self.held.as_mut().expect("no condition variable waits with it")
     }
 }
 
@@ -104,14 +112,22 @@ impl Condvar {
 
     /// Opens the lock, waits, and takes the lock again.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-        if let Some(held) = guard.0.take() {
-            guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
+        if let Some(held) = guard.held.take() {
+            guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
-    /// As [`Condvar::wait`]: time does not pass where interleavings are tried.
+    /// As [`Condvar::wait`], or nobody calls within the time: what comes is drawn. A thread that nobody calls waits for
+    /// ever otherwise, so that a test finds who relies on the time alone.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: std::time::Duration) {
-        self.wait(guard);
+        if thread_rng().gen_bool(0.5) {
+            drop(guard.held.take());
+            // Whatever others do in that time.
+            thread::yield_now();
+            *guard = guard.lock.lock();
+        } else {
+            self.wait(guard);
+        }
     }
 
     /// Wakes one thread.
