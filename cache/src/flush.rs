@@ -208,12 +208,13 @@ impl<L: Data + Extents> Shared<L> {
         size: u64,
         now: Timestamp,
     ) -> Result<Attr> {
+        file.raise_epoch();
+        let mut blocks = self.still(file);
+        // Flags change under `blocks`, alone: what they forbid the layout refuses.
         let protected = file.flags.load(Ordering::Acquire) & (Attr::IMMUTABLE | Attr::APPEND_ONLY) != 0;
         if protected || self.read_only || size > self.max_file_size {
             return self.layout.setattr(&node.inner, change, now);
         }
-        file.raise_epoch();
-        let mut blocks = self.still(file);
         if change.flags.is_some() {
             // They may forbid what was accepted before.
             self.flush_range(&node.inner, file, &mut blocks, 0..size.div_ceil(BLOCK_SIZE))?;

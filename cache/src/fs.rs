@@ -126,9 +126,9 @@ impl<L: Data + Extents> CacheFs<L> {
         if fewer {
             self.keeper.stop_threads();
             self.shared.pool.set_stopping(false);
-            // Whoever waits for them looks again.
-            self.shared.pool.note_event();
         }
+        // Whoever waits for them looks again.
+        self.shared.pool.note_event();
         self.keeper.start_threads()?;
         self.shared.pool.call_threads();
         Ok(())

@@ -39,8 +39,9 @@
 //! sync, synchronous writes over dirty blocks) waits for its flights to land. Each file has an epoch, which truncation,
 //! punching and the removal of the last link raise: a flight looks at it before each operation and ends early.
 //!
-//! Writers wait for room before they take any lock, first for the threads, where there are any, and then write back
-//! themselves: back-pressure is never an error and needs no thread. A sync of everything has the help of the threads.
+//! Writers wait for room before they take any lock, first for the threads, where there are any and they free so much, and
+//! then write back themselves: back-pressure is never an error and needs no thread. A sync of everything has the help of
+//! the threads.
 
 mod buffer;
 mod clock;

@@ -38,6 +38,8 @@ struct State<F> {
     oldest: Slot,
     newest: Slot,
     events: u64,
+    /// How often the threads were called.
+    calls: u64,
     /// Writers that wait.
     waiting: u32,
     stopping: bool,
@@ -80,6 +82,7 @@ impl<F> Pool<F> {
             oldest: NONE,
             newest: NONE,
             events: 0,
+            calls: 0,
             waiting: 0,
             stopping: false,
             draining: 0,
@@ -137,7 +140,7 @@ impl<F> Pool<F> {
     pub(crate) fn wait_for_room(&self, seen: u64) {
         let mut state = self.state.lock();
         state.waiting += 1;
-        self.work.notify_all();
+        self.call(&mut state);
         while state.events == seen {
             self.room.wait(&mut state);
         }
@@ -185,6 +188,7 @@ impl<F> Pool<F> {
         // Whoever found nothing to write back finds this one.
         self.event(&mut state);
         if state.free < self.low() {
+            state.calls += 1;
             self.work.notify_one();
         }
         drop(state);
@@ -262,28 +266,36 @@ impl<F> Pool<F> {
         self.state.lock().places[slot as usize].written_ms
     }
 
-    /// A thread waits for work: `false` when it is to end. It returns after `period`, when it is called, and at once
-    /// when too few blocks are free or a writer waits, unless it found nothing to do the last time (`idle`).
-    pub(crate) fn wait_for_work(&self, idle: bool, period: Duration) -> bool {
+    /// A thread waits for work: `None` when it is to end, else the calls so far. It returns after `period`, when it is
+    /// called, and at once when it was called after the calls `seen`, or when too few blocks are free or a writer waits,
+    /// unless it found nothing to do the last time (`idle`).
+    pub(crate) fn wait_for_work(&self, seen: u64, idle: bool, period: Duration) -> Option<u64> {
         let mut state = self.state.lock();
         let has_work = state.free < self.low() || state.waiting > 0 || state.draining > 0;
-        if !state.stopping && (idle || !has_work) {
+        if !state.stopping && state.calls == seen && (idle || !has_work) {
             self.work.wait_for(&mut state, period);
         }
-        !state.stopping
+        (!state.stopping).then_some(state.calls)
     }
 
     /// Calls the threads.
     pub(crate) fn call_threads(&self) {
-        // Under the lock, so that none is between its look and its wait.
-        let _state = self.state.lock();
+        let mut state = self.state.lock();
+        self.call(&mut state);
+    }
+
+    /// Calls the threads, also those that do not wait yet: they look once more before they do.
+    fn call(&self, state: &mut State<F>) {
+        state.calls += 1;
         self.work.notify_all();
     }
 
     /// Everything is to be written, as long as this is kept.
     pub(crate) fn drain(&self) -> Draining<'_, F> {
-        self.state.lock().draining += 1;
-        self.work.notify_all();
+        let mut state = self.state.lock();
+        state.draining += 1;
+        self.call(&mut state);
+        drop(state);
         Draining(self)
     }
 

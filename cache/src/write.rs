@@ -102,8 +102,11 @@ impl<L: Data + Extents> Shared<L> {
             return self.layout.write(&node.inner, at, data, durability, now);
         };
         if self.read_only || !file.check_flags(at) {
-            // The layout knows the reason.
-            return self.layout.write(&node.inner, at, data, durability, now);
+            // Flags change under `blocks`, alone: if they forbid it still, the layout refuses it, and knows the reason.
+            let _blocks = file.blocks.read();
+            if self.read_only || !file.check_flags(at) {
+                return self.layout.write(&node.inner, at, data, durability, now);
+            }
         }
         let request = Request { at, data, len, now };
         self.check_end(request.offset(0), len)?;
@@ -182,8 +185,10 @@ impl<L: Data + Extents> Shared<L> {
         while let Err(seen) = self.pool.try_take(blocks) {
             if !std::mem::replace(&mut stalled, true) {
                 self.counters.stalls.add(1);
-                // When the last of them is taken away after this look, that is an event.
-                if self.settings().threads > 0 {
+                // When the last of them is taken away after this look, that is an event, and so is another High_f, above
+                // which they free nothing.
+                let settings = self.settings();
+                if settings.threads > 0 && blocks <= self.blocks_of(settings.high_percent) {
                     // They have most likely more ready by then than this one would write in that time.
                     self.pool.wait_for_room(seen);
                     continue;

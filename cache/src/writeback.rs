@@ -41,14 +41,14 @@ impl<L: Data + Extents> Shared<L> {
     /// What each thread does until the end. While everything is to be written, it helps.
     pub(crate) fn run_writeback(&self, number: usize) {
         background::begin();
-        let mut idle = false;
+        let (mut calls, mut idle) = (0, false);
         loop {
+            let period = Duration::from_millis(self.settings().period_ms);
+            let Some(called) = self.pool.wait_for_work(calls, idle, period) else { return };
+            (calls, idle) = (called, true);
+            // They may be others since the wait began.
             let settings = self.settings();
             let high = self.blocks_of(settings.high_percent);
-            if !self.pool.wait_for_work(idle, Duration::from_millis(settings.period_ms)) {
-                return;
-            }
-            idle = true;
             // Until High_f blocks are free, the oldest first; then what is too old (section 4.1).
             while !self.pool.is_stopping() {
                 let wanted = if self.pool.is_draining() { self.pool.capacity() } else { high };

@@ -32,7 +32,11 @@ pub(crate) enum Call {
     Lookup(Dir, &'static str),
     ReadDir(Dir),
     Write(File, u64, usize),
+    /// As [`Call::Write`], on media when it returns.
+    WriteNow(File, u64, usize),
     Append(File, usize),
+    /// Writes to whatever file has this name, which nobody else holds.
+    WriteNamed(Dir, &'static str, u64, usize),
     Truncate(File, u64),
     Punch(File, u64, u64),
     /// Reads a part of one block.
@@ -44,6 +48,8 @@ pub(crate) enum Call {
     Mode(File),
     SetXattr(File, &'static str, usize),
     GetXattr(File, &'static str),
+    SetFlags(File, u32),
+    Sync(File),
     SyncAll,
 }
 
@@ -103,10 +109,11 @@ impl<S: Data> Ground<S> {
     fn try_make(&self, call: Call, number: u32) -> Result<Answer> {
         let Ground { fs, dirs, files } = self;
         let now = time(number);
-        let write = |file: File, at, len: usize| {
+        let write = |node: &S::Node, at, len: usize, durability| {
             let bytes = vec![number as u8; len];
-            fs.write(&files[file], at, &[IoSlice::new(&bytes)], Durability::Now, now).map(Answer::Number)
+            fs.write(node, at, &[IoSlice::new(&bytes)], durability, now).map(Answer::Number)
         };
+        let set = |file: File, change| fs.setattr(&files[file], &change, now).map(|_| Answer::Done);
         let done = |()| Answer::Done;
         match call {
             Call::Create(dir, name) => {
@@ -129,12 +136,14 @@ impl<S: Data> Ground<S> {
                 Ok(Answer::Number(fs.getattr(&node)?.uid.into()))
             }
             Call::ReadDir(dir) => names(fs, &dirs[dir]).map(Answer::Names),
-            Call::Write(file, offset, len) => write(file, WriteAt::Offset(offset), len),
-            Call::Append(file, len) => write(file, WriteAt::End, len),
-            Call::Truncate(file, size) => {
-                let change = SetAttr { size: Some(size), ..SetAttr::default() };
-                fs.setattr(&files[file], &change, now).map(|_| Answer::Done)
+            Call::Write(file, at, len) => write(&files[file], WriteAt::Offset(at), len, Durability::Lazy),
+            Call::WriteNow(file, at, len) => write(&files[file], WriteAt::Offset(at), len, Durability::Now),
+            Call::Append(file, len) => write(&files[file], WriteAt::End, len, Durability::Lazy),
+            Call::WriteNamed(dir, name, at, len) => {
+                let node = fs.lookup(&dirs[dir], name.as_bytes())?;
+                write(&node, WriteAt::Offset(at), len, Durability::Lazy)
             }
+            Call::Truncate(file, size) => set(file, SetAttr { size: Some(size), ..SetAttr::default() }),
             Call::Punch(file, offset, len) => {
                 fs.fallocate(&files[file], FallocateMode::PunchHole, offset, len, now).map(done)
             }
@@ -146,10 +155,8 @@ impl<S: Data> Ground<S> {
             }
             Call::Size(file) => Ok(Answer::Number(fs.getattr(&files[file])?.size)),
             Call::Atime(file) => Ok(Answer::Number(fs.getattr(&files[file])?.atime.secs as u64)),
-            Call::SetMode(file, mode) => {
-                let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-                fs.setattr(&files[file], &change, now).map(|_| Answer::Done)
-            }
+            Call::SetMode(file, mode) => set(file, SetAttr { mode: Some(mode), ..SetAttr::default() }),
+            Call::SetFlags(file, flags) => set(file, SetAttr { flags: Some(flags), ..SetAttr::default() }),
             Call::Mode(file) => Ok(Answer::Number(fs.getattr(&files[file])?.mode.into())),
             Call::SetXattr(file, name, len) => {
                 let value = vec![number as u8; len];
@@ -158,6 +165,7 @@ impl<S: Data> Ground<S> {
             Call::GetXattr(file, name) => {
                 fs.get_xattr(&files[file], name.as_bytes()).map(|value| Answer::Bytes(runs(&value)))
             }
+            Call::Sync(file) => fs.sync(&files[file]).map(done),
             Call::SyncAll => fs.sync_all().map(done),
         }
     }

@@ -9,6 +9,7 @@
 
 #![cfg(nacre_shuttle)]
 
+mod cached;
 mod call;
 mod order;
 mod run;
@@ -382,7 +383,7 @@ fn random_call(rng: &mut SmallRng) -> Call {
     let names = ["a", "b", "c", "f"];
     let (dir, other, name, to) = (1 + any(2), 1 + any(2), names[any(4)], names[any(4)]);
     let (file, block) = (any(2), any(3) as u64 * 4096);
-    match any(28) {
+    match any(31) {
         0..2 => Call::Create(dir, name),
         2 => Call::Mkdir(dir, name),
         3..5 => Call::Unlink(dir, name),
@@ -400,7 +401,9 @@ fn random_call(rng: &mut SmallRng) -> Call {
         22 => Call::SetXattr(file, "user.a", 1 + any(300)),
         23..26 => Call::Read(file, block, 1 + any(4096)),
         26 => Call::GetXattr(file, "user.a"),
-        _ => Call::SyncAll,
+        27 => Call::SyncAll,
+        28 => Call::Sync(file),
+        _ => Call::WriteNow(file, block + any(4000) as u64, 1 + any(5000)),
     }
 }
 

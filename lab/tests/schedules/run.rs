@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nacre_engine::sync::shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use nacre_engine::sync::shuttle::{Config, MaxSteps, Runner, thread};
+use nacre_engine::{Data, Result};
 use nacre_lab::crash::{Inplace, Log, Mounting, Subject, stay_on_this_thread};
 use nacre_lab::environment::number;
 use nacre_layout_log::Mistake;
@@ -27,15 +28,50 @@ fn mounting(background: bool) -> Mounting {
 }
 
 fn assert_sound<S: Layout>(subject: S, pm: &Arc<SimPm>, after: &dyn std::fmt::Debug) {
-    let problems = subject.check(pm, false).expect("it can be checked");
+    let problems = subject.check(pm).expect("it can be checked");
     assert!(problems.is_empty(), "after {after:#?}: {problems:#?}");
 }
 
-/// A layout that many schedules share.
-pub(crate) trait Layout: Subject<Fs: 'static> + Copy + Send + 'static {}
+/// What many schedules share: a layout, by itself or below a write buffer.
+pub(crate) trait Layout: Copy + Send + Sync + 'static {
+    type Fs: Data;
 
-impl Layout for Log {}
-impl Layout for Inplace {}
+    fn name(&self) -> String;
+    fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()>;
+    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Self::Fs>;
+    fn unmount(&self, fs: Self::Fs) -> Result<()>;
+    /// Lets go of it without an unmount. What waits for media has to be written first.
+    fn abandon(&self, fs: Self::Fs);
+    fn check(&self, pm: &Arc<SimPm>) -> Result<Vec<String>>;
+}
+
+impl<S: Subject + Copy + Send + 'static> Layout for S {
+    type Fs = S::Fs;
+
+    fn name(&self) -> String {
+        Subject::name(self).to_owned()
+    }
+
+    fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
+        Subject::mkfs(self, pm)
+    }
+
+    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<S::Fs> {
+        Subject::mount(self, pm, mounting)
+    }
+
+    fn unmount(&self, fs: S::Fs) -> Result<()> {
+        Subject::unmount(self, fs)
+    }
+
+    fn abandon(&self, fs: S::Fs) {
+        Subject::abandon(self, fs);
+    }
+
+    fn check(&self, pm: &Arc<SimPm>) -> Result<Vec<String>> {
+        Subject::check(self, pm, false)
+    }
+}
 
 /// Whether a layout is to be explored: all are, or that which `NACRE_LAYOUT` names.
 fn is_wanted(subject: impl Layout) -> bool {
@@ -80,7 +116,8 @@ pub(crate) fn explore_some(workload: &Workload, count: usize) {
     explore_on(Inplace, workload, count);
 }
 
-fn explore_on(subject: impl Layout, workload: &Workload, count: usize) {
+/// Explores `count` schedules of each kind on one layout.
+pub(crate) fn explore_on(subject: impl Layout, workload: &Workload, count: usize) {
     if !is_wanted(subject) {
         return;
     }
@@ -106,7 +143,10 @@ thread_local! {
 }
 
 /// Explores what `body` does with a file system that has the ground and nothing else; it gives the layout back.
-pub(crate) fn explore_with<S: Layout>(subject: S, body: fn(S::Fs) -> S::Fs) {
+pub(crate) fn explore_with<S: Layout>(
+    subject: S,
+    body: impl Fn(S::Fs) -> S::Fs + Copy + Send + Sync + 'static,
+) {
     if !is_wanted(subject) {
         return;
     }
@@ -120,6 +160,9 @@ pub(crate) fn explore_with<S: Layout>(subject: S, body: fn(S::Fs) -> S::Fs) {
         subject.unmount(fs).expect("unmount");
         assert_sound(subject, &pm, &"the calls");
     };
+    if let Ok(schedule) = std::env::var("NACRE_SCHEDULE") {
+        return start(ReplayScheduler::new_from_encoded(&schedule), once);
+    }
     start(RandomScheduler::new_from_seed(seed(), schedules()), once.clone());
     start(PctScheduler::new_from_seed(seed(), DEPTH, schedules()), once);
 }
