@@ -1,15 +1,12 @@
 //! What is this layout's own: logs, their repair, and data that is never overwritten.
 
-use std::io::IoSlice;
-
-use nacre_engine::{BLOCK_SIZE, Data, Durability, FileKind, Kind, Names, NewInode, Timestamp, WriteAt};
+use nacre_engine::{BLOCK_SIZE, Kind, Names};
 use nacre_layout_log::LogFs;
 use nacre_layout_log::check::{Repair, check, check_media, check_with};
 use nacre_media::{Pm, SimPm};
 
 use crate::common::{
-    BLOCKS, LINE, Layout, NAMES, SIZE, fill, image, lookup, mount, new, place_of, put, read, scrub,
-    the_rest_lives,
+    BLOCKS, LINE, Layout, NAMES, SIZE, fill, image, lookup, mount, place_of, put, read, scrub, the_rest_lives,
 };
 
 type Fs = LogFs<SimPm>;
@@ -128,35 +125,4 @@ fn a_damaged_list_of_bad_blocks_costs_no_more_than_its_words() {
     assert!(check_with(&*pm, Repair::Safe).unwrap().is_sound());
     assert_eq!(check_media(&*pm, true).unwrap().new_blocks, 1, "found again");
     assert_eq!(check(&*pm, false).unwrap().bad_blocks, 2);
-}
-
-/// Order comes from sequence numbers, never from times: a clock that goes backwards changes nothing but the times.
-#[test]
-fn the_clock_may_go_backwards() {
-    let pm = image::<Fs>();
-    let fs: Fs = mount(&pm);
-    let good = lookup(&fs, "good").unwrap();
-    let earlier = |hours: i64| Timestamp::new(1_700_000_000 - hours * 3600, 0);
-    for hour in 0..300 {
-        let bytes = [hour as u8; 100];
-        fs.write(&good, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, earlier(hour)).unwrap();
-        let name = format!("at-{hour}");
-        let new = NewInode { now: earlier(hour), ..new(FileKind::Regular) };
-        fs.create(&fs.root(), name.as_bytes(), &new).unwrap();
-        if hour > 0 {
-            fs.unlink(&fs.root(), format!("at-{}", hour - 1).as_bytes(), earlier(hour)).unwrap();
-        }
-    }
-    drop(good);
-    fs.abandon();
-    for _ in 0..2 {
-        let fs: Fs = mount(&pm);
-        let good = lookup(&fs, "good").unwrap();
-        assert_eq!(read(&fs, &good, 0, 100).unwrap(), [(299 % 256) as u8; 100]);
-        assert_eq!(fs.getattr(&good).unwrap().mtime, earlier(299));
-        assert!(lookup(&fs, "at-299").is_ok() && lookup(&fs, "at-298").is_err());
-        drop(good);
-        fs.unmount().unwrap();
-        assert!(check(&*pm, false).unwrap().problems.is_empty());
-    }
 }
