@@ -1,4 +1,5 @@
-//! Random sequences of system calls on a mount, beside the reference model; crashes are the business of `kill`.
+//! Random sequences of system calls on a mount, beside the reference model. Between two calls the mount may be unmounted,
+//! or its server killed: what a call has done is there when it has returned. Kills under load are the business of `kill`.
 //!
 //! `NACRE_MODEL_SECONDS` is how long it looks for differences on each layout (5 by default), `NACRE_SEED` runs one seed only.
 
@@ -12,7 +13,7 @@ use nacre_lab::suite::VfsTarget;
 use crate::harness::{self, PRESETS, Remounted};
 
 const SETTINGS: Settings =
-    Settings { calls: 1500, compare_every: 200, remount_every: Some(500), exact_allocation: true };
+    Settings { calls: 1500, compare_every: 200, remount_every: Some(250), exact_allocation: true };
 
 #[test]
 fn a_mount_is_like_the_model() {

@@ -379,8 +379,14 @@ impl Remounted {
             ground.fsck();
             ground.mount();
         });
+        let ground = Arc::clone(&self.0);
+        let crash = Box::new(move || {
+            let mut ground = ground.lock().expect("no remount has panicked");
+            ground.kill();
+            ground.mount();
+        });
         let dir = self.0.lock().expect("no remount has panicked").dir();
-        DirectoryTarget::new(&dir, lacking, Some(remount))
+        DirectoryTarget::new(&dir, lacking, Some(remount)).with_crash(crash)
     }
 
     /// Unmounts and checks it.
