@@ -52,3 +52,40 @@ fn bad_metadata_is_an_error_of_its_file() {
         fs.unmount().unwrap();
     }
 }
+
+/// A journal that cannot be read is refused by a mount, told, and made anew where nothing was under way; after a crash, where
+/// everything else is as it should be.
+#[test]
+fn a_bad_journal_is_made_anew_where_nothing_is_lost_with_it() {
+    for (kind, is_clean) in [
+        (anatomy::Kind::Commit, true),
+        (anatomy::Kind::Undo, true),
+        (anatomy::Kind::Commit, false),
+        (anatomy::Kind::Undo, false),
+    ] {
+        let pm = image::<Fs>();
+        let fs: Fs = mount(&pm);
+        if is_clean {
+            fs.unmount().unwrap();
+        } else {
+            fs.abandon();
+        }
+        let place = structures(&*pm).unwrap().into_iter().find(|structure| structure.kind == kind);
+        let place = place.unwrap_or_else(|| panic!("{kind:?}"));
+        pm.poison(place.offset, 1);
+        let options = MountOptions { lanes: Some(1), ..MountOptions::default() };
+        let refused =
+            InplaceFs::mount(Arc::clone(&pm), &options).err().expect("a mount needs it").to_string();
+        assert!(refused.contains("the journal") && refused.contains("fsck"), "{kind:?}: {refused}");
+        let told = check(&*pm, false).unwrap();
+        let of_journal = |what: &str| what.contains("the journal");
+        assert!(told.problems.iter().any(|problem| of_journal(&problem.what)), "{kind:?}: {told:?}");
+        assert!(InplaceFs::mount(Arc::clone(&pm), &options).is_err(), "{kind:?}: a check changes nothing");
+        let report = check(&*pm, true).unwrap();
+        assert!(report.is_sound(), "{kind:?}, clean {is_clean}: {report:?}");
+        assert!(check(&*pm, false).unwrap().problems.is_empty());
+        let fs = InplaceFs::mount(Arc::clone(&pm), &options).expect("mount");
+        assert_eq!(read(&fs, &lookup(&fs, "good").unwrap(), 0, 100).unwrap(), [b'g'; 100]);
+        fs.unmount().unwrap();
+    }
+}

@@ -22,7 +22,7 @@ use crate::directory::find_record;
 use crate::format::{INLINE_TARGET, ROOT_INODE, RawInode, state, word};
 use crate::inode::{Graveyard, Inode, links_word};
 use crate::namespace::MAX_TARGET;
-use crate::recover::{Walk, read_journal, roll_back};
+use crate::recover::{LaneState, Walk, read_lanes, renew_lane, roll_back};
 use crate::superblock::{Found, Summary, Superblock};
 
 /// One thing that is not as it should be.
@@ -126,7 +126,15 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
         let what = format!("{} errors were noted while it was mounted", superblock.raw.errors);
         report.add(what, "forget them");
     }
-    let mut lanes = read_journal(pm, &superblock)?;
+    let (mut lanes, mut lost) = (Vec::new(), Vec::new());
+    for (number, lane) in read_lanes(pm, &superblock)?.into_iter().enumerate() {
+        // Of one that cannot be read nothing is known to be undone.
+        let nothing = LaneState { committed: 0, undo: Vec::new() };
+        lanes.push(lane.unwrap_or_else(|error| {
+            lost.push((number as u64, error));
+            nothing
+        }));
+    }
     let rolled_back = roll_back(pm, &superblock, &mut lanes)?;
     let bad = badblocks::read(pm, &superblock)?;
     if !bad.damaged.is_empty() {
@@ -161,6 +169,15 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
     let mut names = Names::new(pm, &superblock, &walk, &inodes);
     names.walk(&mut report);
     let fixes = names.compare(&mut report);
+    // What was under way in a lost lane is half done for ever: unless nothing was, or everything else is as it should be.
+    let is_whole = superblock.raw.state == state::CLEAN
+        || report.problems.iter().all(|problem| !problem.repair.is_empty());
+    for (lane, error) in lost {
+        report.add(error.to_string(), if is_whole { "make it anew" } else { "" });
+        if is_whole {
+            renew_lane(pm, &superblock, lane)?;
+        }
+    }
     report.walk.duration = started.elapsed();
     Ok((report, fixes))
 }

@@ -83,11 +83,31 @@ fn read_lane<P: Pm>(pm: &P, superblock: &Superblock, journal: Region, lane: u64)
 
 /// Reads the journal, a lane at a time.
 pub(crate) fn read_journal<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Vec<LaneState>> {
+    read_lanes(pm, superblock)?.into_iter().collect()
+}
+
+/// The same, where lanes that are damaged do not keep the others from being read.
+pub(crate) fn read_lanes<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Vec<Result<LaneState>>> {
     let journal = superblock.region(region::JOURNAL)?;
     if lane_count(journal) == 0 {
         return Err(Error::corrupt("superblock: a journal without a lane"));
     }
-    (0..lane_count(journal)).map(|lane| read_lane(pm, superblock, journal, lane)).collect()
+    let in_words = |error: Error| {
+        error
+            .operation("read the journal")
+            .advice("run nacre fsck, which makes it anew where nothing was under way")
+    };
+    let read = |lane| read_lane(pm, superblock, journal, lane).map_err(in_words);
+    Ok((0..lane_count(journal)).map(read).collect())
+}
+
+/// Makes a lane of the journal as mkfs makes it. Lines that could not be read are written as a whole, and can be read
+/// again where the hardware has lines to spare.
+pub(crate) fn renew_lane<P: Pm>(pm: &P, superblock: &Superblock, lane: u64) -> Result<()> {
+    let journal = superblock.region(region::JOURNAL)?;
+    let zeroed = pm.zero(lane_address(journal, lane), LANE_BYTES)?;
+    pm.fence(zeroed);
+    Ok(())
 }
 
 /// Undoes what was not committed; gives the number of transactions.
