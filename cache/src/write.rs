@@ -222,8 +222,9 @@ impl<L: Data + Extents> Shared<L> {
             return Ok(None);
         };
         let mut blocks = if eager.is_empty() { file.blocks.write() } else { self.still(file) };
-        if !file.check_flags(request.at) || file.pinned.load(Ordering::Acquire) > 0 {
-            // Since this write was looked at: the layout refuses it, or its blocks are mapped.
+        let is_preallocated = file.is_preallocated() != Some(false);
+        if !file.check_flags(request.at) || file.pinned.load(Ordering::Acquire) > 0 || is_preallocated {
+            // Since this write was looked at: the layout refuses it, its blocks are mapped, or it has them behind its end.
             return Ok(None);
         }
         let offset = request.offset(file.size());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nacre_cache::{CacheFs, CacheNode, CacheOptions, Clock, Settings};
 use nacre_engine::RenameMode::Replace;
 use nacre_engine::sync::shuttle::thread;
-use nacre_engine::{Attr, Data, Durability, Extents, Names, Result, Timestamp, WriteAt};
+use nacre_engine::{Attr, Data, Durability, Extents, FallocateMode, Names, Result, Timestamp, WriteAt};
 use nacre_lab::crash::{Inplace, Log, Mounting};
 use nacre_media::SimPm;
 use rand::SeedableRng;
@@ -205,12 +205,13 @@ fn flags_that_are_set_beside_the_first_buffered_write() {
 #[test]
 fn flags_that_are_taken_away_beside_buffered_writes() {
     let setup = [Call::Append(F, 100), Call::SetFlags(F, Attr::IMMUTABLE)];
+    // The first makes the buffer know the file by its flags.
+    let clears = [Call::Write(F, 0, 1), Call::SetFlags(F, 0), Call::Append(F, 10)];
     for other in [Call::Truncate(F, 5000), Call::Append(F, 5000), Call::Write(F, 90, 20)] {
-        // The first write makes the buffer know the file by its flags.
-        let first = Call::Write(F, 0, 1);
-        let threads: [&[Call]; 2] = [&[first, Call::SetFlags(F, 0), Call::Append(F, 10)], &[first, other]];
-        let after = vec![Call::Append(F, 10), Call::Size(F)];
-        explore_busy(&Workload { after, ..workload(&setup, &threads) });
+        for threads in [[&clears[..], &[other]], [&clears, &[Call::Write(F, 0, 1), other]]] {
+            let after = vec![Call::Append(F, 10), Call::Size(F)];
+            explore_busy(&Workload { after, ..workload(&setup, &threads) });
+        }
     }
 }
 
@@ -248,35 +249,91 @@ fn what_was_written_before_a_sync_is_on_media() {
     }
 }
 
+/// Two writers, while the threads become so many, and write back until so much of the pool is free, in percent.
+fn change_beside_writers<L: Data + Extents>(fs: CacheFs<L>, changes: &[(usize, u8)]) -> CacheFs<L> {
+    let fs = Arc::new(fs);
+    let writers = (1..3_u8).map(|number| {
+        let fs = Arc::clone(&fs);
+        thread::spawn(move || {
+            let file = file(&fs);
+            for turn in 0..2 {
+                write(&*fs, &file, u64::from(number) * 40_960 + turn * 8192, &[number; 2 * BLOCK]);
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let usual = fs.settings();
+    for &(threads, percent) in changes {
+        let settings = Settings { threads, low_percent: percent, high_percent: percent, ..usual };
+        fs.set(settings).unwrap();
+    }
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    fs.sync_all().unwrap();
+    assert_idle(&fs);
+    for number in 1..3_u8 {
+        assert_below(&fs, u64::from(number) * 40_960, &[number; 4 * BLOCK]);
+    }
+    Arc::into_inner(fs).unwrap()
+}
+
 /// A writer that waits for threads goes on when they are taken away, and threads that come find what waits.
 #[test]
 fn threads_that_come_and_go_beside_buffered_writers() {
+    explore_with(lazy(Log, 1), |fs| change_beside_writers(fs, &[(2, 5), (0, 5), (1, 50)]));
+    explore_with(lazy(Inplace, 0), |fs| change_beside_writers(fs, &[(2, 5), (0, 5), (1, 50)]));
+}
+
+/// Nobody waits for what the threads freed by the settings before.
+#[test]
+fn threads_that_write_back_more_or_less_beside_buffered_writers() {
+    explore_with(busy(Log, 1), |fs| change_beside_writers(fs, &[(1, 5)]));
+    explore_with(lazy(Log, 1), |fs| change_beside_writers(fs, &[(1, 100)]));
+    explore_with(lazy(Inplace, 1), |fs| change_beside_writers(fs, &[(1, 100), (1, 5)]));
+}
+
+/// What is written while the file is mapped, or was before, is on media without a sync.
+#[test]
+fn a_file_that_is_mapped_beside_buffered_writes() {
     fn body<L: Data + Extents>(fs: CacheFs<L>) -> CacheFs<L> {
         let fs = Arc::new(fs);
-        let writers = (1..3_u8).map(|number| {
+        let writer = thread::spawn({
             let fs = Arc::clone(&fs);
-            thread::spawn(move || {
-                let file = file(&fs);
-                for turn in 0..2 {
-                    let offset = u64::from(number) * 40_960 + turn * 8192;
-                    write(&*fs, &file, offset, &[number; 2 * BLOCK]);
-                }
-            })
+            move || (0..2).for_each(|turn| write(&*fs, &file(&fs), turn * 5000, &[7; 5000]))
         });
-        let writers: Vec<_> = writers.collect();
-        let usual = fs.settings();
-        for (threads, low_percent) in [(2, 5), (0, 5), (1, 50)] {
-            fs.set(Settings { threads, low_percent, high_percent: low_percent, ..usual }).unwrap();
-        }
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
-        fs.sync_all().unwrap();
+        let mapped = file(&fs);
+        fs.bypass(&mapped).unwrap();
+        writer.join().unwrap();
+        assert_below(&fs, 0, &[7; 10_000]);
         assert_idle(&fs);
-        for number in 1..3_u8 {
-            assert_below(&fs, u64::from(number) * 40_960, &[number; 4 * BLOCK]);
-        }
+        fs.end_bypass(&mapped);
+        drop(mapped);
         Arc::into_inner(fs).unwrap()
     }
-    explore_with(lazy(Log, 1), body);
+    explore_with(busy(Log, 1), body);
+    explore_with(lazy(Inplace, 0), body);
+}
+
+/// Blocks that the layout has behind the end of a file are not counted again for what waits to be written there.
+#[test]
+fn blocks_allocated_beside_a_buffered_write() {
+    fn body<L: Data + Extents>(fs: CacheFs<L>) -> CacheFs<L> {
+        let fs = Arc::new(fs);
+        let writer = thread::spawn({
+            let fs = Arc::clone(&fs);
+            move || write(&*fs, &file(&fs), 0, &[7; BLOCK])
+        });
+        let node = file(&fs);
+        let mode = FallocateMode::AllocateKeepSize;
+        fs.fallocate(&node, mode, 0, 2 * BLOCK as u64, Timestamp::default()).unwrap();
+        writer.join().unwrap();
+        let waiting = fs.getattr(&node).unwrap();
+        fs.sync(&node).unwrap();
+        let written = fs.getattr(&node).unwrap();
+        assert_eq!((waiting.size, waiting.allocated), (written.size, written.allocated));
+        drop(node);
+        Arc::into_inner(fs).unwrap()
+    }
+    explore_with(lazy(Log, 0), body);
     explore_with(lazy(Inplace, 0), body);
 }
 
