@@ -16,7 +16,8 @@
 //! | `trace.failed`, `trace.succeeded` | calls of a trace that failed here only in a round, and that succeeded here only |
 //! | `program.seconds` | how long a program ran in a round, from its start to its end |
 //!
-//! Those of persistent memory are known where it is emulated; `emulate=dram` counts and slows nothing.
+//! Those of persistent memory are known where it is emulated; `emulate=dram` counts and slows nothing. DRAM and the model's
+//! accuracy are known of nacre always.
 
 use std::collections::BTreeMap;
 
@@ -104,6 +105,7 @@ impl Counters {
         self.preempted += counted.preempted;
         if let Some(more) = counted.traffic {
             let sum = self.traffic.get_or_insert_default();
+            sum.is_counted |= more.is_counted;
             sum.bytes += more.bytes;
             sum.lines += more.lines;
             sum.fences += more.fences;
@@ -131,16 +133,18 @@ impl Counters {
             ("preempted".to_owned(), self.preempted as f64 / rounds),
         ]);
         if let Some(traffic) = self.traffic {
-            all.insert("pm.bytes".to_owned(), traffic.bytes as f64 / operations);
-            all.insert("pm.lines".to_owned(), traffic.lines as f64 / operations);
-            all.insert("pm.fences".to_owned(), traffic.fences as f64 / operations);
             all.insert("dram".to_owned(), traffic.dram as f64);
-            if self.busy > 0.0 {
-                all.insert("share.write".to_owned(), 100.0 * traffic.nanos as f64 / self.busy);
-            }
             let judged = traffic.accurate + traffic.inaccurate;
             if judged > 0 {
                 all.insert("model.accuracy".to_owned(), 100.0 * traffic.accurate as f64 / judged as f64);
+            }
+        }
+        if let Some(traffic) = self.traffic.filter(|traffic| traffic.is_counted) {
+            all.insert("pm.bytes".to_owned(), traffic.bytes as f64 / operations);
+            all.insert("pm.lines".to_owned(), traffic.lines as f64 / operations);
+            all.insert("pm.fences".to_owned(), traffic.fences as f64 / operations);
+            if self.busy > 0.0 {
+                all.insert("share.write".to_owned(), 100.0 * traffic.nanos as f64 / self.busy);
             }
             if self.written > 0 {
                 all.insert("write.amplification".to_owned(), traffic.bytes as f64 / self.written as f64);
@@ -158,6 +162,7 @@ impl Counters {
 /// What came between two moments.
 pub fn difference(before: Traffic, after: Traffic) -> Traffic {
     Traffic {
+        is_counted: after.is_counted,
         bytes: after.bytes.saturating_sub(before.bytes),
         lines: after.lines.saturating_sub(before.lines),
         fences: after.fences.saturating_sub(before.fences),
@@ -194,6 +199,7 @@ mod tests {
         let told = BTreeMap::from(told.map(|name| (name.to_owned(), 3.0)));
         let measured = Measured { operations: 10, written: 40960, busy: 8e6, told, ..Measured::default() };
         let traffic = Traffic {
+            is_counted: true,
             bytes: 45056,
             lines: 704,
             fences: 20,
@@ -214,6 +220,14 @@ mod tests {
         assert_eq!((all["cpu"], all["pm.fences"], all["write.amplification"]), (500.0, 2.0, 1.1));
         assert_eq!((all["operations"], all["dram"], all["preempted"]), (10.0, 7.0, 0.5));
         assert_eq!((all["trace.failed"], all["memory.peak"], all["model.accuracy"]), (3.0, 9.0, 90.0));
+
+        let mut plain = Counters::default();
+        let traffic = Traffic { dram: 7, ..Traffic::default() };
+        plain.add(&measured, &Counted { traffic: Some(traffic), ..Counted::default() });
+        let all = plain.finish();
+        assert!(
+            all["dram"] == 7.0 && !all.keys().any(|name| name.starts_with("pm.") || name.contains("amplif"))
+        );
     }
 
     #[test]

@@ -261,6 +261,16 @@ impl MountSettings {
         {
             return Err("lazy_low must not exceed lazy_high".into());
         }
+        if let Some(preset) = self.preset
+            && preset.buffers_writes()
+            && preset != Preset::Nacre
+            && self.lazy.is_none()
+        {
+            // The image may have it from mkfs, for programs that open the device; whoever asks for it here means this mount.
+            return Err(format!(
+                "the preset {preset} buffers writes, and a mount does so with \"lazy\" only: add it"
+            ));
+        }
         if self.writeback && self.sync {
             return Err("writeback and sync exclude each other: one defers writes, one does not".into());
         }
@@ -522,5 +532,11 @@ mod tests {
         assert!(take("lazy,direct_io").unwrap().check().is_ok());
         assert!(take("lazy,lazy_low=50,lazy_high=40").unwrap().check().is_err());
         assert!(take("writeback,sync,async").unwrap().check().is_ok());
+        let message = take("preset=hinfs-wb").unwrap().check().unwrap_err();
+        assert!(message.contains("\"lazy\" only"), "{message}");
+        assert!(take("preset=hinfs-wb,lazy").unwrap().check().is_ok());
+        assert!(
+            take("preset=pmfs").unwrap().check().is_ok() && take("preset=nacre").unwrap().check().is_ok()
+        );
     }
 }

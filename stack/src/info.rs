@@ -101,7 +101,7 @@ pub struct DeviceInfo {
 }
 
 /// What was done to a device.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Default)]
 pub struct CounterInfo {
     /// Bytes stored.
     pub bytes_stored: u64,

@@ -82,12 +82,15 @@ impl Target for Library {
     }
 
     fn traffic(&self) -> Option<Traffic> {
-        let counters = self.fs.device().counters?;
+        let counters = self.fs.device().counters;
+        let is_counted = counters.is_some();
+        let counters = counters.unwrap_or_default();
         let info = self.fs.info().ok()?;
         let dram = info.space.map_or(0, |space| space.index_bytes);
         let (accurate, inaccurate) =
             info.cache.map_or((0, 0), |cache| (cache.model_accurate, cache.model_inaccurate));
         Some(Traffic {
+            is_counted,
             bytes: counters.bytes_stored,
             lines: counters.lines_flushed,
             fences: counters.fences,

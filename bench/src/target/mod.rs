@@ -112,9 +112,11 @@ pub fn read_all(file: &dyn File, buffer: &mut [u8], offset: u64) -> Result<(), E
     }
 }
 
-/// What reached persistent memory.
+/// What nacre says of itself: what reached persistent memory, and what it has in DRAM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
+    /// Whether bytes, lines, fences and nanoseconds are counted: where memory is emulated.
+    pub is_counted: bool,
     /// Bytes stored.
     pub bytes: u64,
     /// Lines of 64 bytes that were flushed or stored past the cache.

@@ -455,11 +455,13 @@ impl Prepared {
         let text = run(Command::new(program).args(["info", "--json"]).arg(server.dir())).ok()?;
         let info: serde_json::Value = serde_json::from_str(&text).ok()?;
         let counters = &info["device"]["counters"];
+        let counter = |name: &str| counters[name].as_u64().unwrap_or(0);
         Some(Traffic {
-            bytes: counters["bytes_stored"].as_u64()?,
-            lines: counters["lines_flushed"].as_u64()?,
-            fences: counters["fences"].as_u64()?,
-            nanos: counters["write_ns"].as_u64()?,
+            is_counted: counters["fences"].is_u64(),
+            bytes: counter("bytes_stored"),
+            lines: counter("lines_flushed"),
+            fences: counter("fences"),
+            nanos: counter("write_ns"),
             dram: info["space"]["index_bytes"].as_u64().unwrap_or(0),
             accurate: info["cache"]["model_accurate"].as_u64().unwrap_or(0),
             inaccurate: info["cache"]["model_inaccurate"].as_u64().unwrap_or(0),

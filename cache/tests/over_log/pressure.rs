@@ -277,3 +277,28 @@ fn flags_that_are_set_beside_the_first_write_hold() {
     }
     world.unmount();
 }
+
+/// The threads stop at High_f, so whoever wants more than that writes back by itself.
+#[test]
+fn a_writer_of_more_than_the_threads_free_waits_for_nobody() {
+    let day = 24 * 60 * 60 * 1000;
+    let settings = Settings { threads: 1, period_ms: day, max_age_ms: day, ..Settings::default() };
+    let world = world_with(8, settings);
+    let file = world.create("file");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for write in 0..6 {
+                world.put(&file, write * 10 * BLOCK as u64, &[1; 4 * BLOCK]);
+            }
+        });
+        let start = Instant::now();
+        while !writer.is_finished() && start.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let is_stuck = !writer.is_finished();
+        // It is helped, so that a failure is one and no hang.
+        world.fs.set(Settings { threads: 1, high_percent: 100, ..settings }).unwrap();
+        assert!(!is_stuck, "a writer waits for nobody");
+    });
+    world.unmount();
+}

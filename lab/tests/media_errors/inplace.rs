@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use nacre_engine::{Kind, Names};
+use nacre_lab::crash::Tree;
 use nacre_layout_inplace::anatomy::{self, Structure, structures};
 use nacre_layout_inplace::check::{check, check_media};
 use nacre_layout_inplace::{InplaceFs, MountOptions};
 use nacre_media::SimPm;
+use nacre_media::crash::{Replay, Sampling};
 
 use crate::common::{NAMES, image, lookup, mount, read, scrub, the_rest_lives};
 
@@ -88,4 +90,39 @@ fn a_bad_journal_is_made_anew_where_nothing_is_lost_with_it() {
         assert_eq!(read(&fs, &lookup(&fs, "good").unwrap(), 0, 100).unwrap(), [b'g'; 100]);
         fs.unmount().unwrap();
     }
+}
+
+/// A crash while a lane is made anew puts nothing back that is over: its entries go before what says that they are.
+#[test]
+fn a_journal_that_is_made_anew_undoes_nothing() {
+    let pm = image::<Fs>();
+    let fs: Fs = mount(&pm);
+    fs.unmount().unwrap();
+    let read_only = MountOptions { read_only: true, ..MountOptions::default() };
+    let before = Tree::of(&InplaceFs::mount(Arc::clone(&pm), &read_only).unwrap()).unwrap();
+    let image = pm.snapshot();
+    let is_used = |place: &Structure| {
+        place.kind == anatomy::Kind::Commit && image[place.offset as usize..][..8] != [0; 8]
+    };
+    let commit = structures(&*pm).unwrap().into_iter().find(is_used).expect("a lane with entries");
+    pm.poison(commit.offset, 1);
+    pm.start_recording();
+    assert!(check(&*pm, true).unwrap().is_sound());
+    let trace = pm.stop_recording();
+    let mut replay = Replay::new(image.clone(), &trace);
+    let sampling = Sampling { exhaustive_up_to: 4, samples: 64, seed: 1 };
+    let mut tried = 0;
+    while replay.advance().is_some() {
+        for crash in replay.images(&sampling).iter() {
+            let mut crashed = replay.media().clone();
+            crash.apply_to(&mut crashed);
+            let pm = Arc::new(SimPm::from_image(&crashed.to_vec()));
+            let fs = InplaceFs::mount(Arc::clone(&pm), &MountOptions::default()).expect("mount");
+            assert_eq!(before.differences(&Tree::of(&fs).unwrap()), [""; 0], "{crash:?}");
+            fs.unmount().unwrap();
+            assert!(check(&*pm, false).unwrap().problems.is_empty(), "{crash:?}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 5, "{tried} images");
 }

@@ -104,9 +104,12 @@ pub(crate) fn read_lanes<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Vec<R
 /// Makes a lane of the journal as mkfs makes it. Lines that could not be read are written as a whole, and can be read
 /// again where the hardware has lines to spare.
 pub(crate) fn renew_lane<P: Pm>(pm: &P, superblock: &Superblock, lane: u64) -> Result<()> {
-    let journal = superblock.region(region::JOURNAL)?;
-    let zeroed = pm.zero(lane_address(journal, lane), LANE_BYTES)?;
-    pm.fence(zeroed);
+    let address = lane_address(superblock.region(region::JOURNAL)?, lane);
+    // Entries of transactions that are over must not outlive the commit entry that says so.
+    let entries = pm.zero(address + LINE, LANE_BYTES - LINE)?;
+    pm.fence(entries);
+    let commit = pm.zero(address, LINE)?;
+    pm.fence(commit);
     Ok(())
 }
 
