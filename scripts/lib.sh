@@ -16,3 +16,20 @@ have() {
 can_mount() {
     [ "$(id -u)" -eq 0 ] && [ -c /dev/fuse ]
 }
+
+# Steps so far.
+passed=0
+failed=0
+
+# name command...: one step that is a test by itself.
+step() {
+    local name=$1 from=$SECONDS
+    shift
+    if "$@"; then
+        echo "== $name: passed in $((SECONDS - from)) s"
+        passed=$((passed + 1))
+    else
+        echo "== $name: FAILED after $((SECONDS - from)) s"
+        failed=$((failed + 1))
+    fi
+}

@@ -258,8 +258,6 @@ all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb f
 scripts/install-deps.sh nightly
 cargo build --release -p nacre-cli || exit 1
 
-passed=0
-failed=0
 table=""
 begun=$SECONDS
 for name in ${*:-$all_steps}; do

@@ -3,21 +3,9 @@
 # a nightly compiler that are not everywhere; what is missing is named and left out.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
+. scripts/lib.sh
 
 target=x86_64-unknown-linux-gnu
-failed=0
-
-# name command...
-step() {
-    local name=$1 from=$SECONDS
-    shift
-    if "$@"; then
-        echo "== $name: passed in $((SECONDS - from)) s"
-    else
-        echo "== $name: FAILED after $((SECONDS - from)) s"
-        failed=1
-    fi
-}
 
 sysroot=$(rustc +nightly --print sysroot 2>/dev/null)
 if [ -z "$sysroot" ]; then
@@ -41,4 +29,4 @@ if cargo +nightly miri --version >/dev/null 2>&1; then
 else
     echo "left out: Miri (it needs rustup +nightly component add miri)"
 fi
-exit $failed
+[ "$failed" -eq 0 ]

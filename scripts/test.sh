@@ -18,21 +18,6 @@ cleanup() {
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
-passed=0
-failed=0
-
-# name command...: one step that is a test by itself.
-step() {
-    local name=$1 from=$SECONDS
-    shift
-    if "$@"; then
-        echo "== $name: passed in $((SECONDS - from)) s"
-        passed=$((passed + 1))
-    else
-        echo "== $name: FAILED after $((SECONDS - from)) s"
-        failed=$((failed + 1))
-    fi
-}
 
 scripts/install-deps.sh test 2>&1 | tee -a "$log"
 can_mount || echo "left out: tests on a mount (they need root and /dev/fuse)" | tee -a "$log"

@@ -440,9 +440,7 @@ fn a_repair_can_crash() {
     let mut tried = 0;
     while replay.advance().is_some() {
         for crash in replay.images(&sampling).iter() {
-            let mut crashed = replay.media().clone();
-            crash.apply_to(&mut crashed);
-            let pm = Arc::new(SimPm::from_image(&crashed.to_vec()));
+            let pm = Arc::new(SimPm::from_image(&replay.crashed(&crash).to_vec()));
             let report = check(&*pm, true).unwrap();
             assert!(report.is_sound(), "{crash:?}:\n{}", words(&report));
             let after = walk(&mount(&pm)).unwrap();
@@ -527,9 +525,7 @@ fn crash_repair(damaged: &[u8], ideal: &BTreeMap<String, File>, defect: Option<D
     let sampling = Sampling { exhaustive_up_to: 4, samples: 4, seed: 1 };
     while replay.advance().is_some() {
         for crash in replay.images(&sampling).iter() {
-            let mut crashed = replay.media().clone();
-            crash.apply_to(&mut crashed);
-            if let Some(trouble) = trouble(&crashed, ideal) {
+            if let Some(trouble) = trouble(&replay.crashed(&crash), ideal) {
                 return Some(format!("{crash:?}: {trouble}"));
             }
         }

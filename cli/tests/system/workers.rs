@@ -1,5 +1,5 @@
-//! A load whose workers are processes. Each is this test program once more, with the one test below, which is told by
-//! a variable what to do.
+//! A load whose workers are processes. Each is this test program once more, with the one test below, which a variable tells
+//! to be a worker.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness;
-use crate::load::{Plan, Worker};
+use crate::harness::{self, Ground};
+use crate::load::{self, Plan, Worker};
 
 /// What a worker is told.
 const VARIABLE: &str = "NACRE_LOAD_WORKER";
@@ -55,7 +55,7 @@ impl Workers {
         let told = serde_json::json!([number, dir, ledgers, workers, seed.to_string(), sync, in_place]);
         let output = File::create(self.output(number)).expect("a file for what it says");
         Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "workers::a_worker_of_a_load", "--ignored", "--nocapture"])
+            .args(["--exact", "workers::a_load_of_processes_is_right_on_the_control", "--nocapture"])
             .env(VARIABLE, told.to_string())
             .stdin(Stdio::null())
             .stdout(output.try_clone().expect("a second handle"))
@@ -115,20 +115,43 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // The test is failing already.
+            // Of those that nobody waited for.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
+/// The processes of every load are this test, too: they are told so.
 #[test]
-#[ignore = "a process of a load, which other tests start"]
-fn a_worker_of_a_load() {
-    let Ok(told) = std::env::var(VARIABLE) else { return };
+fn a_load_of_processes_is_right_on_the_control() {
+    if let Ok(told) = std::env::var(VARIABLE) {
+        return work(&told);
+    }
+    if !harness::can_mount("the control of loads of processes") {
+        return;
+    }
+    let ground = Ground::tmpfs("256M");
+    let plan = Plan {
+        dir: ground.dir().join("load"),
+        ledgers: ground.beside().join("ledgers"),
+        workers: 3,
+        seed: harness::seed("load of processes"),
+        sync: false,
+        // A write whose process is killed may stop at any page.
+        in_place: true,
+    };
+    let mut workers = Workers::start(&plan);
+    workers.wait_for(1000);
+    drop(workers);
+    load::check(&plan).expect("the tree is what the ledger says");
+}
+
+/// What one process of a load does, until the file system is gone.
+fn work(told: &str) {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .expect("a worker ends with its test");
-    let told: Value = serde_json::from_str(&told).expect("JSON");
+    let told: Value = serde_json::from_str(told).expect("JSON");
     let path = |index: usize| PathBuf::from(told[index].as_str().expect("a path"));
     let number = |index: usize| told[index].as_u64().expect("a number") as usize;
     // From inside it a file system that is gone is still found, wherever its mount point leads meanwhile.

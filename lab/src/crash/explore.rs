@@ -328,8 +328,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         image: &CrashImage,
         by: Recovery,
     ) -> (Image, nacre_media::Trace) {
-        let mut crashed = replay.media().clone();
-        image.apply_to(&mut crashed);
+        let crashed = replay.crashed(image);
         self.rig.pm.load(&crashed);
         self.rig.pm.start_recording_with(self.settings.flaw.defect());
         let (subject, pm) = (self.rig.subject, &self.rig.pm);

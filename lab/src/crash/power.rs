@@ -83,9 +83,7 @@ impl PoweredPm {
             let images = replay.images(&sampling);
             // Of the first one nothing has landed.
             let index = if rng.random() { 0 } else { rng.random_range(0..images.len()) };
-            let mut media = replay.media().clone();
-            images.image(index).apply_to(&mut media);
-            media
+            replay.crashed(&images.image(index))
         };
         let media = self.caches.take_in(|| self.pm.stop_recording(), choose);
         self.pm.set_fence_hook(None);

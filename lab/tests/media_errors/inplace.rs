@@ -114,9 +114,7 @@ fn a_journal_that_is_made_anew_undoes_nothing() {
     let mut tried = 0;
     while replay.advance().is_some() {
         for crash in replay.images(&sampling).iter() {
-            let mut crashed = replay.media().clone();
-            crash.apply_to(&mut crashed);
-            let pm = Arc::new(SimPm::from_image(&crashed.to_vec()));
+            let pm = Arc::new(SimPm::from_image(&replay.crashed(&crash).to_vec()));
             let fs = InplaceFs::mount(Arc::clone(&pm), &MountOptions::default()).expect("mount");
             assert_eq!(before.differences(&Tree::of(&fs).unwrap()), [""; 0], "{crash:?}");
             fs.unmount().unwrap();

@@ -169,7 +169,8 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
     let mut names = Names::new(pm, &superblock, &walk, &inodes);
     names.walk(&mut report);
     let fixes = names.compare(&mut report);
-    // What was under way in a lost lane is half done for ever: unless nothing was, or everything else is as it should be.
+    // What was under way in a lost lane is half done for ever: unless nothing was, or everything else is as it should be
+    // or can be made so.
     let is_whole = superblock.raw.state == state::CLEAN
         || report.problems.iter().all(|problem| !problem.repair.is_empty());
     for (lane, error) in lost {

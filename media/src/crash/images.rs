@@ -80,7 +80,7 @@ impl CrashImage {
     }
 
     /// The same for an image.
-    pub fn apply_to(&self, media: &mut Image) {
+    pub(super) fn apply_to(&self, media: &mut Image) {
         for (line, bytes) in &self.lines {
             media.set_line(*line, bytes);
         }

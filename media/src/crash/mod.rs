@@ -154,6 +154,13 @@ impl<'t> Replay<'t> {
         &self.media
     }
 
+    /// What the memory holds after a crash that left this image.
+    pub fn crashed(&self, image: &CrashImage) -> Image {
+        let mut media = self.media.clone();
+        image.apply_to(&mut media);
+        media
+    }
+
     /// The number of lines of which something is not durable.
     pub fn pending_lines(&self) -> usize {
         self.pending.len()

@@ -33,9 +33,7 @@ fn words_here<const N: usize>(replay: &Replay<'_>, offsets: [usize; N]) -> BTree
     let all: BTreeSet<[u64; N]> = images
         .iter()
         .map(|image| {
-            let mut media = replay.media().clone();
-            image.apply_to(&mut media);
-            let media = media.to_vec();
+            let media = replay.crashed(&image).to_vec();
             offsets.map(|at| u64::from_le_bytes(media[at..at + 8].try_into().unwrap()))
         })
         .collect();
@@ -177,9 +175,7 @@ fn broken_images(defect: Option<Defect>) -> (usize, usize) {
     let (mut dangling, mut lost) = (0, 0);
     while let Some(point) = replay.advance() {
         for image in replay.images(&Sampling::default()).iter() {
-            let mut media = replay.media().clone();
-            image.apply_to(&mut media);
-            let media = media.to_vec();
+            let media = replay.crashed(&image).to_vec();
             let pointer = u64::from_le_bytes(media[..8].try_into().unwrap());
             dangling += usize::from(pointer == 4096 && media[4096..4160] != [9; 64]);
             lost += usize::from(pointer != 4096 && point.marks == 1);
@@ -276,8 +272,7 @@ fn equal_images_have_equal_hashes() {
     let mut replay = Replay::new(Image::zeros(LEN), &trace);
     while replay.advance().is_some() {
         for image in replay.images(&Sampling::default()).iter() {
-            let mut media = replay.media().clone();
-            image.apply_to(&mut media);
+            let media = replay.crashed(&image);
             let seen = by_hash.entry(replay.hash_of(&image)).or_insert_with(|| media.clone());
             assert_eq!(*seen, media);
         }
