@@ -26,6 +26,7 @@ fn run(subject: &mut dyn Target, settings: Settings) {
     };
     let (made, succeeded) = total.total();
     println!("{}: {made} calls, {succeeded} succeeded: {:?}", subject.describe(), total.calls);
+    total.assert_mixed();
 }
 
 #[test]

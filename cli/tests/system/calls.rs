@@ -40,5 +40,6 @@ fn look_for_differences(preset: &str) {
     };
     let (made, succeeded) = total.total();
     println!("{preset}: {made} calls, {succeeded} succeeded: {:?}", total.calls);
+    total.assert_mixed();
     ground.end();
 }

@@ -1,4 +1,5 @@
-//! Making random calls. The generator learns from the answers which names exist, so that most calls meet something.
+//! Making random calls. The generator learns from the answers which names and attributes exist and what is open, so that
+//! most calls meet something.
 
 use nacre_engine::{BLOCK_SIZE, FallocateMode, FileKind, RenameMode, SeekTo, XattrMode};
 use rand::rngs::SmallRng;
@@ -13,21 +14,50 @@ pub(super) struct Generator {
     rng: SmallRng,
     /// What should exist, and whether it is a directory.
     known: Vec<(Vec<u8>, FileKind)>,
+    /// Extended attributes that were set lately: path and name.
+    attributes: Vec<(Vec<u8>, u8)>,
+    open: [Option<Open>; SLOTS as usize],
     remount_every: Option<u32>,
 }
 
 impl Generator {
     pub(super) fn new(seed: u64, remount_every: Option<u32>) -> Generator {
-        Generator { rng: SmallRng::seed_from_u64(seed), known: Vec::new(), remount_every }
+        let rng = SmallRng::seed_from_u64(seed);
+        Generator {
+            rng,
+            known: Vec::new(),
+            attributes: Vec::new(),
+            open: [None; SLOTS as usize],
+            remount_every,
+        }
     }
 
     /// Takes note of what a call came to.
     pub(super) fn learn(&mut self, call: &Call, answer: &Answer) {
+        if let Call::Open { slot, .. } = call {
+            self.open[usize::from(*slot)] = None;
+        }
         if matches!(answer, Answer::Failed(_)) {
             return;
         }
         match call {
-            Call::Open { path, how, .. } if how.create => self.insert(&path.0, FileKind::Regular),
+            Call::Open { slot, path, how } => {
+                self.open[usize::from(*slot)] = Some(*how);
+                if how.create {
+                    self.insert(&path.0, FileKind::Regular);
+                }
+            }
+            Call::Close { slot } => self.open[usize::from(*slot)] = None,
+            Call::Remount | Call::Crash => self.open = [None; SLOTS as usize],
+            Call::Setxattr { path, name, .. } => {
+                if self.attributes.len() == 4 {
+                    self.attributes.remove(0);
+                }
+                self.attributes.push((path.0.clone(), *name));
+            }
+            Call::Removexattr { path, name } => {
+                self.attributes.retain(|(other, number)| (other, number) != (&path.0, name));
+            }
             Call::Mkdir { path, .. } => self.insert(&path.0, FileKind::Directory),
             Call::Symlink { path, .. } => self.insert(&path.0, FileKind::Symlink),
             Call::Mknod { path, .. } => self.insert(&path.0, FileKind::Regular),
@@ -153,6 +183,32 @@ impl Generator {
         self.rng.random_range(0..SLOTS)
     }
 
+    /// Mostly one that was opened in a way that is wanted.
+    fn slot_of(&mut self, wanted: impl Fn(&Open) -> bool) -> u8 {
+        let fitting = |slot: &u8| self.open[usize::from(*slot)].as_ref().is_some_and(&wanted);
+        let slots: Vec<u8> = (0..SLOTS).filter(fitting).collect();
+        match slots.choose(&mut self.rng) {
+            Some(&slot) if self.rng.random_ratio(7, 8) => slot,
+            _ => self.slot(),
+        }
+    }
+
+    fn slot_in_use(&mut self) -> u8 {
+        self.slot_of(|_| true)
+    }
+
+    fn written_slot(&mut self) -> u8 {
+        self.slot_of(|how| how.write)
+    }
+
+    /// Mostly an attribute that is there.
+    fn attribute(&mut self) -> (Bytes, u8) {
+        match self.attributes.choose(&mut self.rng).cloned() {
+            Some((path, name)) if self.rng.random_ratio(3, 4) => (Bytes(path), name),
+            _ => (self.path(), self.rng.random_range(0..4)),
+        }
+    }
+
     fn offset(&mut self) -> u64 {
         let block = self.rng.random_range(0..40) * BLOCK_SIZE;
         match self.rng.random_range(0..20) {
@@ -188,7 +244,7 @@ impl Generator {
         how.create = self.rng.random_ratio(1, 2);
         how.exclusive = how.create && self.rng.random_ratio(1, 6);
         how.truncate = write && self.rng.random_ratio(1, 6);
-        how.append = write && self.rng.random_ratio(1, 4);
+        how.append = write && self.rng.random_ratio(1, 3);
         how.sync = self.rng.random_ratio(1, 10);
         how.no_follow = self.rng.random_ratio(1, 10);
         how.directory = !how.create && self.rng.random_ratio(1, 20);
@@ -208,7 +264,7 @@ impl Generator {
         if self.remount_every.is_some_and(|every| self.rng.random_ratio(1, every)) {
             return if self.rng.random() { Call::Remount } else { Call::Crash };
         }
-        match self.rng.random_range(0..10) {
+        match self.rng.random_range(0..11) {
             0..4 => self.content_call(),
             4..8 => self.name_call(),
             _ => self.attribute_call(),
@@ -216,18 +272,26 @@ impl Generator {
     }
 
     fn content_call(&mut self) -> Call {
-        let slot = self.slot();
-        match self.rng.random_range(0..30) {
-            0..8 => {
+        match self.rng.random_range(0..35) {
+            0..7 => {
                 let path = if self.rng.random_ratio(1, 3) { self.new_path() } else { self.content_path() };
-                Call::Open { slot, path, how: self.how() }
+                Call::Open { slot: self.slot(), path, how: self.how() }
             }
-            8 => Call::Close { slot },
-            9..13 => Call::Pread { slot, offset: self.offset(), len: self.len() },
-            13..18 => Call::Pwrite { slot, offset: self.offset(), len: self.len(), seed: self.rng.random() },
-            18..21 => Call::Append { slot, len: self.len(), seed: self.rng.random() },
-            21..23 => Call::Ftruncate { slot, size: self.offset() },
-            23..26 => {
+            7..9 => Call::Close { slot: self.slot_in_use() },
+            9..13 => {
+                let slot = self.slot_of(|how| how.read);
+                Call::Pread { slot, offset: self.offset(), len: self.len() }
+            }
+            13..18 => {
+                let slot = self.written_slot();
+                Call::Pwrite { slot, offset: self.offset(), len: self.len(), seed: self.rng.random() }
+            }
+            18..22 => {
+                let slot = self.slot_of(|how| how.append);
+                Call::Append { slot, len: self.len(), seed: self.rng.random() }
+            }
+            22..24 => Call::Ftruncate { slot: self.written_slot(), size: self.offset() },
+            24..27 => {
                 let mode = self.pick(&[
                     FallocateMode::Allocate,
                     FallocateMode::AllocateKeepSize,
@@ -237,30 +301,31 @@ impl Generator {
                 ]);
                 // Not at the far offsets: tmpfs has to find the memory.
                 let offset = self.offset() % (64 * BLOCK_SIZE);
-                Call::Fallocate { slot, mode, offset, len: self.len() as u64 }
+                Call::Fallocate { slot: self.written_slot(), mode, offset, len: self.len() as u64 }
             }
-            26..28 => {
-                let offset = self.offset() % (64 * BLOCK_SIZE);
-                Call::Lseek { slot, offset, to: self.pick(&[SeekTo::Data, SeekTo::Hole]) }
+            27..31 => {
+                // Often near the start: few files are long.
+                let offset = self.offset() % (self.pick(&[4, 64]) * BLOCK_SIZE);
+                Call::Lseek { slot: self.slot_in_use(), offset, to: self.pick(&[SeekTo::Data, SeekTo::Hole]) }
             }
-            28 => Call::Fsync { slot, only_data: self.rng.random() },
-            _ => Call::Fstat { slot },
+            31..33 => Call::Fsync { slot: self.slot_in_use(), only_data: self.rng.random() },
+            _ => Call::Fstat { slot: self.slot_in_use() },
         }
     }
 
     fn name_call(&mut self) -> Call {
-        match self.rng.random_range(0..30) {
+        match self.rng.random_range(0..36) {
             0..5 => Call::Mkdir { path: self.new_path(), mode: self.mode() },
-            5..8 => {
+            5..10 => {
                 let path = self.path_of(|kind| kind == FileKind::Directory);
                 Call::Rmdir { path }
             }
-            8..12 => Call::Unlink { path: self.path_of(|kind| kind != FileKind::Directory) },
-            12..15 => {
+            10..14 => Call::Unlink { path: self.path_of(|kind| kind != FileKind::Directory) },
+            14..17 => {
                 let from = self.path_of(|kind| kind != FileKind::Directory);
                 Call::Link { from, to: self.new_path() }
             }
-            15..17 => {
+            17..20 => {
                 let target = match self.rng.random_range(0..8) {
                     0 => vec![b'z'; 300],
                     // Never upwards: what lies above the sequence's directory is not the same on both sides.
@@ -272,8 +337,8 @@ impl Generator {
                 };
                 Call::Symlink { target: Bytes(target), path: self.new_path() }
             }
-            17 => Call::Mknod { path: self.new_path(), mode: self.mode() },
-            18..26 => {
+            20..23 => Call::Mknod { path: self.new_path(), mode: self.mode() },
+            23..31 => {
                 let mode = self.pick(&[
                     RenameMode::Replace,
                     RenameMode::Replace,
@@ -284,7 +349,7 @@ impl Generator {
                 let to = if self.rng.random() { self.new_path() } else { self.path() };
                 Call::Rename { from: self.path(), to, mode }
             }
-            26..28 => {
+            31..33 => {
                 let path = self.path_of(|kind| kind == FileKind::Directory);
                 Call::Readdir { path, piece: self.pick(&[1, 2, 3, 100]) }
             }
@@ -295,7 +360,7 @@ impl Generator {
     fn attribute_call(&mut self) -> Call {
         let name = self.rng.random_range(0..4);
         let follow = self.rng.random_ratio(2, 3);
-        match self.rng.random_range(0..24) {
+        match self.rng.random_range(0..36) {
             0..4 => Call::Stat { path: self.path(), follow },
             4..7 => Call::Chmod { path: self.path(), mode: self.mode() },
             7..10 => {
@@ -307,15 +372,21 @@ impl Generator {
                 let (atime, mtime) = (self.time(), self.time());
                 Call::Utimens { path: self.path(), atime, mtime, follow }
             }
-            13..15 => Call::Truncate { path: self.content_path(), size: self.offset() },
-            15 => Call::Fchmod { slot: self.slot(), mode: self.mode() },
-            16..20 => {
+            13..17 => Call::Truncate { path: self.content_path(), size: self.offset() },
+            17..20 => Call::Fchmod { slot: self.slot_in_use(), mode: self.mode() },
+            20..24 => {
                 let how = self.pick(&[XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]);
                 let len = self.pick(&[0, 1, 10, 100, 1000, 3000]);
                 Call::Setxattr { path: self.path(), name, len, seed: self.rng.random(), how }
             }
-            20..22 => Call::Getxattr { path: self.path(), name },
-            22 => Call::Removexattr { path: self.path(), name },
+            24..29 => {
+                let (path, name) = self.attribute();
+                Call::Getxattr { path, name }
+            }
+            29..34 => {
+                let (path, name) = self.attribute();
+                Call::Removexattr { path, name }
+            }
             _ => Call::Listxattr { path: self.path() },
         }
     }

@@ -16,6 +16,9 @@ use crate::suite::{SetTime, Target};
 /// A search for a shorter sequence ends after this time with what it has.
 const SHRINK_LIMIT: Duration = Duration::from_secs(60);
 
+/// From so many calls on, the share of each kind is no matter of luck.
+const ENOUGH: u64 = 20_000;
+
 /// What sequences are run.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
@@ -40,6 +43,20 @@ impl Stats {
     /// All calls: made, and succeeded.
     pub fn total(&self) -> (u64, u64) {
         self.calls.values().fold((0, 0), |sum, (made, good)| (sum.0 + made, sum.1 + good))
+    }
+
+    /// Panics where a kind of call succeeded less than once in a hundred calls: the run says little of it. What is too
+    /// short to tell passes.
+    pub fn assert_mixed(&self) {
+        let made = self.total().0;
+        if made < ENOUGH {
+            return;
+        }
+        for (name, (_, succeeded)) in &self.calls {
+            // How often a target is mounted is a setting.
+            let is_setting = [Call::Remount.name(), Call::Crash.name()].contains(name);
+            assert!(is_setting || succeeded * 100 >= made, "{name}: {succeeded} successes of {made} calls");
+        }
     }
 
     /// Adds what another sequence did.

@@ -36,6 +36,7 @@ fn calls(preset: Preset) {
     };
     let (made, succeeded) = total.total();
     println!("preset {preset}: {made} calls, {succeeded} succeeded: {:?}", total.calls);
+    total.assert_mixed();
     library.end();
 }
 
