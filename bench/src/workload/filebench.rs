@@ -314,3 +314,153 @@ impl Workload for Filebench {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::LOG;
+    use crate::target::{Open, Target};
+    use crate::workload::noted::{Call, Noted};
+    use crate::workload::{Round, make};
+
+    const READ: Open = Open::READ;
+    const CREATE_TO_APPEND: Open = Open { append: true, ..Open::CREATE };
+
+    /// The operations of some rounds that are so short that each is one loop of one thread: what was done, and to which
+    /// of the loop's files. A file that is read or written in pieces counts once, with all bytes.
+    fn loops(name: &str) -> Vec<Vec<(usize, Call)>> {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Noted::new(dir.path());
+        let work = make(&format!("{name},threads=1,files=40,size=20k,io=8k").parse().unwrap(), 1.0).unwrap();
+        work.prepare(&target).unwrap();
+        let sizes =
+            |path: &Path| std::fs::metadata(dir.path().join(path)).map(|file| file.len()).unwrap_or(0);
+        let round = |number| {
+            target.take();
+            let before = sizes(Path::new(LOG));
+            let round = Round { number, seed: 1, slice: Duration::from_nanos(1) };
+            let measured = work.round(&target, round).unwrap();
+            let mut names = Vec::new();
+            let mut calls: Vec<(usize, Call)> = Vec::new();
+            for (path, call) in target.take() {
+                let opens = matches!(call, Call::Open(_));
+                if path == Path::new(LOG) && (opens || call == Call::Close) {
+                    continue;
+                }
+                let file = names.iter().position(|name| *name == path).unwrap_or_else(|| {
+                    names.push(path.clone());
+                    names.len() - 1
+                });
+                match (calls.last_mut(), call) {
+                    (Some((_, Call::Read(0, all))), Call::Read(at, more)) if at > 0 => *all += more,
+                    (Some((_, Call::Write(0, all))), Call::Write(at, more)) if at > 0 => *all += more,
+                    (Some((_, Call::Append(all))), Call::Append(more)) => *all += more,
+                    (_, call) => calls.push((file, call)),
+                }
+            }
+            assert_eq!(measured.operations, calls.len() as u64, "{name}: {calls:?}");
+            let sum = |of: fn(&Call) -> usize| calls.iter().map(|(_, call)| of(call)).sum::<usize>() as u64;
+            let read = sum(|call| if let Call::Read(_, bytes) = call { *bytes } else { 0 });
+            let written = sum(|call| match call {
+                Call::Append(bytes) | Call::Write(_, bytes) => *bytes,
+                _ => 0,
+            });
+            assert_eq!((measured.read, measured.written), (read, written), "{name}");
+            let logged = sizes(Path::new(LOG)) - before;
+            assert_eq!(logged > 0, name.contains("web"), "{name}");
+            calls
+        };
+        (0..20).map(round).collect()
+    }
+
+    /// Without the files, and with how much is read and written replaced by nothing.
+    fn shape(calls: &[(usize, Call)]) -> Vec<Call> {
+        let shape = |call: &Call| match call {
+            Call::Read(0, _) => Call::Read(0, 0),
+            Call::Write(0, _) => Call::Write(0, 0),
+            Call::Append(bytes) => {
+                assert!((1..=16 << 10).contains(bytes), "{bytes}");
+                Call::Append(0)
+            }
+            other => other.clone(),
+        };
+        calls.iter().map(|(_, call)| shape(call)).collect()
+    }
+
+    fn read_whole() -> Vec<Call> {
+        vec![Call::Open(READ), Call::Read(0, 0), Call::Close]
+    }
+
+    #[test]
+    fn a_loop_of_the_file_server_is_filebenchs() {
+        let append = Open { append: true, ..Open::WRITE };
+        let expected = [
+            vec![Call::Open(Open::CREATE), Call::Write(0, 0), Call::Close],
+            vec![Call::Open(append), Call::Append(0), Call::Close],
+            read_whole(),
+            vec![Call::Remove, Call::Stat],
+        ];
+        for calls in loops("filebench.fileserver") {
+            assert_eq!(shape(&calls), expected.concat());
+        }
+    }
+
+    #[test]
+    fn a_loop_of_the_web_server_is_filebenchs() {
+        let expected = [vec![read_whole(); 10].concat(), vec![Call::Append(0)]].concat();
+        for calls in loops("filebench.webserver") {
+            assert_eq!(shape(&calls), expected);
+        }
+    }
+
+    #[test]
+    fn a_loop_of_the_web_proxy_is_filebenchs() {
+        let made = vec![Call::Remove, Call::Open(CREATE_TO_APPEND), Call::Append(0), Call::Close];
+        let expected = [made, vec![read_whole(); 5].concat(), vec![Call::Append(0)]].concat();
+        for calls in loops("filebench.webproxy") {
+            assert_eq!(shape(&calls), expected);
+        }
+    }
+
+    #[test]
+    fn a_loop_of_the_mail_server_is_filebenchs() {
+        let written = [Call::Append(0), Call::Sync { data_only: false }, Call::Close];
+        let reopened = Open { read: true, append: true, ..Open::WRITE };
+        let expected = [
+            vec![Call::Remove, Call::Open(CREATE_TO_APPEND)],
+            written.to_vec(),
+            vec![Call::Open(reopened), Call::Read(0, 0)],
+            written.to_vec(),
+            read_whole(),
+        ];
+        for calls in loops("filebench.varmail") {
+            assert_eq!(shape(&calls), expected.concat());
+        }
+    }
+
+    #[test]
+    fn a_log_of_the_web_begins_anew_and_files_of_many_threads_are_not_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Noted::new(dir.path());
+        let work = make(&"filebench.webproxy,threads=4,files=64,size=4k".parse().unwrap(), 1.0).unwrap();
+        work.prepare(&target).unwrap();
+        target.open(LOG.as_ref(), Open::WRITE).unwrap().set_len(super::LOG_LIMIT).unwrap();
+        target.take();
+        let round = Round { number: 0, seed: 1, slice: Duration::from_millis(20) };
+        work.round(&target, round).unwrap();
+        let calls = target.take();
+        assert!(target.stat(LOG.as_ref()).unwrap() < super::LOG_LIMIT);
+        let mut open = std::collections::HashSet::new();
+        for (path, call) in calls.iter().filter(|(path, _)| path != Path::new(LOG)) {
+            match call {
+                Call::Open(_) => assert!(open.insert(path), "{path:?} is open already"),
+                Call::Remove => assert!(!open.contains(path), "{path:?} is open"),
+                Call::Close => assert!(open.remove(path)),
+                _ => {}
+            }
+        }
+        assert!(open.is_empty() && calls.len() > 80, "{} calls", calls.len());
+    }
+}

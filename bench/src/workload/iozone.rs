@@ -123,3 +123,67 @@ impl Workload for Iozone {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::target::Open;
+    use crate::workload::noted::{Call, Noted};
+    use crate::workload::{Round, make};
+
+    const RECORDS: u64 = 24;
+
+    /// What a phase does to a file of [`RECORDS`] records of 5000 bytes that is there.
+    fn calls(phase: &str) -> Vec<Call> {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Noted::new(dir.path());
+        let spec = format!("iozone,phase={phase},record=5000,file={}", RECORDS * 5000 + 17);
+        let work = make(&spec.parse().unwrap(), 1.0).unwrap();
+        work.prepare(&target).unwrap();
+        target.take();
+        let measured = work.round(&target, Round { number: 3, seed: 1, slice: Duration::ZERO }).unwrap();
+        let (all, reads) = (RECORDS * 5000, phase.contains("read"));
+        assert_eq!(measured.operations, RECORDS, "{phase}");
+        assert_eq!((measured.read, measured.written), if reads { (all, 0) } else { (0, all) }, "{phase}");
+        target.take().into_iter().map(|(_, call)| call).collect()
+    }
+
+    fn in_order(call: fn(u64) -> Call) -> Vec<Call> {
+        (0..RECORDS).map(|record| call(record * 5000)).collect()
+    }
+
+    fn reads() -> Vec<Call> {
+        in_order(|at| Call::Read(at, 5000))
+    }
+
+    fn writes() -> Vec<Call> {
+        in_order(|at| Call::Write(at, 5000))
+    }
+
+    fn opened(how: Open, calls: Vec<Call>) -> Vec<Call> {
+        [vec![Call::Open(how)], calls, vec![Call::Close]].concat()
+    }
+
+    #[test]
+    fn phases_pass_the_file_in_order() {
+        assert_eq!(calls("write"), [vec![Call::Remove], opened(Open::CREATE, writes())].concat());
+        assert_eq!(calls("rewrite"), opened(Open::WRITE, writes()));
+        assert_eq!(calls("read"), opened(Open::READ, reads()));
+        assert_eq!(calls("reread"), opened(Open::READ, [reads(), reads()].concat()));
+    }
+
+    #[test]
+    fn random_phases_pass_each_record_once_out_of_order() {
+        for (phase, expected) in [("randread", reads()), ("randwrite", writes())] {
+            let mut calls = calls(phase);
+            let inner = &mut calls[1..=RECORDS as usize];
+            assert_ne!(inner, expected, "{phase}");
+            inner.sort_by_key(|call| match call {
+                Call::Read(at, _) | Call::Write(at, _) => *at,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(inner, expected, "{phase}");
+        }
+    }
+}

@@ -192,3 +192,89 @@ impl Workload for Meta {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+    use std::time::Duration;
+
+    use super::{BATCH, DIR, OTHER};
+    use crate::target::{Open, Target};
+    use crate::workload::noted::{Call, Calls, Noted};
+    use crate::workload::{Measured, Round, make};
+
+    /// Names of the directory that the tests have.
+    const FILES: usize = 30;
+
+    /// A short round, and one that ends with its first operation; the calls of both, and how many counted.
+    fn rounds(spec: &str, each: impl Fn(&Noted, &Measured, Calls)) {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Noted::new(dir.path());
+        let work = make(&format!("{spec},files={FILES}").parse().unwrap(), 1.0).unwrap();
+        work.prepare(&target).unwrap();
+        target.take();
+        for (number, slice) in [(0, Duration::from_millis(20)), (1, Duration::ZERO), (2, Duration::ZERO)] {
+            let measured = work.round(&target, Round { number, seed: 1, slice }).unwrap();
+            assert!(measured.operations >= 1 && (slice > Duration::ZERO || measured.operations <= 2));
+            let calls = target.take();
+            each(&target, &measured, calls);
+        }
+    }
+
+    fn names(target: &Noted, dir: &str) -> usize {
+        let mut count = 0;
+        target.read_dir(dir.as_ref(), &mut |_| count += 1).unwrap();
+        target.take();
+        count
+    }
+
+    #[test]
+    fn files_are_made_beside_those_that_stay_and_removed_again() {
+        for (spec, creates) in [("meta.create,threads=2", true), ("meta.unlink,threads=2", false)] {
+            rounds(spec, |target, measured, calls| {
+                let made = calls.iter().filter(|(_, call)| *call == Call::Open(Open::CREATE)).count();
+                let removed = calls.iter().filter(|(_, call)| *call == Call::Remove).count();
+                assert_eq!((made, names(target, DIR)), (removed, FILES), "{spec}");
+                // Names that are made, or removed, after the time is over do not count.
+                let most = if creates { 0 } else { 2 * BATCH };
+                assert!((made as u64 - measured.operations) <= most, "{spec}: {made}");
+            });
+        }
+    }
+
+    #[test]
+    fn files_are_renamed_there_and_back() {
+        for (spec, second) in [("meta.rename", DIR), ("meta.rename,across=yes", OTHER)] {
+            rounds(spec, |target, measured, calls| {
+                let renames: Vec<(PathBuf, PathBuf)> = calls
+                    .into_iter()
+                    .filter_map(|(from, call)| match call {
+                        Call::Rename(to) => Some((from, to)),
+                        _ => None,
+                    })
+                    .collect();
+                assert_eq!(renames.len() as u64, measured.operations, "{spec}");
+                for (from, to) in &renames {
+                    let ends = [from, to].map(|path| path.parent() == Some(Path::new(second)));
+                    assert!(ends[0] || ends[1], "{from:?} -> {to:?}");
+                    assert_ne!(from, to);
+                }
+                let all = names(target, DIR) + if second == OTHER { names(target, OTHER) } else { 0 };
+                assert_eq!(all, FILES, "{spec}");
+            });
+        }
+    }
+
+    #[test]
+    fn files_are_found_and_listed() {
+        rounds("meta.stat", |_, measured, calls| {
+            assert_eq!(calls.len() as u64, measured.operations);
+            assert!(calls.iter().all(|(path, call)| *call == Call::Stat && path.starts_with(DIR)));
+            let different: std::collections::HashSet<_> = calls.iter().map(|(path, _)| path).collect();
+            assert!(calls.len() < 1000 || different.len() == FILES, "{} of {FILES} names", different.len());
+        });
+        rounds("meta.readdir", |_, measured, calls| {
+            assert_eq!(calls, vec![(DIR.into(), Call::ReadDir); measured.operations as usize]);
+        });
+    }
+}

@@ -17,6 +17,8 @@ pub mod group;
 pub mod iozone;
 pub mod meta;
 pub mod micro;
+#[cfg(test)]
+mod noted;
 pub mod postmark;
 pub mod program;
 pub mod recorder;

@@ -214,3 +214,89 @@ impl Workload for Postmark {
         Ok(measured)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use crate::target::{Open, Target};
+    use crate::workload::noted::{Call, Calls, Noted};
+    use crate::workload::{Measured, Op, Round, make};
+
+    /// One run with these parameters: what was measured, and all calls after the preparation.
+    fn run(parameters: &str) -> (Measured, Calls) {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Noted::new(dir.path());
+        let spec = format!("postmark,files=50,transactions=400,low=100,high=2000,io=512{parameters}");
+        let work = make(&spec.parse().unwrap(), 1.0).unwrap();
+        work.prepare(&target).unwrap();
+        target.take();
+        let measured = work.round(&target, Round { number: 0, seed: 1, slice: Duration::ZERO }).unwrap();
+        let calls = target.take();
+        // The second run finds what the first one left: nothing.
+        work.round(&target, Round { number: 1, seed: 1, slice: Duration::ZERO }).unwrap();
+        let mut left = 0;
+        target.read_dir("pm".as_ref(), &mut |_| left += 1).unwrap();
+        assert_eq!(left, if parameters.contains("subdirs") { 3 } else { 0 });
+        (measured, calls)
+    }
+
+    fn count(measured: &Measured, op: Op) -> u64 {
+        measured.times.iter().find(|(other, _)| *other == op).map_or(0, |(_, times)| times.len())
+    }
+
+    #[test]
+    fn half_of_each_transaction_is_content_and_half_is_names() {
+        let (measured, calls) = run("");
+        let [read, append, create, unlink] =
+            [Op::Read, Op::Append, Op::Create, Op::Unlink].map(|op| count(&measured, op));
+        assert_eq!(create + unlink, 400);
+        // A file of the full size is not appended to, as in Postmark.
+        assert!(read + append <= 400 && read + append > 300, "{read} reads, {append} appends");
+        for half in [read, create] {
+            assert!((160..=240).contains(&half), "{read} reads, {create} files made");
+        }
+        let made = calls.iter().filter(|(_, call)| matches!(call, Call::Open(how) if how.create)).count();
+        let removed = calls.iter().filter(|(_, call)| *call == Call::Remove).count();
+        assert_eq!((made as u64, removed), (50 + create, made), "fifty before, and all are removed after");
+    }
+
+    #[test]
+    fn files_have_their_sizes_and_are_written_and_read_in_pieces() {
+        let (_, calls) = run(",subdirs=3");
+        let mut sizes: HashMap<PathBuf, u64> = HashMap::new();
+        let (mut read, mut reading) = (0, false);
+        for (path, call) in calls {
+            assert_eq!(path.components().count(), 3, "{path:?} is in one of the directories");
+            let size = sizes.entry(path.clone()).or_default();
+            match call {
+                Call::Open(how) => (read, reading) = (0, how == Open::READ),
+                Call::Append(bytes) => {
+                    assert!(bytes <= 512);
+                    *size += bytes as u64;
+                }
+                Call::Read(at, bytes) => {
+                    assert!(at == read && bytes <= 512);
+                    read += bytes as u64;
+                }
+                Call::Close => {
+                    assert!((100..=2000).contains(size), "{path:?}: {size} bytes");
+                    assert!(!reading || read == *size, "{path:?}: {read} of {size} bytes are read");
+                }
+                Call::Remove => assert!(sizes.remove(&path).is_some(), "{path:?} is not there"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(sizes.is_empty());
+    }
+
+    #[test]
+    fn halves_can_be_left_out_and_everything_can_count() {
+        let (measured, _) = run(",bias_create=off,bias_read=10");
+        assert_eq!((measured.operations, count(&measured, Op::Read)), (400, 400));
+        let (measured, _) = run(",bias_read=off,bias_create=10,time=all");
+        assert_eq!((count(&measured, Op::Create), count(&measured, Op::Unlink)), (450, 450));
+    }
+}
