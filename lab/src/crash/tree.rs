@@ -1,5 +1,6 @@
 //! All that can be seen of a file system, to compare one with another.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
@@ -96,17 +97,23 @@ impl Tree {
         for (path, expected) in &self.entries {
             match found.entries.get(path) {
                 None => differences.push(format!("{path} is missing")),
-                Some(found) if self.atime_may_lag && found.attributes.atime < expected.attributes.atime => {
-                    let mut found = found.clone();
-                    found.attributes.atime = expected.attributes.atime;
-                    expected.differences(path, &found, ctime, &mut differences);
+                Some(found) => {
+                    expected.differences(path, &self.without_lag(expected, found), ctime, &mut differences)
                 }
-                Some(found) => expected.differences(path, found, ctime, &mut differences),
             }
         }
         let extra = found.entries.keys().filter(|path| !self.entries.contains_key(*path));
         differences.extend(extra.map(|path| format!("{path} should not exist")));
         differences
+    }
+
+    /// What was found, with the atime that was expected where it may lag and does.
+    fn without_lag<'f>(&self, expected: &Entry, found: &'f Entry) -> Cow<'f, Entry> {
+        let mut found = Cow::Borrowed(found);
+        if self.atime_may_lag && found.attributes.atime < expected.attributes.atime {
+            found.to_mut().attributes.atime = expected.attributes.atime;
+        }
+        found
     }
 
     /// True when `found` differs from this in nothing but contents of files, and there every aligned word of 8 bytes is
@@ -115,21 +122,20 @@ impl Tree {
         self.entries.len() == found.entries.len()
             && self.entries.iter().all(|(path, expected)| {
                 let Some(found) = found.entries.get(path) else { return false };
+                let mut found = self.without_lag(expected, found);
                 let others: Vec<&[u8]> = through
                     .iter()
                     .filter_map(|tree| tree.entries.get(path))
                     .map(|entry| entry.content.as_slice())
                     .collect();
                 let mut differences = Vec::new();
-                if expected.content == found.content {
-                    expected.differences(path, found, ctime, &mut differences);
-                } else {
+                if expected.content != found.content {
                     if !expected.is_mixture(&found.content, &others) {
                         return false;
                     }
-                    let found = Entry { content: expected.content.clone(), ..found.clone() };
-                    expected.differences(path, &found, ctime, &mut differences);
+                    found.to_mut().content.clone_from(&expected.content);
                 }
+                expected.differences(path, &found, ctime, &mut differences);
                 differences.is_empty()
             })
     }

@@ -80,6 +80,7 @@ fn mounts() -> Vec<Workload> {
             &base,
             &[Op::Read("d/a"), Op::SetTimes("b", 77), Op::Read("b"), Op::Sync("d/a"), Op::Remount],
         ),
+        workload("read-and-overwrite", &base, &[Op::Read("d/a"), Op::Write("d/a", 1000, 3000)]),
         workload("mkfs", &base, &[file("c"), Op::Mkfs, file("new"), Op::Remount]),
     ]
 }
