@@ -1,0 +1,101 @@
+//! When data moves between persistent memory and disk (paper 002, section 5.1).
+
+/// The utilisation of persistent memory above which cold data moves to disk, in percent:
+///
+/// ```text
+/// 70 % + 5 % * log2(bytes read from it / bytes written to it), within 50 % and 90 %         (1)
+/// ```
+///
+/// Without traffic it is 70 %.
+pub fn utilisation_threshold(read: u64, written: u64) -> f64 {
+    match (read, written) {
+        (0, 0) => MIDDLE,
+        (0, _) => LEAST,
+        (_, 0) => MOST,
+        (read, written) => (MIDDLE + 5.0 * (read as f64 / written as f64).log2()).clamp(LEAST, MOST),
+    }
+}
+
+const MIDDLE: f64 = 70.0;
+const LEAST: f64 = 50.0;
+const MOST: f64 = 90.0;
+
+/// Seconds that must agree.
+const SECONDS: usize = 4;
+/// Above this ratio reads could use more of DRAM.
+const TO_DRAM: f64 = 2.0;
+/// Below this one they could use more of persistent memory.
+const TO_PM: f64 = 0.5;
+
+/// What the balance of reads asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// Read-hot data to disk, with a copy in DRAM.
+    ToDram,
+    /// Data from disk to persistent memory.
+    ToPm,
+}
+
+/// The dataflow threshold: bytes read from persistent memory over bytes read from DRAM (2), in each of the last four
+/// seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Dataflow {
+    /// What the last seconds asked for, the newest first.
+    seconds: [Option<Flow>; SECONDS],
+}
+
+impl Dataflow {
+    /// A second is over in which so much was read. A second without reads asks for nothing.
+    pub fn second(&mut self, from_pm: u64, from_dram: u64) -> Option<Flow> {
+        let asked = match (from_pm, from_dram) {
+            (0, 0) => None,
+            (_, 0) => Some(Flow::ToDram),
+            (pm, dram) => match pm as f64 / dram as f64 {
+                ratio if ratio > TO_DRAM => Some(Flow::ToDram),
+                ratio if ratio < TO_PM => Some(Flow::ToPm),
+                _ => None,
+            },
+        };
+        self.seconds.rotate_right(1);
+        self.seconds[0] = asked;
+        if self.seconds.iter().all(|second| *second == asked) { asked } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Dataflow, Flow, utilisation_threshold};
+
+    #[test]
+    fn reads_raise_the_threshold_and_writes_lower_it() {
+        assert_eq!(utilisation_threshold(0, 0), 70.0);
+        assert_eq!(utilisation_threshold(1000, 1000), 70.0);
+        assert_eq!(utilisation_threshold(4000, 1000), 80.0);
+        assert_eq!(utilisation_threshold(1000, 2000), 65.0);
+        for (read, written, bound) in [(1 << 40, 1, 90.0), (7, 0, 90.0), (1, 1 << 40, 50.0), (0, 7, 50.0)] {
+            assert_eq!(utilisation_threshold(read, written), bound);
+        }
+    }
+
+    #[test]
+    fn four_seconds_must_agree() {
+        let mut flow = Dataflow::default();
+        assert_eq!([(); 3].map(|()| flow.second(300, 100)), [None; 3]);
+        assert_eq!(flow.second(201, 100), Some(Flow::ToDram));
+        assert_eq!(flow.second(200, 100), None, "2 is not above 2");
+        assert_eq!([(); 3].map(|()| flow.second(300, 100)), [None; 3]);
+        assert_eq!(flow.second(300, 0), Some(Flow::ToDram), "nothing at all from DRAM");
+        assert_eq!([(); 3].map(|()| flow.second(0, 100)), [None; 3]);
+        assert_eq!(flow.second(49, 100), Some(Flow::ToPm));
+        assert_eq!(flow.second(50, 100), None, "nor 0.5 below 0.5");
+    }
+
+    #[test]
+    fn seconds_without_reads_ask_for_nothing() {
+        let mut flow = Dataflow::default();
+        assert!((0..9).all(|_| flow.second(0, 0).is_none()));
+        assert_eq!([(); 3].map(|()| flow.second(9, 0)), [None; 3]);
+        assert_eq!(flow.second(0, 0), None);
+        assert_eq!(flow.second(9, 0), None, "they break the row");
+    }
+}
