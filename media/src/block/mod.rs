@@ -1,0 +1,130 @@
+//! Devices of blocks: the disks below persistent memory.
+//!
+//! [`BlockDevice`] is the interface; [`RealDisk`] is a file or a block device of the machine, slowed down where it stands
+//! for another [`Disk`](crate::disk::Disk); [`SimDisk`] is simulated, and knows what a crash may leave of it.
+//! [`Pages`] is memory that transfers need not copy.
+//!
+//! # What a write promises
+//!
+//! Nothing until [`BlockDevice::flush`] returns: before that, any of its sectors of 512 bytes may be on the medium or not,
+//! in any combination with those of other writes. A read sees every write that returned.
+
+mod pages;
+mod real;
+mod ring;
+mod sim;
+#[cfg(test)]
+mod tests;
+
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+
+pub use pages::Pages;
+pub use real::{DiskOptions, RealDisk};
+pub use sim::{DiskEvent, SimDisk};
+
+/// What a disk writes whole or not at all.
+pub const SECTOR_SIZE: u64 = 512;
+
+/// Bytes that move between memory and a device. Offsets and lengths are multiples of a block.
+#[derive(Debug)]
+pub enum Transfer<'m> {
+    /// From the device.
+    Read {
+        /// The first byte on the device.
+        offset: u64,
+        /// Where the bytes go.
+        into: &'m mut [u8],
+    },
+    /// To the device.
+    Write {
+        /// The first byte on the device.
+        offset: u64,
+        /// The bytes.
+        from: &'m [u8],
+    },
+}
+
+impl Transfer<'_> {
+    /// The first byte on the device.
+    pub fn offset(&self) -> u64 {
+        match self {
+            Transfer::Read { offset, .. } | Transfer::Write { offset, .. } => *offset,
+        }
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Transfer::Read { into, .. } => into.len() as u64,
+            Transfer::Write { from, .. } => from.len() as u64,
+        }
+    }
+
+    /// True when there is nothing to move.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn verb(&self) -> &'static str {
+        match self {
+            Transfer::Read { .. } => "read",
+            Transfer::Write { .. } => "write",
+        }
+    }
+
+    fn describe(&self, name: &str) -> String {
+        format!("{name}: bytes {} to {}", self.offset(), self.offset().saturating_add(self.len()))
+    }
+}
+
+/// A device of blocks of 4096 bytes. It may be used by any number of threads at once.
+pub trait BlockDevice: Send + Sync {
+    /// Its size in bytes, a multiple of a block.
+    fn len(&self) -> u64;
+
+    /// True of a device without a block.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What it is called in messages.
+    fn name(&self) -> &str;
+
+    /// Makes all transfers, in any order and as far as the device can at once, and returns when none is under way. They
+    /// must not overlap where one of them writes.
+    ///
+    /// Errors: the first in the order of the slice; the others may have been made or not.
+    /// [`Media`](Kind::Media) when the device reports an error or ends early, [`DeviceLost`](Kind::DeviceLost) when it is
+    /// gone, [`InvalidInput`](Kind::InvalidInput) for what is not on it.
+    fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()>;
+
+    /// Makes durable every write that returned before.
+    fn flush(&self) -> Result<()>;
+
+    /// These bytes are not needed any more; they may read as anything. A hint: a device that cannot use it ignores it.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Reads one range.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.transfer(&mut [Transfer::Read { offset, into }])
+    }
+
+    /// Writes one range.
+    fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.transfer(&mut [Transfer::Write { offset, from }])
+    }
+}
+
+/// The transfer is of whole blocks of a device of `len` bytes.
+fn check(transfer: &Transfer<'_>, device: &impl BlockDevice) -> Result<()> {
+    let (offset, len) = (transfer.offset(), transfer.len());
+    let inside = offset.checked_add(len).is_some_and(|end| end <= device.len());
+    if inside && offset.is_multiple_of(BLOCK_SIZE) && len.is_multiple_of(BLOCK_SIZE) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::InvalidInput).operation(transfer.verb()).object(format!(
+        "{} of {}",
+        transfer.describe(device.name()),
+        device.len()
+    )))
+}
