@@ -1,14 +1,16 @@
-//! Persistent memory: real, emulated and simulated; emulated disks.
+//! Persistent memory and the disks below it: real, emulated and simulated.
 //!
 //! [`Pm`] is the interface. The tokens [`Stored`], [`Flushed`] and [`Durable`] prove order by types.
 //! [`RealPm`] is a mapped device, slowed down where an [`Emulation`] says so; [`SimPm`] is simulated memory, whose
 //! recorded [`Trace`] the module [`crash`] turns into crash images. An [`Overlay`] keeps stores from what is below it.
-//! [`disk`] is the emulation of the disks below.
+//! [`block`] are the disks below, and [`disk`] what they are slowed down to.
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the stores, flushes and fences of this crate are written for x86-64 only");
 
+pub mod block;
 pub mod crash;
+mod device;
 pub mod disk;
 mod emulation;
 mod image;
@@ -19,10 +21,11 @@ pub mod sim;
 mod thread;
 mod token;
 
+pub use device::DeviceKind;
 pub use emulation::Emulation;
 pub use image::Image;
 pub use overlay::Overlay;
 pub use pm::Pm;
-pub use real::{Counters, DeviceKind, PmOptions, Promise, RealPm};
+pub use real::{Counters, PmOptions, Promise, RealPm};
 pub use sim::{SimPm, Trace};
 pub use token::{Durable, Flushed, Stored};

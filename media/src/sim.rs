@@ -7,6 +7,9 @@
 //! The memory is made of atomic words, so that threads may race on it without unsafe code; a store of part of a word
 //! merges into it. One lock orders the trace; when nothing is recorded no lock is taken. Where a test tries out
 //! interleavings, another thread may come before each access and in the middle of a long one.
+//!
+//! Behind the memory there may be disks ([`SimPm::with_disks`]), which a [`SimDisk`](crate::block::SimDisk) accesses:
+//! what happens to them is in the same trace, and their bytes are in the same images.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -69,6 +72,28 @@ pub enum Event {
         /// By which line of the program.
         site: Site,
     },
+    /// Bytes were written to a disk: whole sectors, each of which lands or not.
+    DiskWrite {
+        /// Who wrote.
+        thread: u32,
+        /// Where, counted from the first byte of the memory.
+        offset: u64,
+        /// What.
+        bytes: Box<[u8]>,
+        /// By which line of the program.
+        site: Site,
+    },
+    /// What anybody had written to a disk became durable.
+    DiskFlush {
+        /// Who waited.
+        thread: u32,
+        /// The first byte of the disk, counted from that of the memory.
+        offset: u64,
+        /// The size of the disk.
+        len: u64,
+        /// By which line of the program.
+        site: Site,
+    },
     /// The user's note, from [`SimPm::mark`].
     Mark(u64),
 }
@@ -83,6 +108,12 @@ impl fmt::Debug for Event {
                 write!(f, "thread {thread} flushes {len} bytes at {offset:#x} ({site})")
             }
             Event::Fence { thread, site } => write!(f, "thread {thread} fences ({site})"),
+            Event::DiskWrite { thread, offset, bytes, site } => {
+                write!(f, "thread {thread} writes {} bytes to disk at {offset:#x} ({site})", bytes.len())
+            }
+            Event::DiskFlush { thread, offset, site, .. } => {
+                write!(f, "thread {thread} flushes the disk at {offset:#x} ({site})")
+            }
             Event::Mark(value) => write!(f, "mark {value}"),
         }
     }
@@ -96,16 +127,17 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The number of fences in it.
+    /// The number of fences in it; the flush of a disk is one.
     pub fn fences(&self) -> usize {
-        self.events.iter().filter(|event| matches!(event, Event::Fence { .. })).count()
+        let is_fence = |event: &&Event| matches!(event, Event::Fence { .. } | Event::DiskFlush { .. });
+        self.events.iter().filter(is_fence).count()
     }
 }
 
 /// A defect that the simulated hardware is given on purpose, to prove that a test can find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Defect {
-    /// The n-th fence that is recorded (from 0) does nothing.
+    /// The n-th fence that is recorded (from 0; the flush of a disk counts, too) does nothing.
     SkipFence(u64),
     /// The n-th flush that is recorded (from 0; a non-temporal store counts, too) does nothing.
     SkipFlush(u64),
@@ -113,7 +145,7 @@ pub enum Defect {
     NoFences,
     /// No flush of this line of the program does anything (a non-temporal store counts, too).
     SkipFlushAt(Site),
-    /// No fence of this line of the program does anything.
+    /// No fence, and no flush of a disk, of this line of the program does anything.
     SkipFenceAt(Site),
 }
 
@@ -154,7 +186,12 @@ pub type FenceHook = Box<dyn Fn() + Send + Sync>;
 /// Simulated persistent memory; see the [module](self).
 pub struct SimPm {
     words: Box<[AtomicU64]>,
+    /// Bytes of the memory.
     len: u64,
+    /// First byte and size of each disk behind it.
+    disks: Vec<(u64, u64)>,
+    /// Bytes of all.
+    total: u64,
     /// One bit for each block that was stored to since the last [`SimPm::load`].
     touched: Box<[AtomicU64]>,
     /// What was loaded last.
@@ -186,12 +223,27 @@ impl SimPm {
         SimPm::from_words(image.chunks_exact(8).map(|chunk| AtomicU64::new(word(chunk))).collect())
     }
 
+    /// Memory of `len` zero bytes, and disks of these sizes, all of zeros. All sizes must be multiples of 4096.
+    pub fn with_disks(len: u64, disks: &[u64]) -> SimPm {
+        let mut total = len;
+        let mut parts = Vec::new();
+        for &disk in disks {
+            parts.push((total, disk));
+            total += disk;
+        }
+        let whole = std::iter::once(&len).chain(disks).all(|size| size.is_multiple_of(BLOCK_SIZE));
+        assert!(whole, "sizes are multiples of a block");
+        SimPm { len, disks: parts, ..SimPm::new(total) }
+    }
+
     fn from_words(words: Box<[AtomicU64]>) -> SimPm {
         let len = words.len() as u64 * 8;
         let bits = len.div_ceil(BLOCK_SIZE).div_ceil(64);
         SimPm {
             words,
             len,
+            disks: Vec::new(),
+            total: len,
             touched: (0..bits).map(|_| AtomicU64::new(0)).collect(),
             loaded: Mutex::new(None),
             recording: AtomicBool::new(false),
@@ -202,6 +254,64 @@ impl SimPm {
             noting_reads: AtomicBool::new(false),
             read: (0..(len / LINE_SIZE).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             fence_hook: RwLock::new(None),
+        }
+    }
+
+    /// First byte, behind the memory, and size of a disk.
+    pub(crate) fn disk(&self, number: usize) -> (u64, u64) {
+        self.disks[number]
+    }
+
+    pub(crate) fn disk_read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.check_poison(offset, into.len() as u64)?;
+        self.note_read(offset, into.len() as u64);
+        point();
+        self.read_bytes(offset, into);
+        Ok(())
+    }
+
+    pub(crate) fn disk_write(&self, offset: u64, bytes: &[u8], site: Site) {
+        point();
+        // What is written can be read again.
+        if self.has_poison.load(Ordering::Acquire) {
+            let lines = offset / LINE_SIZE..(offset + bytes.len() as u64) / LINE_SIZE;
+            self.poisoned().retain(|line| !lines.contains(line));
+        }
+        if !self.is_recording() {
+            self.write_bytes(offset, bytes);
+            return;
+        }
+        let mut recorder = self.recorder();
+        self.write_bytes(offset, bytes);
+        recorder.trace.events.push(Event::DiskWrite {
+            thread: thread_number(),
+            offset,
+            bytes: bytes.into(),
+            site,
+        });
+    }
+
+    pub(crate) fn disk_flush(&self, disk: std::ops::Range<u64>, site: Site) {
+        point();
+        self.record_fence(site, || Event::DiskFlush {
+            thread: thread_number(),
+            offset: disk.start,
+            len: disk.end - disk.start,
+            site,
+        });
+    }
+
+    /// Records what ends a wait, unless nothing is recorded or the defect skips it.
+    fn record_fence(&self, site: Site, event: impl FnOnce() -> Event) {
+        if !self.is_recording() {
+            return;
+        }
+        if let Some(hook) = &*self.fence_hook.read().unwrap_or_else(PoisonError::into_inner) {
+            hook();
+        }
+        let mut recorder = self.recorder();
+        if !recorder.skips_fence(site) {
+            recorder.trace.events.push(event());
         }
     }
 
@@ -243,6 +353,11 @@ impl SimPm {
     /// to a part of one, are errors. A line that is stored to as a whole past the cache can be read again.
     pub fn poison(&self, offset: u64, len: u64) {
         self.check(offset, len).expect("inside the memory");
+        self.poison_anywhere(offset, len);
+    }
+
+    /// The same for bytes of a disk, too.
+    pub(crate) fn poison_anywhere(&self, offset: u64, len: u64) {
         let lines = offset / LINE_SIZE..(offset + len).div_ceil(LINE_SIZE);
         self.poisoned().extend(lines);
         self.has_poison.store(true, Ordering::Release);
@@ -322,7 +437,7 @@ impl SimPm {
             let mut bits = bits.load(Ordering::Relaxed);
             while bits != 0 {
                 let block = index as u64 * 64 + u64::from(bits.trailing_zeros());
-                let mut bytes = vec![0; (self.len - block * BLOCK_SIZE).min(BLOCK_SIZE) as usize];
+                let mut bytes = vec![0; (self.total - block * BLOCK_SIZE).min(BLOCK_SIZE) as usize];
                 self.read_bytes(block * BLOCK_SIZE, &mut bytes);
                 image.set_block(block, bytes);
                 bits &= bits - 1;
@@ -334,13 +449,13 @@ impl SimPm {
     /// Makes the bytes equal to `image`. That is cheap when the image that was loaded before is a relative of this one:
     /// only what differs, and what was stored to since, is copied.
     pub fn load(&self, image: &Image) {
-        assert_eq!(image.len(), self.len, "an image of this memory");
+        assert_eq!(image.len(), self.total, "an image of this memory");
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let differing = loaded.as_ref().and_then(|loaded| loaded.differing_blocks(image));
         match differing {
             None => {
                 self.touched.iter().for_each(|bits| bits.store(0, Ordering::Relaxed));
-                (0..self.len.div_ceil(BLOCK_SIZE)).for_each(|block| self.load_block(block, image));
+                (0..self.total.div_ceil(BLOCK_SIZE)).for_each(|block| self.load_block(block, image));
             }
             Some(blocks) => {
                 for (index, bits) in self.touched.iter().enumerate() {
@@ -366,7 +481,7 @@ impl SimPm {
 
     /// Changes bytes without a trace and without asking the model: the hand of a test.
     pub fn poke(&self, offset: u64, bytes: &[u8]) {
-        self.check(offset, bytes.len() as u64).expect("inside the memory");
+        assert!(offset + bytes.len() as u64 <= self.total, "inside the memory");
         self.write_bytes(offset, bytes);
     }
 
@@ -549,16 +664,8 @@ impl Pm for SimPm {
     #[track_caller]
     fn fence(&self, _flushed: Flushed) -> Durable {
         point();
-        if self.is_recording() {
-            let site = Location::caller();
-            if let Some(hook) = &*self.fence_hook.read().unwrap_or_else(PoisonError::into_inner) {
-                hook();
-            }
-            let mut recorder = self.recorder();
-            if !recorder.skips_fence(site) {
-                recorder.trace.events.push(Event::Fence { thread: thread_number(), site });
-            }
-        }
+        let site = Location::caller();
+        self.record_fence(site, || Event::Fence { thread: thread_number(), site });
         Durable::new()
     }
 
@@ -705,6 +812,7 @@ mod tests {
                 Event::Flush { offset, len, .. } => ('f', *offset, *len),
                 Event::Fence { .. } => ('|', 0, 0),
                 Event::Mark(value) => ('m', *value, 0),
+                other => panic!("no disk is there: {other:?}"),
             })
             .collect();
         let expected =

@@ -18,9 +18,12 @@ mod tests;
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 
+use crate::disk::Access;
+use crate::token::Durable;
+
 pub use pages::Pages;
 pub use real::{DiskOptions, RealDisk};
-pub use sim::{DiskEvent, SimDisk};
+pub use sim::SimDisk;
 
 /// What a disk writes whole or not at all.
 pub const SECTOR_SIZE: u64 = 512;
@@ -65,6 +68,22 @@ impl Transfer<'_> {
         self.len() == 0
     }
 
+    /// Where in memory.
+    fn memory(&self) -> *const u8 {
+        match self {
+            Transfer::Read { into, .. } => into.as_ptr(),
+            Transfer::Write { from, .. } => from.as_ptr(),
+        }
+    }
+
+    fn access(&self) -> Access {
+        let (offset, len) = (self.offset(), self.len());
+        match self {
+            Transfer::Read { .. } => Access::Read { offset, len },
+            Transfer::Write { .. } => Access::Write { offset, len },
+        }
+    }
+
     fn verb(&self) -> &'static str {
         match self {
             Transfer::Read { .. } => "read",
@@ -98,8 +117,11 @@ pub trait BlockDevice: Send + Sync {
     /// gone, [`InvalidInput`](Kind::InvalidInput) for what is not on it.
     fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()>;
 
-    /// Makes durable every write that returned before.
-    fn flush(&self) -> Result<()>;
+    /// Makes durable every write that returned before; the proof is for the commit that refers to what they wrote.
+    ///
+    /// After an error nobody knows what is on the medium: what was written since the last flush is to be written again,
+    /// elsewhere, or given up.
+    fn flush(&self) -> Result<Durable>;
 
     /// These bytes are not needed any more; they may read as anything. A hint: a device that cannot use it ignores it.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;

@@ -7,6 +7,7 @@
 //! The kernel reads and writes the caller's memory while a transfer is under way, so [`Ring::run`] returns only when none
 //! is, whatever happens.
 
+use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, TryLockError};
@@ -30,6 +31,12 @@ pub(super) type Outcome = Option<Result<u32, i32>>;
 pub(super) struct Rings {
     slots: [Mutex<Option<IoUring>>; RINGS],
     refused: AtomicBool,
+}
+
+impl fmt::Debug for Rings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rings(refused: {:?})", self.refused)
+    }
 }
 
 impl Rings {
@@ -100,8 +107,7 @@ fn run_part(
         }
         for entry in ring.completion() {
             let result = entry.result();
-            outcomes[entry.user_data() as usize] =
-                Some(u32::try_from(result).map_err(|_| -result));
+            outcomes[entry.user_data() as usize] = Some(u32::try_from(result).map_err(|_| -result));
             done += 1;
         }
     }

@@ -7,6 +7,7 @@ use nacre_engine::LINE_SIZE;
 
 use super::LineBytes;
 use super::pending::{Landed, Line};
+use super::sector::{self, SectorBytes, Versions};
 use crate::image::Image;
 use crate::sim::SimPm;
 
@@ -31,6 +32,7 @@ impl Default for Sampling {
 #[derive(Debug)]
 pub struct Images {
     lines: Vec<Choice>,
+    sectors: Vec<SectorChoice>,
     plan: Plan,
     seed: u64,
     /// The order of all pending stores, when samples are made.
@@ -45,6 +47,21 @@ struct Choice {
     pending: Line,
     /// Every content that the line may have, when all images are made; the first is the one before.
     outcomes: Vec<LineBytes>,
+}
+
+/// One sector of a disk, and what may have become of it: the first is what was there before, the last what was written
+/// last, each with its place in the order of all stores.
+#[derive(Debug)]
+struct SectorChoice {
+    sector: u64,
+    outcomes: Vec<(u64, SectorBytes)>,
+}
+
+/// What became of everything that was pending.
+struct Outcome {
+    lines: Vec<LineBytes>,
+    /// Numbers of outcomes.
+    sectors: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -90,6 +107,7 @@ impl CrashImage {
 impl Images {
     pub(super) fn new<'a>(
         lines: impl Iterator<Item = (u64, LineBytes, &'a Line)>,
+        sectors: impl Iterator<Item = (u64, SectorBytes, &'a Versions)>,
         sampling: &Sampling,
         point: u64,
     ) -> Images {
@@ -102,23 +120,34 @@ impl Images {
             })
             .filter(|choice| !choice.pending.is_empty())
             .collect();
+        let sectors: Vec<SectorChoice> = sectors
+            .map(|(sector, before, versions)| SectorChoice { sector, outcomes: versions.outcomes(before) })
+            .filter(|choice| choice.outcomes.len() > 1)
+            .collect();
         let seed = mix(sampling.seed ^ mix(point));
+        let limit = sampling.exhaustive_up_to;
         let mut product = Some(1u64);
         for choice in &mut lines {
             product = product
-                .filter(|product| *product <= sampling.exhaustive_up_to)
-                .and_then(|product| product.checked_mul(choice.enumerate(sampling.exhaustive_up_to)?));
+                .filter(|product| *product <= limit)
+                .and_then(|product| product.checked_mul(choice.enumerate(limit)?));
         }
-        let plan = match product.filter(|product| *product <= sampling.exhaustive_up_to) {
+        for choice in &sectors {
+            product = product
+                .filter(|product| *product <= limit)
+                .and_then(|product| product.checked_mul(choice.outcomes.len() as u64));
+        }
+        let plan = match product.filter(|product| *product <= limit) {
             Some(count) => Plan::All { count },
             None => Plan::Samples { count: sampling.samples.max(2) },
         };
         let mut order = Vec::new();
         if matches!(plan, Plan::Samples { .. }) {
             order.extend(lines.iter().flat_map(|choice| choice.pending.sequences()));
+            order.extend(sectors.iter().flat_map(|choice| choice.outcomes[1..].iter().map(|(at, _)| *at)));
             order.sort_unstable();
         }
-        Images { lines, plan, seed, order }
+        Images { lines, sectors, plan, seed, order }
     }
 
     /// How many there are.
@@ -146,92 +175,153 @@ impl Images {
     /// The image with this number, below [`Images::len`].
     pub fn image(&self, index: u64) -> CrashImage {
         assert!(index < self.len(), "there are {} images", self.len());
-        let (lines, choice) = match self.plan {
+        let (outcome, choice) = match self.plan {
             Plan::All { .. } => (self.combination(index), "one of all"),
             Plan::Samples { count } => self.sample(index, count),
         };
-        let lines = lines.into_iter().zip(&self.lines).filter(|(after, choice)| *after != choice.before);
-        CrashImage { index, lines: lines.map(|(after, choice)| (choice.line, after)).collect(), choice }
+        let lines = outcome.lines.into_iter().zip(&self.lines);
+        let lines = lines.filter(|(after, choice)| *after != choice.before);
+        let mut changed: Vec<_> = lines.map(|(after, choice)| (choice.line, after)).collect();
+        // Sectors lie behind all lines of the memory, so that the order is kept.
+        for (number, choice) in outcome.sectors.into_iter().zip(&self.sectors) {
+            let [before, after] = [0, number].map(|number| sector::lines_in(&choice.outcomes[number].1));
+            let lines = sector::lines_of(choice.sector).zip(before.zip(after));
+            let lines = lines.filter(|(_, (before, after))| before != after);
+            changed.extend(lines.map(|(line, (_, after))| (line, after)));
+        }
+        CrashImage { index, lines: changed, choice }
     }
 
-    fn combination(&self, mut index: u64) -> Vec<LineBytes> {
-        let pick = |choice: &Choice| {
-            let radix = choice.outcomes.len() as u64;
-            let outcome = choice.outcomes[(index % radix) as usize];
-            index /= radix;
-            outcome
+    fn combination(&self, mut index: u64) -> Outcome {
+        let mut digit = |radix: usize| {
+            let digit = (index % radix as u64) as usize;
+            index /= radix as u64;
+            digit
         };
-        self.lines.iter().map(pick).collect()
+        let lines = self.lines.iter().map(|choice| choice.outcomes[digit(choice.outcomes.len())]).collect();
+        let sectors = self.sectors.iter().map(|choice| digit(choice.outcomes.len())).collect();
+        Outcome { lines, sectors }
     }
 
-    /// Sample number `index`: the five regular ones; then, where the program was stopped between its stores (one in
-    /// eight); then in turn the four that single a line out; then random ones.
-    fn sample(&self, index: u64, count: u64) -> (Vec<LineBytes>, &'static str) {
+    /// Sample number `index`: the regular ones; then, where the program was stopped between its stores (one in eight);
+    /// then in turn the four that single a line or a sector out; then random ones.
+    fn sample(&self, index: u64, count: u64) -> (Outcome, &'static str) {
         let mut random = Random(mix(self.seed ^ index));
         type Lands = fn(u8) -> bool;
-        let regular: Option<(&'static str, Lands)> = match index {
-            0 => Some(("nothing landed", |_| false)),
-            1 => Some(("everything landed", |_| true)),
-            2 => Some(("the first half of every line landed", |word| word < 4)),
-            3 => Some(("the second half of every line landed", |word| word >= 4)),
-            4 => Some(("every other word landed", |word| word % 2 == 1)),
-            _ => None,
-        };
-        if let Some((words, lands)) = regular {
-            return (self.each(|choice| choice.pending.by_word(lands)), words);
+        // Of sectors it is the number within eight that lands or not.
+        const REGULAR: [(&str, Lands); 5] = [
+            ("nothing landed", |_| false),
+            ("everything landed", |_| true),
+            ("the first half of every line landed", |word| word < 4),
+            ("the second half of every line landed", |word| word >= 4),
+            ("every other word landed", |word| word % 2 == 1),
+        ];
+        if let Some((words, lands)) = REGULAR.get(index as usize) {
+            let sector = |choice: &SectorChoice| choice.all_if(lands((choice.sector % 8) as u8));
+            return (self.each(|choice| choice.pending.by_word(lands), sector), words);
+        }
+        let mut step = index - REGULAR.len() as u64;
+        if !self.sectors.is_empty() && !self.lines.is_empty() {
+            if step < 2 {
+                let memory = step == 0;
+                let words = if memory { "only the memory's landed" } else { "only the disks' landed" };
+                let line = |choice: &Choice| choice.pending.nothing_or_all(memory);
+                return (self.each(line, |choice| choice.all_if(!memory)), words);
+            }
+            step -= 2;
         }
         let prefixes = (count / 8).min(self.order.len() as u64);
-        if index - 5 < prefixes {
-            let last = self.order[(self.order.len() as u64 * (index - 5) / prefixes) as usize];
-            return (self.each(|choice| choice.pending.until(last)), "the stores up to one of them landed");
+        if step < prefixes {
+            let last = self.order[(self.order.len() as u64 * step / prefixes) as usize];
+            let sector = |choice: &SectorChoice| {
+                choice.outcomes.iter().rposition(|(at, _)| *at <= last).unwrap_or_default()
+            };
+            let until = self.each(|choice| choice.pending.until(last), sector);
+            return (until, "the stores up to one of them landed");
         }
         // Up to three quarters of the samples single out a line: each line in turn where there are few, a random one
         // where there are many.
-        let step = index - 5 - prefixes;
-        let kinds = 4 * self.lines.len() as u64;
+        step -= prefixes;
+        let units = (self.lines.len() + self.sectors.len()) as u64;
+        let kinds = 4 * units;
         if step < kinds && step < count * 3 / 4 {
             let few = kinds <= count * 3 / 4;
-            let chosen = if few { step / 4 } else { random.below(self.lines.len() as u64) };
-            return self.single_out(self.lines[chosen as usize].line, step % 4, &mut random);
+            let chosen = if few { step / 4 } else { random.below(units) };
+            return self.single_out(chosen as usize, step % 4, &mut random);
         }
         let weight = random.below(7) + 1;
-        let lines = self.each(|choice| {
-            if random.below(8) < weight {
-                match random.below(3) {
+        // Both draw from one sequence of numbers.
+        let random = std::cell::RefCell::new(random);
+        let below = |n: u64| random.borrow_mut().below(n);
+        let line = |choice: &Choice| {
+            if below(8) < weight {
+                match below(3) {
                     0 => choice.pending.nothing_or_all(true),
-                    _ => choice.pending.by_word(|_| random.below(2) == 0),
+                    _ => choice.pending.by_word(|_| below(2) == 0),
                 }
             } else {
                 choice.pending.nothing_or_all(false)
             }
-        });
-        (lines, "a random part landed")
+        };
+        let sector = |choice: &SectorChoice| {
+            if below(8) < weight { below(choice.outcomes.len() as u64) as usize } else { 0 }
+        };
+        (self.each(line, sector), "a random part landed")
     }
 
-    fn single_out(&self, line: u64, kind: u64, random: &mut Random) -> (Vec<LineBytes>, &'static str) {
+    /// `chosen` counts lines, then sectors.
+    fn single_out(&self, chosen: usize, kind: u64, random: &mut Random) -> (Outcome, &'static str) {
         let others = kind % 2 == 1;
         let torn = kind >= 2;
-        let lines = self.each(|choice| {
-            if choice.line != line {
-                choice.pending.nothing_or_all(others)
-            } else if torn {
-                let pattern = random.below(256);
-                choice.pending.by_word(|word| pattern >> word & 1 == 1)
-            } else {
-                choice.pending.nothing_or_all(!others)
-            }
-        });
-        let words = match kind {
-            0 => "one line landed",
-            1 => "all but one line landed",
-            2 => "one line landed in part",
-            _ => "all lines landed, one in part",
+        let pattern = random.below(256);
+        let line = self.lines.get(chosen).map(|choice| choice.line);
+        let sector = chosen.checked_sub(self.lines.len()).map(|at| self.sectors[at].sector);
+        let outcome = self.each(
+            |choice| {
+                if Some(choice.line) != line {
+                    choice.pending.nothing_or_all(others)
+                } else if torn {
+                    choice.pending.by_word(|word| pattern >> word & 1 == 1)
+                } else {
+                    choice.pending.nothing_or_all(!others)
+                }
+            },
+            |choice| {
+                if Some(choice.sector) != sector {
+                    choice.all_if(others)
+                } else if torn {
+                    pattern as usize % choice.outcomes.len()
+                } else {
+                    choice.all_if(!others)
+                }
+            },
+        );
+        let words = match (kind, line) {
+            (0, Some(_)) => "one line landed",
+            (1, Some(_)) => "all but one line landed",
+            (2, Some(_)) => "one line landed in part",
+            (_, Some(_)) => "all lines landed, one in part",
+            (0, None) => "one sector landed",
+            (1, None) => "all but one sector landed",
+            (2, None) => "one sector landed, in any of its versions",
+            (_, None) => "everything landed, of one sector any version",
         };
-        (lines, words)
+        (outcome, words)
     }
 
-    fn each(&self, mut landed: impl FnMut(&Choice) -> Landed) -> Vec<LineBytes> {
-        self.lines.iter().map(|choice| choice.pending.after(choice.before, &landed(choice))).collect()
+    fn each(&self, landed: impl Fn(&Choice) -> Landed, sector: impl Fn(&SectorChoice) -> usize) -> Outcome {
+        let after = |choice: &Choice| choice.pending.after(choice.before, &landed(choice));
+        Outcome {
+            lines: self.lines.iter().map(after).collect(),
+            sectors: self.sectors.iter().map(sector).collect(),
+        }
+    }
+}
+
+impl SectorChoice {
+    /// The number of what was written last, or of what was there before.
+    fn all_if(&self, landed: bool) -> usize {
+        if landed { self.outcomes.len() - 1 } else { 0 }
     }
 }
 

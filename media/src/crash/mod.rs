@@ -8,9 +8,14 @@
 //! their order, whether they were flushed or not; of the non-temporal stores, any of their words; a fence makes durable
 //! what its own thread flushed or stored past the cache before it. Which of that happened is chosen for each line
 //! separately. A store of several words counts as a store of each, in ascending order.
+//!
+//! Of the writes to a disk, media holds for each sector of 512 bytes what was there at its last flush, or any one of those
+//! written since; the flush makes everything durable that anybody wrote before it. A fence of the memory does nothing for
+//! the disk, nor the other way round. The flush of a disk is a stop, as a fence is.
 
 mod images;
 mod pending;
+mod sector;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +27,7 @@ use crate::image::Image;
 use crate::sim::{Event, Site, Trace, pieces};
 pub use images::{CrashImage, Images, Sampling};
 use pending::{Line, Op};
+use sector::{SECTOR_LINES, SectorBytes, Versions};
 
 /// Bytes of a line.
 pub type LineBytes = [u8; LINE_SIZE as usize];
@@ -36,6 +42,8 @@ pub struct Replay<'t> {
     media: Image,
     /// What is not, by line.
     pending: BTreeMap<u64, Line>,
+    /// What is not on disks, by sector.
+    sectors: BTreeMap<u64, Versions>,
     /// Lines with something that the thread's next fence makes durable.
     waiting: HashMap<u32, BTreeSet<u64>>,
     sequence: u64,
@@ -73,6 +81,7 @@ impl<'t> Replay<'t> {
             next: 0,
             media: media.into(),
             pending: BTreeMap::new(),
+            sectors: BTreeMap::new(),
             waiting: HashMap::new(),
             sequence: 0,
             point: None,
@@ -91,6 +100,7 @@ impl<'t> Replay<'t> {
             next: 0,
             media: self.media,
             pending: self.pending,
+            sectors: self.sectors,
             waiting: self.waiting,
             sequence: self.sequence,
             point: None,
@@ -122,7 +132,7 @@ impl<'t> Replay<'t> {
         let mut at_stop = before.is_some();
         while let Some(event) = self.events.get(self.next) {
             match event {
-                Event::Fence { site, .. } if news && !at_stop => {
+                Event::Fence { site, .. } | Event::DiskFlush { site, .. } if news && !at_stop => {
                     point.is_end = false;
                     point.fence = Some(*site);
                     break;
@@ -135,6 +145,12 @@ impl<'t> Replay<'t> {
                     self.store(thread, *offset, bytes);
                 }
                 Event::Flush { thread, offset, len, .. } => self.flush(*thread, *offset, *len),
+                Event::DiskWrite { offset, bytes, site, .. } => {
+                    news = true;
+                    self.stores.push((*site, *offset));
+                    self.disk_write(*offset, bytes);
+                }
+                Event::DiskFlush { offset, len, .. } => self.disk_flush(*offset, *len),
                 Event::Mark(value) => {
                     news = true;
                     point.marks += 1;
@@ -161,9 +177,9 @@ impl<'t> Replay<'t> {
         media
     }
 
-    /// The number of lines of which something is not durable.
+    /// The number of lines, and of sectors of disks, of which something is not durable.
     pub fn pending_lines(&self) -> usize {
-        self.pending.len()
+        self.pending.len() + self.sectors.len()
     }
 
     /// The marks among so many events of the trace, from one event on.
@@ -174,9 +190,10 @@ impl<'t> Replay<'t> {
         })
     }
 
-    /// Those lines (offsets divided by 64).
+    /// Those lines (offsets divided by 64), and those of these sectors.
     pub fn lines_pending(&self) -> impl Iterator<Item = u64> + '_ {
-        self.pending.keys().copied()
+        let sectors = self.sectors.keys();
+        self.pending.keys().copied().chain(sectors.flat_map(|sector| sector::lines_of(*sector)))
     }
 
     /// The stores since the point before: by which line of the program, and where to.
@@ -198,13 +215,19 @@ impl<'t> Replay<'t> {
     pub fn images_of(&self, sampling: &Sampling, matters: impl Fn(u64) -> bool) -> Images {
         let point = self.point.map_or(0, |point| point.index as u64);
         let lines = self.pending.iter().filter(|(line, _)| matters(**line));
-        Images::new(lines.map(|(line, pending)| (*line, self.media.line(*line), pending)), sampling, point)
+        let lines = lines.map(|(line, pending)| (*line, self.media.line(*line), pending));
+        let sectors = self.sectors.iter().filter(|(sector, _)| sector::lines_of(**sector).any(&matters));
+        let sectors = sectors.map(|(sector, versions)| (*sector, self.sector(*sector), versions));
+        Images::new(lines, sectors, sampling, point)
     }
 
     /// True when a crash here may leave these bytes in a line. With very many pending stores to the line, true already
     /// when it may leave each of the words.
     pub fn allows(&self, line: u64, bytes: &LineBytes) -> bool {
         let before = self.media.line(line);
+        if let Some(versions) = self.sectors.get(&(line / SECTOR_LINES)) {
+            return before == *bytes || versions.may_leave(line % SECTOR_LINES, bytes);
+        }
         match self.pending.get(&line) {
             None => before == *bytes,
             Some(pending) => pending.may_become(before, bytes),
@@ -236,6 +259,39 @@ impl<'t> Replay<'t> {
         }
     }
 
+    fn sector(&self, sector: u64) -> SectorBytes {
+        sector::joined(sector::lines_of(sector).map(|line| self.media.line(line)))
+    }
+
+    fn disk_write(&mut self, offset: u64, bytes: &[u8]) {
+        for (number, bytes) in sector::sectors_of(offset, bytes) {
+            self.sectors.entry(number).or_default().write(self.sequence, bytes);
+            self.sequence += 1;
+        }
+    }
+
+    fn disk_flush(&mut self, offset: u64, len: u64) {
+        let behind = self.sectors.split_off(&sector::number_of(offset));
+        for (number, versions) in behind {
+            if number >= sector::number_of(offset + len) {
+                self.sectors.insert(number, versions);
+                continue;
+            }
+            for (line, bytes) in sector::lines_of(number).zip(sector::lines_in(versions.last())) {
+                self.set_line(line, &bytes);
+            }
+        }
+    }
+
+    /// Makes a line durable.
+    fn set_line(&mut self, line: u64, bytes: &LineBytes) {
+        let before = self.media.line(line);
+        if *bytes != before {
+            self.hash ^= hash_line(line, &before) ^ hash_line(line, bytes);
+            self.media.set_line(line, bytes);
+        }
+    }
+
     fn flush(&mut self, thread: u32, offset: u64, len: u64) {
         let waiting = self.waiting.entry(thread).or_default();
         for line in offset / LINE_SIZE..(offset + len).div_ceil(LINE_SIZE) {
@@ -248,18 +304,14 @@ impl<'t> Replay<'t> {
 
     fn fence(&mut self, thread: u32) {
         for line in self.waiting.remove(&thread).unwrap_or_default() {
-            let before = self.media.line(line);
-            let mut bytes = before;
+            let mut bytes = self.media.line(line);
             if let Some(pending) = self.pending.get_mut(&line) {
                 pending.fence(thread, &mut bytes);
                 if pending.is_empty() {
                     self.pending.remove(&line);
                 }
             }
-            if bytes != before {
-                self.hash ^= hash_line(line, &before) ^ hash_line(line, &bytes);
-                self.media.set_line(line, &bytes);
-            }
+            self.set_line(line, &bytes);
         }
     }
 }

@@ -6,7 +6,6 @@
 //! before it opens: the mapping and the lock stay with the process that made them.
 
 mod asm;
-mod device;
 mod emulator;
 mod fault;
 mod map;
@@ -22,12 +21,11 @@ use std::sync::atomic::AtomicBool;
 use nacre_engine::{Error, Kind, LINE_SIZE, Result};
 use rustix::io::Errno;
 
+use crate::device::{Device, DeviceKind};
 use crate::emulation::Emulation;
 use crate::pm::Pm;
 use crate::token::{Durable, Flushed, Stored};
 use asm::Routines;
-use device::Device;
-pub use device::DeviceKind;
 pub use emulator::Counters;
 use emulator::Emulator;
 use map::{Mapping, Sharing};

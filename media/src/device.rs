@@ -1,5 +1,5 @@
-//! What is mapped: a plain file, a file on an fsdax mount, a block device or a devdax character device, opened and
-//! locked against a second owner.
+//! What media are made of: a plain file, a file on an fsdax mount, a block device or a devdax character device, opened
+//! and locked against a second owner.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -36,14 +36,14 @@ impl DeviceKind {
 
 /// An open device, locked for as long as it lives.
 #[derive(Debug)]
-pub(super) struct Device {
-    pub(super) file: File,
-    pub(super) kind: DeviceKind,
+pub(crate) struct Device {
+    pub(crate) file: File,
+    pub(crate) kind: DeviceKind,
     /// Usable bytes, a multiple of a line.
-    pub(super) len: u64,
+    pub(crate) len: u64,
     /// The alignment that a mapping needs, at least a page.
-    pub(super) align: u64,
-    pub(super) name: String,
+    pub(crate) align: u64,
+    pub(crate) name: String,
 }
 
 const PAGE: u64 = 4096;
@@ -52,7 +52,7 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(40);
 
 impl Device {
     /// Opens what is there. A writer owns it alone; readers share it.
-    pub(super) fn open(path: &Path, read_only: bool) -> Result<Device> {
+    pub(crate) fn open(path: &Path, read_only: bool) -> Result<Device> {
         let name = path.display().to_string();
         let metadata = fs::metadata(path).map_err(|e| open_error(&name, e))?;
         let kind = kind_of(&metadata, &name)?;
@@ -70,7 +70,7 @@ impl Device {
 
     /// Makes a file of `len` bytes, by default with all its space allocated: a store to a hole could find the file
     /// system full, and that would be a bus error.
-    pub(super) fn create(path: &Path, len: u64, allocated: bool) -> Result<Device> {
+    pub(crate) fn create(path: &Path, len: u64, allocated: bool) -> Result<Device> {
         let name = path.display().to_string();
         if len == 0 || !len.is_multiple_of(PAGE) {
             return Err(Error::new(Kind::InvalidInput)
@@ -129,7 +129,7 @@ impl Device {
     }
 
     /// Allocates what is missing of a file's space, without changing its bytes.
-    pub(super) fn allocate(&self) -> Result<()> {
+    pub(crate) fn allocate(&self) -> Result<()> {
         if self.kind != DeviceKind::File {
             return Ok(());
         }

@@ -1,0 +1,226 @@
+//! A file or a block device of the machine.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+use super::ring::{Outcome, Rings, part_len};
+use super::{BlockDevice, Pages, Transfer, check};
+use crate::device::{Device, DeviceKind};
+use crate::disk::{Access, Disk, Pace, wait_until};
+use crate::token::Durable;
+
+/// How a disk is opened.
+#[derive(Debug, Clone, Default)]
+pub struct DiskOptions {
+    /// Nothing is written; other readers may open it, too.
+    pub read_only: bool,
+    /// The disk that it stands for: each access takes at least as long as there.
+    pub emulation: Option<Disk>,
+    /// io_uring is not used, as where the kernel refuses it.
+    pub only_system_calls: bool,
+}
+
+/// A disk of the machine, locked against a second owner. Transfers go past the page cache where the file system below
+/// allows it (`O_DIRECT`), and through io_uring where there are several.
+#[derive(Debug)]
+pub struct RealDisk {
+    device: Device,
+    len: u64,
+    is_direct: bool,
+    rings: Option<Rings>,
+    pace: Option<(Pace, Instant)>,
+}
+
+impl RealDisk {
+    /// Opens what is there.
+    ///
+    /// Errors: [`Busy`](Kind::Busy) when another process owns it, [`Unsupported`](Kind::Unsupported) when it is memory.
+    pub fn open(path: impl AsRef<Path>, options: &DiskOptions) -> Result<RealDisk> {
+        let device = Device::open(path.as_ref(), options.read_only)?;
+        if device.kind == DeviceKind::Devdax {
+            return Err(Error::new(Kind::Unsupported)
+                .operation("open")
+                .object(device.name)
+                .advice("it is memory; give a file or a block device"));
+        }
+        RealDisk::over(device, options)
+    }
+
+    /// Makes a file of `len` bytes (a multiple of 4096), which must not exist. It takes space below as it is written.
+    pub fn create(path: impl AsRef<Path>, len: u64, options: &DiskOptions) -> Result<RealDisk> {
+        RealDisk::over(Device::create(path.as_ref(), len, false)?, options)
+    }
+
+    fn over(device: Device, options: &DiskOptions) -> Result<RealDisk> {
+        let len = device.len - device.len % BLOCK_SIZE;
+        if len == 0 {
+            return Err(Error::new(Kind::InvalidInput)
+                .operation("open")
+                .object(device.name)
+                .advice("it has less than a block of 4096 bytes"));
+        }
+        let is_direct = fcntl_getfl(&device.file)
+            .and_then(|flags| fcntl_setfl(&device.file, flags | OFlags::DIRECT))
+            .is_ok();
+        let rings = (!options.only_system_calls).then(Rings::default);
+        let pace = options.emulation.clone().map(|disk| (Pace::new(disk), Instant::now()));
+        Ok(RealDisk { device, len, is_direct, rings, pace })
+    }
+
+    /// Whether transfers go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// Tells the emulated disk of accesses that begin now; when they would be done.
+    fn admit(&self, accesses: impl Iterator<Item = Access>) -> Option<Instant> {
+        let (pace, epoch) = self.pace.as_ref()?;
+        let now = epoch.elapsed().as_nanos() as u64;
+        let done = accesses.map(|access| pace.admit(now, access)).max()?;
+        Some(*epoch + Duration::from_nanos(done))
+    }
+
+    /// Makes what is left of a transfer, from `done` bytes on, by system calls.
+    fn finish(&self, transfer: &mut Transfer<'_>, mut done: usize) -> Result<()> {
+        let is_aligned = (transfer.memory() as u64).is_multiple_of(BLOCK_SIZE);
+        let mut bounce = (self.is_direct && !is_aligned).then(|| Pages::new(transfer.len() as usize));
+        if let (Some(bounce), Transfer::Write { from, .. }) = (&mut bounce, &*transfer) {
+            bounce[..from.len()].copy_from_slice(from);
+        }
+        let (offset, len) = (transfer.offset(), transfer.len() as usize);
+        while done < len {
+            let (at, end) = (offset + done as u64, done + part_len(len - done) as usize);
+            let moved = match (&mut *transfer, &mut bounce) {
+                (Transfer::Read { .. }, Some(bounce)) => {
+                    rustix::io::pread(&self.device.file, &mut bounce[done..end], at)
+                }
+                (Transfer::Read { into, .. }, None) => {
+                    rustix::io::pread(&self.device.file, &mut into[done..end], at)
+                }
+                (Transfer::Write { .. }, Some(bounce)) => {
+                    rustix::io::pwrite(&self.device.file, &bounce[done..end], at)
+                }
+                (Transfer::Write { from, .. }, None) => {
+                    rustix::io::pwrite(&self.device.file, &from[done..end], at)
+                }
+            };
+            match moved {
+                Ok(0) => return Err(self.failed(transfer, None)),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.failed(transfer, Some(errno))),
+            }
+        }
+        if let (Some(bounce), Transfer::Read { into, .. }) = (&bounce, transfer) {
+            into.copy_from_slice(&bounce[..len]);
+        }
+        Ok(())
+    }
+
+    /// The error of a transfer; without a number it ended before the device should.
+    fn failed(&self, transfer: &Transfer<'_>, errno: Option<Errno>) -> Error {
+        let object = transfer.describe(&self.device.name);
+        let Some(errno) = errno else {
+            return Error::new(Kind::DeviceLost)
+                .operation(transfer.verb())
+                .object(object)
+                .advice("the device is shorter than it was; give it back its size");
+        };
+        let error = Error::new(kind_of(errno)).operation(transfer.verb()).object(object);
+        error.source(io::Error::from(errno))
+    }
+}
+
+/// What an error number of a device means.
+fn kind_of(errno: Errno) -> Kind {
+    match errno {
+        Errno::NXIO | Errno::NODEV => Kind::DeviceLost,
+        Errno::NOSPC | Errno::DQUOT => Kind::NoSpace,
+        Errno::ROFS | Errno::BADF => Kind::ReadOnly,
+        _ => Kind::Media,
+    }
+}
+
+/// Where a thread waits for an emulated disk it is woken on time.
+fn be_punctual() {
+    thread_local!(static IS_PUNCTUAL: Cell<bool> = const { Cell::new(false) });
+    IS_PUNCTUAL.with(|is_punctual| {
+        if !is_punctual.replace(true) {
+            // SAFETY: this operation takes numbers only, and sets how late timers of this thread may be.
+            unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        }
+    });
+}
+
+fn wait(deadline: Option<Instant>) {
+    if let Some(deadline) = deadline {
+        be_punctual();
+        wait_until(deadline);
+    }
+}
+
+impl BlockDevice for RealDisk {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn name(&self) -> &str {
+        &self.device.name
+    }
+
+    fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()> {
+        batch.iter().try_for_each(|transfer| check(transfer, self))?;
+        let deadline = self.admit(batch.iter().map(Transfer::access));
+        let is_aligned = |transfer: &Transfer<'_>| (transfer.memory() as u64).is_multiple_of(BLOCK_SIZE);
+        let through_ring = batch.len() > 1 && (!self.is_direct || batch.iter().all(is_aligned));
+        let outcomes = match &self.rings {
+            Some(rings) if through_ring => rings.run(self.device.file.as_fd(), batch),
+            _ => vec![Outcome::None; batch.len()],
+        };
+        for (transfer, outcome) in batch.iter_mut().zip(outcomes) {
+            match outcome {
+                None | Some(Err(libc::EINTR | libc::EAGAIN)) => self.finish(transfer, 0)?,
+                Some(Ok(moved)) => self.finish(transfer, moved as usize)?,
+                Some(Err(number)) => {
+                    return Err(self.failed(transfer, Some(Errno::from_raw_os_error(number))));
+                }
+            }
+        }
+        wait(deadline);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<Durable> {
+        let deadline = self.admit(std::iter::once(Access::Flush));
+        rustix::fs::fdatasync(&self.device.file).map_err(|errno| {
+            let error = Error::new(kind_of(errno)).operation("flush").object(&self.device.name);
+            error.source(io::Error::from(errno))
+        })?;
+        wait(deadline);
+        Ok(Durable::new())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.device.file, how, offset, len) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(Error::new(kind_of(errno))
+                .operation("discard")
+                .object(format!("{}: {len} bytes at {offset}", self.device.name))
+                .source(io::Error::from(errno))),
+        }
+    }
+}
+
+impl AsRawFd for RealDisk {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.device.file.as_raw_fd()
+    }
+}

@@ -1,0 +1,99 @@
+//! A simulated disk beside simulated memory.
+//!
+//! Its bytes lie behind those of the memory, in one [`SimPm`]: so one trace holds what happened to both, in order, and
+//! one image what a crash left on both. See [`crate::crash`].
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use nacre_engine::Result;
+
+use super::{BlockDevice, Transfer, check};
+use crate::sim::SimPm;
+use crate::token::Durable;
+
+/// A part of a [`SimPm`] that is a disk.
+#[derive(Clone)]
+pub struct SimDisk {
+    memory: Arc<SimPm>,
+    /// The first byte, behind the memory, and the number of bytes.
+    start: u64,
+    len: u64,
+    name: String,
+}
+
+impl SimDisk {
+    /// The disk with this number, from 0, of a memory that was [made with disks](SimPm::with_disks).
+    pub fn of(memory: &Arc<SimPm>, number: usize) -> SimDisk {
+        let (start, len) = memory.disk(number);
+        SimDisk { memory: Arc::clone(memory), start, len, name: format!("simulated disk {number}") }
+    }
+
+    /// Makes these bytes unreadable until they are written again.
+    pub fn poison(&self, offset: u64, len: u64) {
+        assert!(offset + len <= self.len, "bytes of the disk");
+        self.memory.poison_anywhere(self.start + offset, len);
+    }
+
+    /// Changes bytes without a trace: the hand of a test.
+    pub fn poke(&self, offset: u64, bytes: &[u8]) {
+        assert!(offset + bytes.len() as u64 <= self.len, "bytes of the disk");
+        self.memory.poke(self.start + offset, bytes);
+    }
+}
+
+impl fmt::Debug for SimDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimDisk({}, {} bytes)", self.name, self.len)
+    }
+}
+
+impl BlockDevice for SimDisk {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[track_caller]
+    fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()> {
+        let site = Location::caller();
+        for transfer in &mut *batch {
+            check(transfer, self)?;
+            let object = transfer.describe(&self.name);
+            let made = match transfer {
+                Transfer::Read { offset, into } => self.memory.disk_read(self.start + *offset, into),
+                Transfer::Write { offset, from } => {
+                    self.memory.disk_write(self.start + *offset, from, site);
+                    Ok(())
+                }
+            };
+            made.map_err(|error| error.object(object))?;
+        }
+        Ok(())
+    }
+
+    #[track_caller]
+    fn flush(&self) -> Result<Durable> {
+        self.memory.disk_flush(self.start..self.start + self.len, Location::caller());
+        Ok(Durable::new())
+    }
+
+    /// What was there may stay: reads as anything.
+    fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
+        Ok(())
+    }
+
+    #[track_caller]
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.transfer(&mut [Transfer::Read { offset, into }])
+    }
+
+    #[track_caller]
+    fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.transfer(&mut [Transfer::Write { offset, from }])
+    }
+}

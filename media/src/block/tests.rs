@@ -1,0 +1,237 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nacre_engine::{BLOCK_SIZE, Kind};
+
+use super::{BlockDevice, DiskOptions, Pages, RealDisk, SimDisk, Transfer};
+use crate::crash::{Replay, Sampling};
+use crate::pm::Pm;
+use crate::sim::SimPm;
+
+const BLOCK: usize = BLOCK_SIZE as usize;
+const SIZE: u64 = 64 * BLOCK_SIZE;
+
+/// A disk of each kind: through io_uring and through system calls, on a tmpfs and on a disk; simulated.
+fn disks(dir: &tempfile::TempDir) -> Vec<Box<dyn BlockDevice>> {
+    let mut disks: Vec<Box<dyn BlockDevice>> = Vec::new();
+    let memory = Arc::new(SimPm::with_disks(BLOCK_SIZE, &[SIZE]));
+    disks.push(Box::new(SimDisk::of(&memory, 0)));
+    for (name, only_system_calls) in [("ring", false), ("calls", true)] {
+        let options = DiskOptions { only_system_calls, ..DiskOptions::default() };
+        disks.push(Box::new(RealDisk::create(dir.path().join(name), SIZE, &options).unwrap()));
+    }
+    disks
+}
+
+fn bytes(len: usize, first: u8) -> Pages {
+    let mut pages = Pages::new(len);
+    pages.iter_mut().enumerate().for_each(|(at, byte)| *byte = first.wrapping_add((at / 512) as u8));
+    pages
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    for disk in disks(&dir) {
+        let mut model = vec![0u8; SIZE as usize];
+        // More at once than a ring holds.
+        let written: Vec<_> = (0..50).map(|at| bytes((1 + at % 3) * BLOCK, at as u8)).collect();
+        for round in 0..3 {
+            let mut batch = Vec::new();
+            let mut at = round * BLOCK;
+            for pages in &written {
+                if at + pages.len() > SIZE as usize {
+                    break;
+                }
+                model[at..at + pages.len()].copy_from_slice(pages);
+                batch.push(Transfer::Write { offset: at as u64, from: pages });
+                at += pages.len();
+            }
+            disk.transfer(&mut batch).unwrap();
+            disk.flush().unwrap();
+            let mut seen = Pages::new(SIZE as usize);
+            let pieces = seen.chunks_mut(2 * BLOCK).enumerate();
+            let mut batch: Vec<_> =
+                pieces.map(|(at, into)| Transfer::Read { offset: (at * 2 * BLOCK) as u64, into }).collect();
+            disk.transfer(&mut batch).unwrap();
+            assert!(seen[..] == model[..], "{}: round {round}", disk.name());
+        }
+    }
+}
+
+#[test]
+fn memory_need_not_be_aligned() {
+    let dir = tempfile::tempdir().unwrap();
+    for disk in disks(&dir) {
+        let written = [vec![1; 3 + BLOCK], vec![2; 3 + 2 * BLOCK]];
+        let mut batch = [
+            Transfer::Write { offset: 0, from: &written[0][3..] },
+            Transfer::Write { offset: BLOCK_SIZE, from: &written[1][3..] },
+        ];
+        disk.transfer(&mut batch).unwrap();
+        let mut seen = vec![0; 5 + 3 * BLOCK];
+        disk.read(0, &mut seen[5..]).unwrap();
+        assert!(seen[5..5 + BLOCK].iter().all(|byte| *byte == 1), "{}", disk.name());
+        assert!(seen[5 + BLOCK..].iter().all(|byte| *byte == 2), "{}", disk.name());
+    }
+}
+
+#[test]
+fn what_is_not_on_it_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for disk in disks(&dir) {
+        let mut pages = Pages::new(2 * BLOCK);
+        for (offset, len) in
+            [(SIZE, BLOCK), (SIZE - BLOCK_SIZE, 2 * BLOCK), (512, BLOCK), (0, 100), (u64::MAX, BLOCK)]
+        {
+            let error = disk.read(offset, &mut pages[..len]).unwrap_err();
+            assert_eq!(error.kind(), Kind::InvalidInput, "{}: {offset}+{len}", disk.name());
+        }
+        disk.discard(0, SIZE).unwrap();
+        assert!(disk.transfer(&mut []).is_ok() && disk.len() == SIZE && !disk.is_empty());
+    }
+}
+
+#[test]
+fn a_second_owner_is_refused_and_a_shortened_file_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    let disk = RealDisk::create(&path, SIZE, &DiskOptions::default()).unwrap();
+    let again = RealDisk::open(&path, &DiskOptions::default());
+    assert_eq!(again.unwrap_err().kind(), Kind::Busy);
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(SIZE / 2).unwrap();
+    let mut pages = Pages::new(4 * BLOCK);
+    let (one, two) = pages.split_at_mut(2 * BLOCK);
+    let mut batch = [
+        Transfer::Read { offset: 0, into: one },
+        Transfer::Read { offset: SIZE / 2 - BLOCK_SIZE, into: two },
+    ];
+    let error = disk.transfer(&mut batch).unwrap_err();
+    assert_eq!(error.kind(), Kind::DeviceLost);
+    assert!(error.to_string().contains("read") && error.to_string().contains("disk"), "{error}");
+    drop(disk);
+    let reader = DiskOptions { read_only: true, ..DiskOptions::default() };
+    let disks = [0, 1].map(|_| RealDisk::open(&path, &reader).unwrap());
+    assert_eq!(disks[0].len(), SIZE / 2);
+    assert_eq!(disks[1].write(0, &pages[..BLOCK]).unwrap_err().kind(), Kind::ReadOnly);
+}
+
+#[test]
+fn an_emulated_disk_is_never_faster() {
+    let dir = tempfile::tempdir().unwrap();
+    let emulation = Some("sata-ssd,read-latency=3000000,flush=2000000,write-bandwidth=10M".parse().unwrap());
+    let options = DiskOptions { emulation, ..DiskOptions::default() };
+    let disk = RealDisk::create(dir.path().join("disk"), SIZE, &options).unwrap();
+    let mut pages = Pages::new(16 * BLOCK);
+    let mut time = |work: &mut dyn FnMut(&mut [u8])| {
+        let begin = Instant::now();
+        work(&mut pages);
+        begin.elapsed()
+    };
+    assert!(time(&mut |pages| disk.read(0, &mut pages[..BLOCK]).unwrap()) >= Duration::from_millis(3));
+    assert!(time(&mut |_| drop(disk.flush().unwrap())) >= Duration::from_millis(2));
+    let all = Duration::from_nanos(16 * BLOCK_SIZE * 100);
+    assert!(time(&mut |pages| disk.write(0, pages).unwrap()) >= all);
+}
+
+/// Memory of a block, and two disks of eight blocks.
+fn machine() -> (Arc<SimPm>, [SimDisk; 2]) {
+    let memory = Arc::new(SimPm::with_disks(BLOCK_SIZE, &[8 * BLOCK_SIZE; 2]));
+    let disks = [0, 1].map(|number| SimDisk::of(&memory, number));
+    (memory, disks)
+}
+
+/// The first byte of the memory, and of the first two blocks of each disk, in all images of the last point.
+fn outcomes(
+    memory: &SimPm,
+    before: crate::Image,
+    trace: &crate::Trace,
+) -> std::collections::BTreeSet<[u8; 5]> {
+    let mut replay = Replay::new(before, trace);
+    while replay.advance().is_some_and(|point| !point.is_end) {}
+    let images = replay.images(&Sampling { exhaustive_up_to: 1 << 20, ..Sampling::default() });
+    assert!(images.is_exhaustive());
+    let start = memory.len() / BLOCK_SIZE;
+    images
+        .iter()
+        .map(|image| {
+            let media = replay.crashed(&image);
+            [0, start, start + 1, start + 8, start + 9].map(|block| media.block(block)[0])
+        })
+        .collect()
+}
+
+#[test]
+fn a_crash_leaves_any_sectors_until_the_disk_is_flushed() {
+    let (memory, disks) = machine();
+    let before = memory.image();
+    memory.start_recording();
+    let mut page = Pages::new(BLOCK);
+    let mut write = |disk: &SimDisk, block: u64, byte: u8| {
+        page[0] = byte;
+        disk.write(block * BLOCK_SIZE, &page).unwrap();
+    };
+    write(&disks[0], 0, 1);
+    write(&disks[1], 0, 2);
+    disks[0].flush().unwrap();
+    write(&disks[0], 0, 3);
+    write(&disks[0], 0, 4);
+    write(&disks[0], 1, 5);
+    // A fence is not for disks, and the flush of one not for the other, nor for memory.
+    memory.fence(memory.copy(0, &[9; 64]).unwrap());
+    memory.store(0, &[8]).unwrap().may_be_lost();
+    disks[0].flush().unwrap();
+    write(&disks[0], 1, 6);
+    let trace = memory.stop_recording();
+    assert_eq!(trace.fences(), 3);
+    let seen = outcomes(&memory, before, &trace);
+    let mut expected = std::collections::BTreeSet::new();
+    for memory in [9, 8] {
+        for again in [5, 6] {
+            for other in [0, 2] {
+                expected.insert([memory, 4, again, other, 0]);
+            }
+        }
+    }
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn of_two_writes_to_a_sector_either_may_be_there_and_of_a_block_any_sectors() {
+    let (memory, disks) = machine();
+    let before = memory.image();
+    memory.start_recording();
+    disks[0].write(0, &bytes(BLOCK, 10)).unwrap();
+    disks[0].write(0, &bytes(BLOCK, 100)).unwrap();
+    let trace = memory.stop_recording();
+    let mut replay = Replay::new(before, &trace);
+    assert!(replay.advance().unwrap().is_end);
+    assert_eq!(replay.pending_lines(), 8);
+    let images = replay.images(&Sampling { exhaustive_up_to: 1 << 20, ..Sampling::default() });
+    assert_eq!(images.len(), 3u64.pow(8));
+    for image in replay.images(&Sampling { exhaustive_up_to: 1, samples: 300, seed: 7 }).iter() {
+        let media = replay.crashed(&image);
+        for (at, sector) in media.block(1).chunks(512).enumerate() {
+            let at = at as u8;
+            assert!(
+                [0, 10 + at, 100 + at].contains(&sector[0]) && sector.iter().all(|byte| *byte == sector[0])
+            );
+        }
+        for (line, bytes) in &image.lines {
+            assert!(replay.allows(*line, bytes));
+        }
+    }
+    assert!(!replay.allows(64, &[11; 64]), "that was written elsewhere");
+}
+
+#[test]
+fn a_sector_that_cannot_be_read_is_good_again_when_it_is_written() {
+    let (_, disks) = machine();
+    disks[0].poison(BLOCK_SIZE + 512, 512);
+    let mut pages = Pages::new(2 * BLOCK);
+    disks[1].read(0, &mut pages).unwrap();
+    disks[0].read(0, &mut pages[..BLOCK]).unwrap();
+    assert_eq!(disks[0].read(0, &mut pages).unwrap_err().kind(), Kind::Media);
+    disks[0].write(BLOCK_SIZE, &pages[..BLOCK]).unwrap();
+    disks[0].read(0, &mut pages).unwrap();
+}
