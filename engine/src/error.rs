@@ -59,6 +59,8 @@ pub enum Kind {
     Corrupt,
     /// The media reported an uncorrectable error for this range.
     Media,
+    /// The blocks are on a tier, which a layout does not read.
+    Elsewhere,
     /// The device is gone or was truncated.
     DeviceLost,
     /// The operating system refused an operation; see the source.
@@ -94,6 +96,7 @@ impl Kind {
             Kind::NoSuchOffset => "no data or hole at that offset",
             Kind::Corrupt => "the file system is damaged",
             Kind::Media => "uncorrectable media error",
+            Kind::Elsewhere => "the blocks are on a tier",
             Kind::DeviceLost => "the device is gone",
             Kind::Io => "input/output error",
         }

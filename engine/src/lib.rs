@@ -5,6 +5,7 @@
 //! - [`attr`]: what an inode tells about itself and what can be changed.
 //! - [`size`]: sizes as people write them.
 //! - [`contract`]: the three traits that a layout implements: [`Names`], [`Data`], [`Extents`].
+//! - [`tiered`]: a fourth, of a layout whose files may have blocks on disks: [`Tiered`].
 //! - [`background`]: threads that nobody waits for.
 //! - [`sync`]: locks, atomics and threads, which tests exchange for such as try out interleavings.
 //!
@@ -16,6 +17,7 @@ pub mod contract;
 pub mod error;
 pub mod size;
 pub mod sync;
+pub mod tiered;
 pub mod units;
 
 pub use attr::{Attr, FileKind, NewInode, SetAttr};
@@ -24,4 +26,7 @@ pub use contract::{
     PromiseCost, RenameMode, SeekTo, WriteAt, XattrMode,
 };
 pub use error::{Error, Kind, Result};
+pub use tiered::{
+    Copied, MAX_TIERS, Movable, Tier, TierChange, TierRun, TierSpace, TierState, Tiered, Written,
+};
 pub use units::{BLOCK_SIZE, Block, FileBlock, InodeId, LINE_SIZE, Timestamp};

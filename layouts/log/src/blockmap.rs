@@ -20,7 +20,7 @@ use crate::commit::Owner;
 use crate::format::MAX_FILE_SIZE;
 
 /// Blocks in a leaf.
-const LEAF: u64 = if SMALL { 8 } else { 512 };
+pub(crate) const LEAF: u64 = if SMALL { 8 } else { 512 };
 const FANOUT: usize = 512;
 const TOP: usize = (MAX_FILE_SIZE / BLOCK_SIZE / LEAF) as usize / FANOUT / FANOUT;
 /// A leaf with more extents becomes an array.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use nacre_engine::{Block, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Result};
 pub use nacre_layout_parts::report::MediaReport;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::{all_bad_lines, new_bad_blocks};
@@ -20,6 +20,7 @@ use crate::recover::Walk;
 use crate::scan::Ending;
 use crate::superblock::{Found, Summary, Superblock};
 use crate::table::InodeTable;
+use crate::tiers::{Reach, Tiers};
 
 /// Rounds of repair. Each leaves less damage than the one before; what is still there after so many stays.
 const ROUNDS: usize = 8;
@@ -280,10 +281,13 @@ fn examine<P: Pm>(pm: &P, repairs: bool) -> Result<Pass> {
             return Ok(Pass { report, superblock, ending, evidence, tableless: true });
         }
     };
-    let walk = Walk::new(pm, &inodes, &chunks, &superblock, ending);
+    let reach = Reach::of(pm.len() / BLOCK_SIZE, &superblock.raw);
+    let walk = Walk::new(pm, &inodes, &chunks, &superblock, &reach, ending);
     walk.run();
     let alloc = allocator(&superblock, &bad);
     walk.free_the_rest(&alloc, superblock.first_data_block(), blocks);
+    let tiers = Tiers::new(&reach);
+    walk.free_the_rest_of_tiers(&tiers);
     report.free_blocks = alloc.free_blocks();
     report.used_blocks = blocks - superblock.first_data_block() - report.free_blocks;
     report.walk = walk.report(started);
@@ -293,7 +297,8 @@ fn examine<P: Pm>(pm: &P, repairs: bool) -> Result<Pass> {
     // Where something is damaged, counts differ because of it.
     if ending == Ending::Clean && report.walk.damage_count == 0 {
         check_cached(&walk, &mut report);
-        check_checkpoint(pm, &superblock, &inodes, &alloc, &bad, &mut report);
+        let counted = Counted { alloc: &alloc, tiers: &tiers, inodes: &inodes };
+        check_checkpoint(pm, &superblock, &counted, &bad, &mut report);
     }
     let evidence = Evidence { in_use: in_use_at_unmount(pm, &superblock) };
     if repairs {
@@ -331,7 +336,10 @@ fn in_use_at_unmount(pm: &impl Pm, superblock: &Superblock) -> Option<BTreeMap<u
     let alloc = Allocator::new(raw.device_blocks, 1, 0);
     let (first, seed) = (Block(raw.checkpoint), superblock.seed());
     let first_data_block = superblock.first_data_block();
-    checkpoint::read(pm, seed, first, raw.mount_epoch, first_data_block, &alloc, &inodes).ok()?;
+    let reach = Reach::of(pm.len() / BLOCK_SIZE, raw);
+    let tiers = Tiers::new(&reach);
+    checkpoint::read(pm, seed, first, raw.mount_epoch, first_data_block, &reach, &alloc, &tiers, &inodes)
+        .ok()?;
     let mut in_use = BTreeMap::new();
     inodes.for_each_chunk(|chunk, used| {
         in_use.insert(chunk, used);
@@ -349,12 +357,18 @@ fn check_cached<P: Pm>(walk: &Walk<'_, P>, report: &mut CheckReport) {
     }
 }
 
-/// The checkpoint must list exactly what is free and in use.
+/// What the walk found to be free and in use.
+struct Counted<'a> {
+    alloc: &'a Allocator,
+    tiers: &'a Tiers,
+    inodes: &'a InodeTable,
+}
+
+/// The checkpoint must list exactly that.
 fn check_checkpoint<P: Pm>(
     pm: &P,
     superblock: &Superblock,
-    walked: &InodeTable,
-    free: &Allocator,
+    counted: &Counted<'_>,
     bad: &BadBlocks,
     report: &mut CheckReport,
 ) {
@@ -364,23 +378,27 @@ fn check_checkpoint<P: Pm>(
         return;
     }
     let alloc = allocator(superblock, bad);
+    let reach = Reach::of(pm.len() / BLOCK_SIZE, raw);
+    let tiers = Tiers::new(&reach);
     let read = table(superblock).and_then(|inodes| {
         inodes.load_chunks(pm)?;
         let first = Block(raw.checkpoint);
         let (seed, epoch) = (superblock.seed(), raw.mount_epoch);
-        checkpoint::read(pm, seed, first, epoch, superblock.first_data_block(), &alloc, &inodes)?;
+        let first_data_block = superblock.first_data_block();
+        checkpoint::read(pm, seed, first, epoch, first_data_block, &reach, &alloc, &tiers, &inodes)?;
         Ok(inodes)
     });
     let inodes = match read {
         Ok(inodes) => inodes,
         Err(error) => return report.add(error.to_string(), REPAIR),
     };
-    let runs = |alloc: &Allocator| {
+    let runs = |alloc: &Allocator, tiers: &Tiers| {
         let mut runs = Vec::new();
-        alloc.for_each_free_run(|run| runs.push((run.start, run.len)));
+        alloc.for_each_free_run(|run| runs.push((0, run.start, run.len)));
+        tiers.for_each_free_run(|run| runs.push((run.tier, run.start, run.len)));
         runs
     };
-    if runs(&alloc) != runs(free) {
+    if runs(&alloc, &tiers) != runs(counted.alloc, counted.tiers) {
         report.add("the checkpoint lists other blocks as free than are free", REPAIR);
     }
     let used = |inodes: &InodeTable| {
@@ -388,7 +406,7 @@ fn check_checkpoint<P: Pm>(
         inodes.for_each_chunk(|chunk, bits| used.push((chunk, bits)));
         used
     };
-    if used(&inodes) != used(walked) {
+    if used(&inodes) != used(counted.inodes) {
         report.add("the checkpoint lists other inodes as in use than have names", REPAIR);
     }
 }

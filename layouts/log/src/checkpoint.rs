@@ -3,14 +3,15 @@
 //! A chain of blocks, taken from the free ones, with the free runs and the inodes in use. The blocks themselves are
 //! listed as free: once the file system is mounted again (and marked dirty, durably) nothing needs them.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Result, TierRun};
 use nacre_media::Pm;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Allocator, Purpose, Run};
-use crate::format::{CHECKPOINT_MAGIC, CheckpointChunk, CheckpointHeader, CheckpointRun};
+use crate::format::{CHECKPOINT_MAGIC, CheckpointChunk, CheckpointHeader, CheckpointRun, place};
 use crate::fs::Shared;
 use crate::table::InodeTable;
+use crate::tiers::{Reach, Tiers};
 
 const HEADER: usize = size_of::<CheckpointHeader>();
 const ROOM: usize = BLOCK_SIZE as usize - HEADER;
@@ -22,6 +23,9 @@ const CHUNKS_PER_BLOCK: usize = ROOM / size_of::<CheckpointChunk>();
 pub(crate) fn write<P: Pm>(fs: &Shared<P>, epoch: u64) -> Result<Option<Block>> {
     let mut runs = Vec::new();
     fs.alloc.for_each_free_run(|run| runs.push(CheckpointRun { start: run.start.0, blocks: run.len }));
+    fs.tiers.for_each_free_run(|run| {
+        runs.push(CheckpointRun { start: place::on_tier(run.tier, run.start.0), blocks: run.len });
+    });
     let mut chunks = Vec::new();
     fs.inodes.for_each_chunk(|chunk, used| chunks.push(CheckpointChunk { chunk, used, reserved: 0 }));
     let count = runs.len().div_ceil(RUNS_PER_BLOCK) + chunks.len().div_ceil(CHUNKS_PER_BLOCK);
@@ -55,14 +59,17 @@ pub(crate) fn write<P: Pm>(fs: &Shared<P>, epoch: u64) -> Result<Option<Block>> 
     Ok(blocks.first().copied())
 }
 
-/// Reads a checkpoint into an allocator in which nothing is free and a table in which no inode is in use.
+/// Reads a checkpoint into allocators in which nothing is free and a table in which no inode is in use.
+#[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
 pub(crate) fn read(
     pm: &impl Pm,
     seed: u32,
     first: Block,
     epoch: u64,
     first_data_block: u64,
+    reach: &Reach,
     alloc: &Allocator,
+    tiers: &Tiers,
     inodes: &InodeTable,
 ) -> Result<()> {
     let damaged = |what: &str| Error::corrupt(format!("checkpoint: {what}"));
@@ -87,11 +94,17 @@ pub(crate) fn read(
         }
         for record in records.chunks_exact(size_of::<CheckpointRun>()).take(runs) {
             let run = CheckpointRun::read_from_bytes(record).map_err(|_| damaged("run"))?;
-            let end = run.start.checked_add(run.blocks).filter(|&end| end <= device_blocks);
-            let end =
-                end.filter(|_| run.start >= last_end && run.blocks > 0).ok_or_else(|| damaged("run"))?;
-            alloc.free(Run { start: Block(run.start), len: run.blocks });
-            last_end = end;
+            let bits = run.start & (place::UNWRITTEN | place::SHARED);
+            let is_there = bits == 0 && run.blocks <= place::BLOCK_MASK && reach.holds(run.start, run.blocks);
+            if !is_there || run.start < last_end || run.blocks == 0 {
+                return Err(damaged("run"));
+            }
+            let (start, len) = (Block(run.start & place::BLOCK_MASK), run.blocks);
+            match place::tier(run.start) {
+                0 => alloc.free(Run { start, len }),
+                tier => tiers.found_free(TierRun { tier, start, len }),
+            }
+            last_end = run.start + run.blocks;
         }
         for record in records.chunks_exact(size_of::<CheckpointChunk>()).take(chunks) {
             let chunk = CheckpointChunk::read_from_bytes(record).map_err(|_| damaged("inodes"))?;

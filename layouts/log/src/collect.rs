@@ -445,6 +445,7 @@ fn gather_write(inode: &Inode, page: u32, entry: &[u8], address: u64, gathered: 
             && let Ok((mut joined, _)) = WriteEntry::read_from_prefix(&last.bytes)
             && joined.file_block + u64::from(joined.blocks) == piece.start
             && joined.place + u64::from(joined.blocks) == piece.place
+            && joined.header.flags & flag::MOVED == raw.header.flags & flag::MOVED
             && u64::from(joined.blocks) + piece.len <= u64::from(u32::MAX)
         {
             joined.blocks += piece.len as u32;

@@ -415,6 +415,8 @@ impl Log {
         match header.kind {
             // It stays as long as the inode, and nothing in the index refers to it.
             kind::SYMLINK => self.hold(owner, 1),
+            // Blocks that were moved say nothing of the file.
+            kind::WRITE if header.flags & flag::MOVED != 0 => {}
             kind::WRITE | kind::ATTR | kind::HOLE | kind::DENTRY | kind::REMOVE => {
                 self.hold(owner, 1);
                 let before = [std::mem::replace(&mut self.last_touch, here), self.last_ctime.take()];

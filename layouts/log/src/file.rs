@@ -159,8 +159,12 @@ pub(crate) fn is_written(raw: u64) -> bool {
     raw & place::UNWRITTEN == 0
 }
 
-fn media_offset(raw: u64) -> u64 {
-    Block(raw & place::BLOCK_MASK).offset()
+/// The first byte, on persistent memory, of blocks that are there.
+pub(crate) fn media_offset(raw: u64) -> Result<u64> {
+    match place::tier(raw) {
+        0 => Ok(Block(raw & place::BLOCK_MASK).offset()),
+        _ => Err(Error::new(Kind::Elsewhere)),
+    }
 }
 
 impl<P: Pm> Shared<P> {
@@ -221,7 +225,7 @@ impl<P: Pm> Shared<P> {
             let count = (len as usize * BLOCK - within).min(buffer.len());
             match place {
                 Some(raw) if is_written(raw) => {
-                    self.pm.read(media_offset(raw) + within as u64, &mut buffer[..count])?;
+                    self.pm.read(media_offset(raw)? + within as u64, &mut buffer[..count])?;
                 }
                 _ => buffer[..count].fill(0),
             }
@@ -301,7 +305,9 @@ impl<P: Pm> Shared<P> {
             return 0;
         }
         match map.find(last, 1).0 {
-            Some(raw) if is_written(raw) => end.min((last + 1) * BLOCK_SIZE) - offset,
+            Some(raw) if is_written(raw) && place::tier(raw) == 0 => {
+                end.min((last + 1) * BLOCK_SIZE) - offset
+            }
             _ => 0,
         }
     }
@@ -408,7 +414,7 @@ impl<P: Pm> Shared<P> {
 
     /// The block behind the one before `block`: a file that grows should go on there.
     fn end_of_data(&self, map: &BlockMap, block: u64) -> Option<Block> {
-        let raw = map.find(block.checked_sub(1)?, 1).0?;
+        let raw = map.find(block.checked_sub(1)?, 1).0.filter(|&raw| place::tier(raw) == 0)?;
         Some(Block((raw & place::BLOCK_MASK) + 1))
     }
 
@@ -470,7 +476,7 @@ impl<P: Pm> Shared<P> {
         let version = map.version(block);
         let place = map.read_at(block, 1, |place, _| {
             match place {
-                Some(raw) if is_written(raw) => self.pm.read(media_offset(raw), buffer)?,
+                Some(raw) if is_written(raw) => self.pm.read(media_offset(raw)?, buffer)?,
                 _ => buffer.fill(0),
             }
             Ok(place)
@@ -523,7 +529,7 @@ impl<P: Pm> Shared<P> {
                 return Ok(Attempt::Again);
             };
             let mut source = Source::new(data);
-            let mut at = media_offset(raw) + range.offset % BLOCK_SIZE;
+            let mut at = media_offset(raw)? + range.offset % BLOCK_SIZE;
             let mut left = range.in_place as usize;
             while left > 0 {
                 let part = source.next(left);
@@ -561,7 +567,7 @@ impl<P: Pm> Shared<P> {
         }
         match map.find(size / BLOCK_SIZE, 1).0 {
             Some(raw) if is_written(raw) => {
-                let zeroed = self.pm.zero(media_offset(raw) + size % BLOCK_SIZE, end - size)?;
+                let zeroed = self.pm.zero(media_offset(raw)? + size % BLOCK_SIZE, end - size)?;
                 map.note_change(size / BLOCK_SIZE);
                 Ok(Some(zeroed))
             }
@@ -694,7 +700,7 @@ fn hole_entry(change: &Change, size: u64, now: Timestamp) -> crate::format::Hole
 
 /// Changes the index after a commit. What was at the kept blocks stays allocated; the rest goes to `freed`. For whoever
 /// reads, the file has that `size` at the same moment, of a change of one block.
-fn apply_change(
+pub(crate) fn apply_change(
     inode: &Inode,
     map: &BlockMap,
     log: &mut Log,

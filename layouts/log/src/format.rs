@@ -48,8 +48,8 @@ pub(crate) const ROOT_INODE: u64 = 1;
 /// The first sequence number of every log. Smaller numbers are cookies of `.` and `..` in front ends.
 pub(crate) const FIRST_SEQUENCE: u64 = 16;
 
-/// Incompatible features that this code knows. None exist yet; an unknown bit refuses the mount.
-pub(crate) const KNOWN_INCOMPATIBLE: u64 = 0;
+/// Incompatible features that this code knows; an unknown bit refuses the mount.
+pub(crate) const KNOWN_INCOMPATIBLE: u64 = nacre_layout_parts::format::incompatible::TIERS;
 /// Features whose absence of support still allows a read-only mount.
 pub(crate) const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 
@@ -159,9 +159,12 @@ pub(crate) mod flag {
     pub(crate) const MORE: u8 = 1;
     /// In an attribute entry: blocks beyond the size are freed.
     pub(crate) const TRUNCATE: u8 = 2;
+    /// In a write entry, with tiers: the blocks were moved. They have what they had, and their time of modification, and
+    /// the file its size and times.
+    pub(crate) const MOVED: u8 = 4;
     /// A reader that does not know the kind may skip the entry; without it, it must refuse the inode.
     pub(crate) const SKIP_UNKNOWN: u8 = 0x80;
-    pub(crate) const KNOWN: u8 = MORE | TRUNCATE | SKIP_UNKNOWN;
+    pub(crate) const KNOWN: u8 = MORE | TRUNCATE | MOVED | SKIP_UNKNOWN;
 }
 
 /// A place as media has it: tier (8 bits), bits (8), block (48).
@@ -172,6 +175,17 @@ pub(crate) mod place {
     pub(crate) const SHARED: u64 = 1 << 49;
     pub(crate) const BLOCK_MASK: u64 = (1 << 48) - 1;
     pub(crate) const TIER_SHIFT: u32 = 56;
+
+    /// The tier of a place, 0 for persistent memory.
+    #[inline]
+    pub(crate) const fn tier(raw: u64) -> u8 {
+        (raw >> TIER_SHIFT) as u8
+    }
+
+    /// A place on a tier.
+    pub(crate) const fn on_tier(tier: u8, block: u64) -> u64 {
+        (tier as u64) << TIER_SHIFT | block
+    }
 }
 
 /// Blocks of a file have a new place.
@@ -188,9 +202,9 @@ pub(crate) struct WriteEntry {
     pub(crate) reserved: u32,
     /// Checksum of the data; 0 while no feature bit says otherwise.
     pub(crate) data_checksum: u64,
-    /// Size of the file after this entry.
+    /// Size of the file after this entry; 0 where the blocks were moved.
     pub(crate) size: u64,
-    /// Packed mtime and ctime after this entry.
+    /// Packed mtime and ctime after this entry; where the blocks were moved, when they were written.
     pub(crate) mtime: u64,
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock, thread};
-use nacre_engine::{Attr, Block, Error, InodeId, Kind, Result};
+use nacre_engine::{Attr, Block, Error, InodeId, Kind, Result, TierRun};
 use nacre_media::{Flushed, Pm};
 use zerocopy::IntoBytes;
 
@@ -17,6 +17,7 @@ use crate::scan::{Ending, LogSource, read_inode};
 use crate::seeded::Mistake;
 use crate::superblock::Superblock;
 use crate::table::{FreeInode, InodeTable};
+use crate::tiers::{Reach, Tiers};
 
 /// Numbers of transactions: operations that span two logs.
 pub(crate) struct Transactions {
@@ -34,6 +35,8 @@ pub(crate) struct Shared<P> {
     pub(crate) hash_seed: u64,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) alloc: Allocator,
+    pub(crate) tiers: Tiers,
+    pub(crate) reach: RwLock<Reach>,
     pub(crate) inodes: InodeTable,
     pub(crate) graveyard: Arc<Graveyard>,
     pub(crate) transactions: Transactions,
@@ -107,6 +110,7 @@ impl<P: Pm> Shared<P> {
         let context = LoadContext {
             hash_seed: self.hash_seed,
             graveyard: &self.graveyard,
+            reach: &self.reach.read(),
             ending: Ending::Clean,
             drop_last: false,
         };
@@ -142,7 +146,11 @@ impl<P: Pm> Shared<P> {
 
     /// Frees the blocks of pieces that left a block map.
     pub(crate) fn free_piece(&self, piece: Piece) {
-        self.alloc.free(Run { start: Block(piece.place & place::BLOCK_MASK), len: piece.len });
+        let (start, len) = (Block(piece.place & place::BLOCK_MASK), piece.len);
+        match place::tier(piece.place) {
+            0 => self.alloc.free(Run { start, len }),
+            tier => self.tiers.free(TierRun { tier, start, len }),
+        }
     }
 
     /// Writes the cached fields of an inode. The caller fences.

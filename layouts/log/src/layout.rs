@@ -5,11 +5,12 @@ use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Capabilities, Data, DirEntry, Durability, Error, Extents, FallocateMode, FileBlock,
-    FileKind, FsStat, InodeId, Kind, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo,
-    SetAttr, Timestamp, WriteAt, XattrMode,
+    Attr, BLOCK_SIZE, Block, Capabilities, Copied, Data, DirEntry, Durability, Error, Extents, FallocateMode,
+    FileBlock, FileKind, FsStat, InodeId, Kind, Movable, Names, NewInode, PlacedExtent, PromiseCost,
+    RenameMode, Result, SeekTo, SetAttr, Tier, TierChange, TierRun, TierSpace, Tiered, Timestamp, WriteAt,
+    Written, XattrMode,
 };
-use nacre_media::Pm;
+use nacre_media::{Durable, Pm};
 
 use crate::directory::Dentry;
 use crate::file::is_written;
@@ -267,7 +268,7 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
 
     fn index_bytes(&self) -> u64 {
         let fs = &self.shared;
-        let mut bytes = fs.alloc.index_bytes() + fs.inodes.index_bytes();
+        let mut bytes = fs.alloc.index_bytes() + fs.tiers.index_bytes() + fs.inodes.index_bytes();
         fs.inodes.for_each_loaded(|inode| bytes += inode_bytes(inode));
         bytes
     }
@@ -280,6 +281,67 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
             max_file_size: MAX_FILE_SIZE,
             max_xattr_size: MAX_XATTR_SIZE,
         }
+    }
+}
+
+impl<P: Pm + 'static> Tiered for LogFs<P> {
+    type Proof = Durable;
+
+    fn tiers(&self) -> Vec<Tier> {
+        self.shared.tier_list()
+    }
+
+    fn change_tier(&self, change: TierChange) -> Result<()> {
+        self.writable()?.change_tier(change)
+    }
+
+    fn tier_space(&self, tier: u8) -> Result<TierSpace> {
+        self.shared.tiers.space(tier)
+    }
+
+    fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>> {
+        self.writable()?.tiers.allocate(tier, goal, blocks)
+    }
+
+    fn free_on(&self, run: TierRun) {
+        self.shared.tiers.free(run);
+    }
+
+    fn begin_reads(&self) -> u64 {
+        self.shared.tiers.begin_reads()
+    }
+
+    fn end_reads(&self, ticket: u64) {
+        self.shared.tiers.end_reads(ticket);
+    }
+
+    fn resolve_movable(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<Movable>> {
+        self.shared.resolve_movable(&node.inode, start, len)
+    }
+
+    fn publish(
+        &self,
+        node: &Node,
+        copied: &[Copied],
+        modified: Timestamp,
+        proof: Durable,
+    ) -> Result<Vec<Copied>> {
+        self.writable()?.publish(&node.inode, copied, modified, proof)
+    }
+
+    fn publish_write(
+        &self,
+        node: &Node,
+        written: &[Written],
+        size: u64,
+        now: Timestamp,
+        proof: Durable,
+    ) -> Result<()> {
+        self.writable()?.publish_write(&node.inode, written, size, now, proof)
+    }
+
+    fn bring_up(&self, node: &Node, from: &Movable, content: &[u8], modified: Timestamp) -> Result<bool> {
+        self.writable()?.bring_up(&node.inode, from, content, modified)
     }
 }
 

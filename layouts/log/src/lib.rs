@@ -12,6 +12,7 @@
 //! | `scan`, `load` | reading a log; building an inode in DRAM from it |
 //! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
 //! | `blockmap`, `directory` | where a file's blocks are; the names of a directory |
+//! | `tiers`, `publish` | which blocks of tiers are free; committing where blocks were moved or written to |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
 //! | `layout` | the contract of `nacre-engine`, implemented |
@@ -37,6 +38,7 @@ mod mend;
 mod mkfs;
 mod mount;
 mod namespace;
+mod publish;
 mod recover;
 mod rename;
 mod scan;
@@ -45,6 +47,7 @@ mod seeded;
 mod space;
 mod superblock;
 mod table;
+mod tiers;
 mod xattr;
 
 use nacre_layout_parts::{alloc, attributes, badblocks};

@@ -1,5 +1,6 @@
 //! Builds an inode in DRAM from its log.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
@@ -7,7 +8,7 @@ use nacre_engine::{BLOCK_SIZE, Error, FileKind, Result, Timestamp};
 use nacre_media::Pm;
 
 use crate::attributes::Attributes;
-use crate::blockmap::BlockMap;
+use crate::blockmap::{BlockMap, Piece};
 use crate::collect::GROWTH;
 use crate::commit::{INLINE, Log, NO_PAGE, NOT_LISTED, Owner, Page};
 use crate::directory::{Directory, NameHash, Slot};
@@ -17,12 +18,14 @@ use crate::format::{
 };
 use crate::inode::{Body, Contents, Graveyard, Inode};
 use crate::scan::{Ending, Entry, LogSource, Scan, Spot, scan_log};
+use crate::tiers::Reach;
 use crate::xattr;
 
 /// What an inode is built with.
 pub(crate) struct LoadContext<'a> {
     pub(crate) hash_seed: u64,
     pub(crate) graveyard: &'a Arc<Graveyard>,
+    pub(crate) reach: &'a Reach,
     pub(crate) ending: Ending,
     /// The last batch is not committed.
     pub(crate) drop_last: bool,
@@ -64,7 +67,9 @@ struct Builder<'a> {
     xattrs: xattr::XattrSlot,
     log: Log,
     /// Owners of the pages by their index in the scan: the same, as pages are inserted in order.
-    pm_blocks: u64,
+    reach: &'a Reach,
+    /// There are, or were, blocks on tiers.
+    on_tiers: bool,
     source: &'a LogSource,
 }
 
@@ -75,10 +80,19 @@ pub(crate) fn load_inode(
     raw: &RawInode,
     context: &LoadContext<'_>,
 ) -> Result<Loaded> {
-    let (mut builder, btime) = Builder::new(&source, raw, context.hash_seed, pm.len() / BLOCK_SIZE)?;
+    let (mut builder, btime) = Builder::new(&source, raw, context.hash_seed, context.reach)?;
     let scan =
         scan_log(pm, source, raw, context.ending, context.drop_last, &mut |entry| builder.apply(entry))?;
     builder.check_target()?;
+    if let Some(piece) = builder.unreachable().first() {
+        let Piece { start, len, place, .. } = *piece;
+        return Err(Error::corrupt(format!(
+            "inode {}: blocks {start} to {} are on tier {}, where they cannot be",
+            source.number,
+            start + len,
+            place::tier(place)
+        )));
+    }
     Ok(builder.finish(raw, btime, scan, context.graveyard))
 }
 
@@ -87,21 +101,35 @@ pub(crate) fn load_inode(
 pub(crate) fn load_saved<'e>(
     source: LogSource,
     raw: &RawInode,
-    pm_blocks: u64,
     context: &LoadContext<'_>,
     entries: impl Iterator<Item = Entry<'e>>,
     mut refused: impl FnMut(&Entry<'_>, Error),
 ) -> Result<Loaded> {
-    let (mut builder, btime) = Builder::new(&source, raw, context.hash_seed, pm_blocks)?;
-    let mut scan = Scan { next_sequence: crate::format::FIRST_SEQUENCE, ..Scan::default() };
-    for entry in entries {
-        scan.next_sequence = scan.next_sequence.max(entry.header.sequence.saturating_add(1));
-        if let Err(error) = builder.apply(&entry) {
-            refused(&entry, error);
+    let entries: Vec<Entry<'e>> = entries.collect();
+    // Those whose blocks cannot be where they say; that shows when everything is read.
+    let mut passed_over: BTreeSet<Owner> = BTreeSet::new();
+    loop {
+        let (mut builder, btime) = Builder::new(&source, raw, context.hash_seed, context.reach)?;
+        let mut scan = Scan { next_sequence: crate::format::FIRST_SEQUENCE, ..Scan::default() };
+        let mut errors = Vec::new();
+        for (index, entry) in (0..).zip(&entries) {
+            scan.next_sequence = scan.next_sequence.max(entry.header.sequence.saturating_add(1));
+            if passed_over.contains(&index) {
+                builder.owner_of(entry);
+                errors.push((entry, builder.damaged(entry, "blocks on a tier, where they cannot be")));
+            } else if let Err(error) = builder.apply(entry) {
+                errors.push((entry, error));
+            }
         }
+        let unreachable = builder.unreachable();
+        if !unreachable.is_empty() {
+            passed_over.extend(unreachable.iter().map(|piece| piece.owner));
+            continue;
+        }
+        builder.check_target()?;
+        errors.into_iter().for_each(|(entry, error)| refused(entry, error));
+        return Ok(builder.finish(raw, btime, scan, context.graveyard));
     }
-    builder.check_target()?;
-    Ok(builder.finish(raw, btime, scan, context.graveyard))
 }
 
 impl<'a> Builder<'a> {
@@ -109,7 +137,7 @@ impl<'a> Builder<'a> {
         source: &'a LogSource,
         raw: &RawInode,
         hash_seed: u64,
-        pm_blocks: u64,
+        reach: &'a Reach,
     ) -> Result<(Builder<'a>, Timestamp)> {
         let damaged = |what: &str| Error::corrupt(format!("inode {}: {what}", source.number));
         let kind = FileKind::from_u8(raw.kind).ok_or_else(|| damaged("kind"))?;
@@ -129,7 +157,8 @@ impl<'a> Builder<'a> {
             symlink: None,
             xattrs: Mutex::new(None),
             log: Log::default(),
-            pm_blocks,
+            reach,
+            on_tiers: false,
             source,
         };
         Ok((builder, btime))
@@ -184,6 +213,19 @@ impl<'a> Builder<'a> {
         Err(Error::corrupt(format!("inode {}: a symbolic link without a target", self.number)))
     }
 
+    /// What is said to be on a tier, and cannot be there.
+    fn unreachable(&self) -> Vec<Piece> {
+        let mut found = Vec::new();
+        if self.on_tiers {
+            self.map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
+                if !self.reach.holds(piece.place, piece.len) {
+                    found.push(piece);
+                }
+            });
+        }
+        found
+    }
+
     /// Counts the entry in the log and says who owns what it gives.
     fn owner_of(&mut self, entry: &Entry<'_>) -> Owner {
         let owner = match entry.spot {
@@ -203,21 +245,26 @@ impl<'a> Builder<'a> {
         let write: WriteEntry = entry.get()?;
         let start = write.file_block & place::BLOCK_MASK;
         let blocks = u64::from(write.blocks);
-        let first = write.place & place::BLOCK_MASK;
-        let tier = write.place >> place::TIER_SHIFT;
+        let moved = entry.header.flags & flag::MOVED != 0;
+        // A tier that is gone may be named by entries without effect.
+        let on_tier = place::tier(write.place) != 0;
+        self.on_tiers |= on_tier;
         let in_range = blocks > 0
             && (start + blocks) * BLOCK_SIZE <= MAX_FILE_SIZE
-            && tier == 0
-            && write.place & place::SHARED == 0
-            && first > 0
-            && first + blocks <= self.pm_blocks
+            && (if on_tier { Reach::can_be(write.place) } else { self.reach.holds(write.place, blocks) })
+            && !(moved && (write.size != 0 || write.place & place::UNWRITTEN != 0))
             && write.reserved == 0;
-        if !in_range || !matches!(self.kind, FileKind::Regular | FileKind::Symlink) {
+        // Only files have blocks that move.
+        let is_file = self.kind == FileKind::Regular || self.kind == FileKind::Symlink && !moved && !on_tier;
+        if !in_range || !is_file {
             return Err(self.damaged(entry, "extent"));
         }
         self.replace(start, blocks, Some(write.place), owner);
         self.log.hold(owner, blocks);
         self.blocks += blocks;
+        if moved {
+            return Ok(());
+        }
         self.set_size(write.size, entry)?;
         self.touch(write.mtime, entry)
     }
@@ -271,7 +318,7 @@ impl<'a> Builder<'a> {
     fn apply_xattr(&mut self, entry: &Entry<'_>, owner: Owner) -> Result<()> {
         let raw: XattrEntry = entry.get()?;
         let xattr = xattr::from_entry(&raw, entry.bytes, owner, entry.address)?;
-        if xattr.run.is_some_and(|run| run.start.0 + run.len > self.pm_blocks) {
+        if xattr.run.is_some_and(|run| !self.reach.holds(run.start.0, run.len)) {
             return Err(self.damaged(entry, "place of an attribute's value"));
         }
         let old = if entry.header.kind == kind::XATTR {

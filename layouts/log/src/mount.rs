@@ -22,6 +22,7 @@ use crate::scan::Ending;
 use crate::seeded::Mistake;
 use crate::superblock::{Summary, Superblock};
 use crate::table::InodeTable;
+use crate::tiers::{Reach, Tiers};
 
 /// How a file system is mounted.
 #[derive(Debug, Clone)]
@@ -75,7 +76,9 @@ impl<P: Pm + 'static> LogFs<P> {
         for block in badblocks::read(&*pm, &superblock)?.blocks {
             alloc.withdraw(block);
         }
-        let recovery = bring_up(&*pm, &mut superblock, &alloc, &inodes, options)?;
+        let reach = Reach::of(pm.len() / BLOCK_SIZE, &superblock.raw);
+        let tiers = Tiers::new(&reach);
+        let recovery = bring_up(&*pm, &mut superblock, &reach, &alloc, &tiers, &inodes, options)?;
         inodes.offer_free();
 
         let settled = superblock.raw.settled_transactions;
@@ -96,6 +99,8 @@ impl<P: Pm + 'static> LogFs<P> {
             superblock: Mutex::new(superblock),
             pm,
             alloc,
+            tiers,
+            reach: RwLock::new(reach),
             inodes,
             graveyard: Arc::new(Graveyard::default()),
             transactions: Transactions {
@@ -176,7 +181,7 @@ impl<P: Pm> LogFs<P> {
         }
         fs.pm.fence(flushed);
         let mut superblock = fs.superblock.lock();
-        if fs.alloc.contradicts_itself() {
+        if fs.alloc.contradicts_itself() || fs.tiers.contradicts_itself() {
             // The next mount counts what is free from the logs, and sees what belongs to whom.
             superblock.raw.errors = superblock.raw.errors.saturating_add(1);
             superblock.write(&*fs.pm)?;
@@ -211,7 +216,9 @@ impl<P: Pm> Drop for LogFs<P> {
 fn bring_up<P: Pm>(
     pm: &P,
     superblock: &mut Superblock,
+    reach: &Reach,
     alloc: &Allocator,
+    tiers: &Tiers,
     inodes: &InodeTable,
     options: &MountOptions,
 ) -> Result<RecoveryReport> {
@@ -221,7 +228,8 @@ fn bring_up<P: Pm>(
     if superblock.is_clean() && raw.checkpoint != 0 {
         let first_data_block = superblock.first_data_block();
         let first = Block(raw.checkpoint);
-        checkpoint::read(pm, superblock.seed(), first, raw.mount_epoch, first_data_block, alloc, inodes)
+        let (seed, epoch) = (superblock.seed(), raw.mount_epoch);
+        checkpoint::read(pm, seed, first, epoch, first_data_block, reach, alloc, tiers, inodes)
             .map_err(|error| error.advice("run fsck: it can rebuild what the checkpoint holds"))?;
         return Ok(RecoveryReport { duration: started.elapsed(), ..RecoveryReport::default() });
     }
@@ -231,7 +239,7 @@ fn bring_up<P: Pm>(
             .advice("it has to write: mount it writable once"));
     }
     let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
-    let walk = Walk::new(pm, inodes, &chunks, superblock, ending);
+    let walk = Walk::new(pm, inodes, &chunks, superblock, reach, ending);
     walk.run();
     let report = walk.report(started);
     if report.damage_count > 0 && !options.read_only {
@@ -243,6 +251,7 @@ fn bring_up<P: Pm>(
         superblock.raw.settled_transactions = superblock.raw.settled_transactions.max(greatest + 1);
     }
     walk.free_the_rest(alloc, superblock.first_data_block(), superblock.raw.device_blocks);
+    walk.free_the_rest_of_tiers(tiers);
     Ok(RecoveryReport { duration: started.elapsed(), ..report })
 }
 

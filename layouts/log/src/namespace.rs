@@ -243,6 +243,7 @@ impl<P: Pm> Shared<P> {
         let context = LoadContext {
             hash_seed: self.hash_seed,
             graveyard: &self.graveyard,
+            reach: &self.reach.read(),
             ending: Ending::Clean,
             drop_last: false,
         };

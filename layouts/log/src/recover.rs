@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TierRun};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::Pm;
 use parking_lot::Mutex;
@@ -25,6 +25,7 @@ use crate::scan::{Ending, LogSource, PendingTransaction, read_inode, scan_log};
 use crate::seeded::Mistake;
 use crate::superblock::Superblock;
 use crate::table::InodeTable;
+use crate::tiers::{Reach, Tiers};
 
 /// Files that one task of the walk reads.
 const BATCH: usize = 1024;
@@ -40,7 +41,10 @@ pub(crate) struct Walk<'a, P> {
     /// Transactions below are committed.
     pub(crate) settled: u64,
     pub(crate) ending: Ending,
+    reach: &'a Reach,
     used: Vec<AtomicU64>,
+    /// The same of each tier, by number; nothing of those that there are not.
+    tiers_used: Vec<Vec<AtomicU64>>,
     links: Vec<AtomicU32>,
     cached_links: Vec<AtomicU32>,
     greatest_transaction: AtomicU64,
@@ -63,6 +67,7 @@ impl<'a, P: Pm> Walk<'a, P> {
         inodes: &'a InodeTable,
         chunks: &(u64, Vec<Run>),
         superblock: &Superblock,
+        reach: &'a Reach,
         ending: Ending,
     ) -> Walk<'a, P> {
         let (seeds, first_data_block) =
@@ -70,14 +75,16 @@ impl<'a, P: Pm> Walk<'a, P> {
         let settled = superblock.raw.settled_transactions;
         let blocks = pm.len() / BLOCK_SIZE;
         let count = (chunks.0 * CHUNK_INODES) as usize;
-        let walk = Walk {
+        let mut walk = Walk {
             pm,
             volume_seed: seeds.0,
             hash_seed: seeds.1,
             inodes,
             settled,
             ending,
-            used: (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            reach,
+            used: bits(blocks),
+            tiers_used: Vec::new(),
             links: (0..count).map(|_| AtomicU32::new(0)).collect(),
             cached_links: (0..count).map(|_| AtomicU32::new(0)).collect(),
             greatest_transaction: AtomicU64::new(0),
@@ -94,6 +101,13 @@ impl<'a, P: Pm> Walk<'a, P> {
         walk.mark(Run { start: Block(0), len: first_data_block.min(blocks) }, "superblocks and regions");
         for &run in &chunks.1 {
             walk.mark(run, "a chunk of inodes");
+        }
+        for (tier, blocks) in reach.tiers() {
+            walk.tiers_used.resize_with(usize::from(tier) + 1, Vec::new);
+            walk.tiers_used[usize::from(tier)] = bits(blocks);
+            for start in [0, blocks - 1] {
+                walk.mark_place(place::on_tier(tier, start), 1, "the superblock of a tier");
+            }
         }
         walk
     }
@@ -253,7 +267,7 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
         if let Body::File(map) = &inode.body {
             map.for_each(0, crate::format::MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
-                self.mark(Run { start: Block(piece.place & place::BLOCK_MASK), len: piece.len }, what());
+                self.mark_place(piece.place, piece.len, what());
             });
         }
         crate::xattr::for_each(&inode.xattrs, |xattr| {
@@ -272,14 +286,22 @@ impl<'a, P: Pm> Walk<'a, P> {
     }
 
     fn mark(&self, run: Run, what: impl std::fmt::Display) {
+        self.mark_place(run.start.0, run.len, what);
+    }
+
+    /// Marks blocks of a place, which is one that there is.
+    fn mark_place(&self, raw: u64, len: u64, what: impl std::fmt::Display) {
+        let (tier, start) = (place::tier(raw), raw & place::BLOCK_MASK);
+        let used = if tier == 0 { &self.used } else { &self.tiers_used[usize::from(tier)] };
         let mut twice = false;
-        for_each_mask(run.start.0, run.len, |word, mask| {
-            twice |= self.used[word].fetch_or(mask, Ordering::Relaxed) & mask != 0;
+        for_each_mask(start, len, |word, mask| {
+            twice |= used[word].fetch_or(mask, Ordering::Relaxed) & mask != 0;
         });
         if twice {
-            let (start, end) = (run.start.0, run.start.0 + run.len);
+            let whose = if tier == 0 { String::new() } else { format!(" of tier {tier}") };
             self.note_damage(&Error::corrupt(format!(
-                "{what}: a block of {start}..{end} belongs to another, too"
+                "{what}: a block of {start}..{}{whose} belongs to another, too",
+                start + len
             )));
         }
     }
@@ -299,6 +321,7 @@ impl<'a, P: Pm> Walk<'a, P> {
         let context = LoadContext {
             hash_seed: self.hash_seed,
             graveyard: &self.graveyard,
+            reach: self.reach,
             ending: self.ending,
             drop_last,
         };
@@ -353,18 +376,15 @@ impl<'a, P: Pm> Walk<'a, P> {
 
     /// Gives everything that is not in use to an allocator.
     pub(crate) fn free_the_rest(&self, alloc: &Allocator, first_data_block: u64, blocks: u64) {
-        let mut start = None;
-        for block in first_data_block..=blocks {
-            let free = block < blocks
-                && self.used[(block / 64) as usize].load(Ordering::Relaxed) >> (block % 64) & 1 == 0;
-            match (free, start) {
-                (true, None) => start = Some(block),
-                (false, Some(first)) => {
-                    alloc.free(Run { start: Block(first), len: block - first });
-                    start = None;
-                }
-                _ => {}
-            }
+        for_each_unmarked(&self.used, first_data_block, blocks, |run| alloc.free(run));
+    }
+
+    /// The same for the tiers.
+    pub(crate) fn free_the_rest_of_tiers(&self, tiers: &Tiers) {
+        for (tier, blocks) in self.reach.tiers() {
+            for_each_unmarked(&self.tiers_used[usize::from(tier)], 1, blocks, |Run { start, len }| {
+                tiers.found_free(TierRun { tier, start, len });
+            });
         }
     }
 
@@ -388,6 +408,28 @@ impl<'a, P: Pm> Walk<'a, P> {
             damage: self.damage.lock().clone(),
             damage_count: self.damage_count.load(Ordering::Relaxed),
             duration: started.elapsed(),
+        }
+    }
+}
+
+/// A bit for each block, none of them set.
+fn bits(blocks: u64) -> Vec<AtomicU64> {
+    (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// Calls `visit` with the runs of blocks from `first` to before `end` that are not marked.
+fn for_each_unmarked(marks: &[AtomicU64], first: u64, end: u64, mut visit: impl FnMut(Run)) {
+    let mut start = None;
+    for block in first..=end {
+        let free =
+            block < end && marks[(block / 64) as usize].load(Ordering::Relaxed) >> (block % 64) & 1 == 0;
+        match (free, start) {
+            (true, None) => start = Some(block),
+            (false, Some(first)) => {
+                visit(Run { start: Block(first), len: block - first });
+                start = None;
+            }
+            _ => {}
         }
     }
 }

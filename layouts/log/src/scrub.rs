@@ -153,6 +153,9 @@ pub(crate) fn hits(inode: &Inode, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>)
     }
     if let Body::File(map) = &inode.body {
         map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
+            if place::tier(piece.place) != 0 {
+                return;
+            }
             let run = Run { start: Block(piece.place & place::BLOCK_MASK), len: piece.len };
             look(run, told, &|within| {
                 let from = piece.start * BLOCK_SIZE + within;

@@ -14,7 +14,7 @@ use crate::alloc::{Purpose, Runs};
 use crate::attributes::Attributes;
 use crate::blockmap::{BlockMap, Piece};
 use crate::commit::{Batch, Log, Placed, commit};
-use crate::file::{Change, Changes, Freed, is_written};
+use crate::file::{Change, Changes, Freed, is_written, media_offset};
 use crate::format::{AttrEntry, MAX_FILE_SIZE, flag, kind, place};
 use crate::fs::Shared;
 use crate::inode::{Body, FREE_AT_ONCE, Inode};
@@ -233,6 +233,10 @@ impl<P: Pm> Shared<P> {
                     map.for_each(first, last - first, |piece| pieces.push(piece));
                 }
                 for piece in pieces.into_iter().filter(|piece| is_written(piece.place)) {
+                    if place::tier(piece.place) != 0 {
+                        self.plan_unwritten(piece.start, piece.len, plan)?;
+                        continue;
+                    }
                     // The same blocks, not written any more.
                     let place = Some(piece.place | place::UNWRITTEN);
                     plan.changes.push(Change { start: piece.start, len: piece.len, place, kept: piece.len });
@@ -256,17 +260,19 @@ impl<P: Pm> Shared<P> {
         if at < last {
             holes.push((at, last - at));
         }
-        for (start, len) in holes {
-            let kept = plan.allocated.len();
-            let mut runs = Runs::new();
-            self.alloc.allocate(len, Purpose::Data, &mut runs)?;
-            plan.allocated.extend(runs);
-            let mut start = start;
-            for run in &plan.allocated[kept..] {
-                let place = Some(run.start.0 | place::UNWRITTEN);
-                plan.changes.push(Change { start, len: run.len, place, kept: 0 });
-                start += run.len;
-            }
+        holes.into_iter().try_for_each(|(start, len)| self.plan_unwritten(start, len, plan))
+    }
+
+    /// Plans unwritten blocks for a range.
+    fn plan_unwritten(&self, mut start: u64, len: u64, plan: &mut Plan) -> Result<()> {
+        let kept = plan.allocated.len();
+        let mut runs = Runs::new();
+        self.alloc.allocate(len, Purpose::Data, &mut runs)?;
+        plan.allocated.extend(runs);
+        for run in &plan.allocated[kept..] {
+            let place = Some(run.start.0 | place::UNWRITTEN);
+            plan.changes.push(Change { start, len: run.len, place, kept: 0 });
+            start += run.len;
         }
         Ok(())
     }
@@ -299,7 +305,7 @@ impl<P: Pm> Shared<P> {
                 continue;
             }
             let mut bytes = [0u8; BLOCK_SIZE as usize];
-            self.pm.read(Block(raw & place::BLOCK_MASK).offset(), &mut bytes)?;
+            self.pm.read(media_offset(raw)?, &mut bytes)?;
             bytes[from as usize..to as usize].fill(0);
             let mut runs = Runs::new();
             self.alloc.allocate(1, Purpose::Data, &mut runs)?;
@@ -456,7 +462,7 @@ fn changed_attributes(before: Attributes, change: &SetAttr, now: Timestamp, size
     attributes
 }
 
-fn place_of(raw: u64) -> Place {
+pub(crate) fn place_of(raw: u64) -> Place {
     let block = Block(raw & place::BLOCK_MASK);
     let tier = (raw >> place::TIER_SHIFT) as u8;
     match (tier, is_written(raw)) {
@@ -466,10 +472,13 @@ fn place_of(raw: u64) -> Place {
     }
 }
 
-fn follows(last: &PlacedExtent, place: Place) -> bool {
+pub(crate) fn follows(last: &PlacedExtent, place: Place) -> bool {
     match (last.place, place) {
         (Place::Hole, Place::Hole) => true,
         (Place::Pm(a), Place::Pm(b)) | (Place::Unwritten(a), Place::Unwritten(b)) => a.0 + last.len == b.0,
+        (Place::Tier { tier: one, block: a }, Place::Tier { tier: other, block: b }) => {
+            one == other && a.0 + last.len == b.0
+        }
         _ => false,
     }
 }

@@ -125,6 +125,11 @@ impl Allocator {
         }
     }
 
+    /// Blocks of the device.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
     /// Number of free blocks, the reserve included.
     pub fn free_blocks(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.free.load(Ordering::Relaxed)).sum()

@@ -39,6 +39,42 @@ pub mod region {
     pub const BAD_BLOCKS: u32 = 2;
 }
 
+/// Incompatible features that layouts share.
+pub mod incompatible {
+    /// Places name tiers, and the superblock has rows for them.
+    pub const TIERS: u64 = 1;
+}
+
+/// The most tiers that a file system has.
+pub const MAX_TIERS: usize = 32;
+
+/// A device for blocks below persistent memory. Row *n* - 1 is of tier *n*; a row that is not in use is zero.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct RawTier {
+    /// Its name for machines, which its own superblock has, too.
+    pub uuid: [u8; 16],
+    /// Blocks of the device; files may use all but those of its superblock.
+    pub blocks: u64,
+    /// The mount epoch that its own superblock was last found to have. Written by a mount, after the epoch is durable there
+    /// and before a block of it is used.
+    pub epoch: u64,
+    /// One of [`tier_state`]; 0 when the row is not in use.
+    pub state: u8,
+    /// Of equal devices that are one tier to placement the same; smaller is faster.
+    pub rank: u8,
+    pub reserved: [u8; 6],
+    pub reserved2: u64,
+}
+
+/// The state of a tier.
+pub mod tier_state {
+    /// Blocks are placed on it.
+    pub const ACTIVE: u8 = 1;
+    /// Its blocks are on their way elsewhere, and no new ones are placed on it.
+    pub const DRAINING: u8 = 2;
+}
+
 /// A range of blocks with a purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -96,7 +132,9 @@ pub struct RawSuperblock {
     pub lanes: u32,
     pub region_count: u32,
     pub regions: [Region; 16],
-    pub reserved: [u64; 435],
+    /// Valid with [`incompatible::TIERS`].
+    pub tiers: [RawTier; MAX_TIERS],
+    pub reserved: [u64; 243],
 }
 
 const _: () = {
@@ -105,6 +143,8 @@ const _: () = {
     assert!(std::mem::offset_of!(RawSuperblock, lanes) == 28 * 8);
     assert!(std::mem::offset_of!(RawSuperblock, uuid) == 56);
     assert!(std::mem::offset_of!(RawSuperblock, regions) == 232);
+    assert!(std::mem::offset_of!(RawSuperblock, tiers) == 616);
+    assert!(size_of::<RawTier>() == 48);
 };
 
 /// The seed of everything in a file system: from its UUID.

@@ -6,8 +6,8 @@ use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{
-    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, RawSuperblock, Region,
-    SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, state, volume_seed,
+    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, RawSuperblock, RawTier, Region,
+    SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, incompatible, state, tier_state, volume_seed,
 };
 
 /// Counts that grow by one are smaller: no file system lives long enough to reach it, and one that was made up must not
@@ -80,6 +80,8 @@ pub struct Found {
 /// The words of a superblock that change from one writing to the next: checksum, update, mount epoch, state and errors,
 /// last error, settled transactions, checkpoint, lanes.
 const CHANGING_WORDS: [usize; 8] = [1, 22, 23, 24, 25, 26, 27, 28];
+/// Those of the tiers, which change as tiers come and go.
+const TIER_WORDS: std::ops::Range<usize> = 77..269;
 
 impl Superblock {
     /// The superblock with these contents, of which both copies are alike.
@@ -118,7 +120,8 @@ impl Superblock {
             return false;
         }
         let words = torn.as_bytes().chunks_exact(8).zip(self.raw.as_bytes().chunks_exact(8));
-        words.enumerate().all(|(index, (torn, whole))| torn == whole || CHANGING_WORDS.contains(&index))
+        let may_change = |index| CHANGING_WORDS.contains(&index) || TIER_WORDS.contains(&index);
+        words.enumerate().all(|(index, (torn, whole))| torn == whole || may_change(index))
     }
 
     /// Writes both copies, each durable before the next step, and the one that is needed least first: when a crash has
@@ -232,6 +235,8 @@ impl Superblock {
             Some("state")
         } else if [raw.update, raw.mount_epoch, raw.settled_transactions].iter().any(|&n| n >= MAX_COUNT) {
             Some("a count that no file system reaches")
+        } else if !tiers_are_valid(raw) {
+            Some("a tier")
         } else if raw.reserved.iter().any(|&word| word != 0) {
             Some("reserved bytes that are not zero")
         } else {
@@ -255,6 +260,19 @@ fn regions_collide(regions: &[Region]) -> bool {
     ranges.sort_unstable();
     ranges.first().is_some_and(|&(start, _)| start < FIRST_REGION_BLOCK)
         || ranges.windows(2).any(|pair| pair[1].0 < pair[0].1)
+}
+
+fn tiers_are_valid(raw: &RawSuperblock) -> bool {
+    let has_tiers = raw.features_incompatible & incompatible::TIERS != 0;
+    raw.tiers.iter().enumerate().all(|(index, tier)| {
+        let is_known = matches!(tier.state, tier_state::ACTIVE | tier_state::DRAINING);
+        let is_sane = is_known
+            && (1..1 << 48).contains(&tier.blocks)
+            && tier.epoch <= raw.mount_epoch
+            && (tier.reserved, tier.reserved2) == ([0; 6], 0)
+            && raw.tiers[..index].iter().all(|other| other.state == 0 || other.uuid != tier.uuid);
+        *tier == RawTier::default() || has_tiers && is_sane
+    })
 }
 
 fn region_is_inside(region: &Region, device_blocks: u64) -> bool {

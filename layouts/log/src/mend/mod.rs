@@ -286,7 +286,8 @@ fn find_orphans<P: Pm>(tree: &mut Tree<'_, P>, evidence: &Evidence, seed: u32) -
         }
         let Some(kind) = FileKind::from_u8(raw.kind) else { continue };
         let Ok(taken) = tree.taker.take(Claim { number, generation: raw.generation, kind }) else { continue };
-        let is_whole = taken.damage.is_empty() && runs_of(&taken).into_iter().all(|run| tree.is_free(run));
+        let is_whole = taken.damage.is_empty()
+            && runs_of(&taken, &tree.taker.reach).into_iter().all(|run| tree.is_free(run));
         if is_whole || proven == Some(true) {
             inner.extend(names_of(&taken).into_iter().map(|name| name.claim.number));
             candidates.insert(number, taken);
@@ -302,7 +303,7 @@ fn find_orphans<P: Pm>(tree: &mut Tree<'_, P>, evidence: &Evidence, seed: u32) -
         }
         let Some(taken) = candidates.remove(&number) else { continue };
         // Two forgotten inodes may claim the same blocks: the second is older than the first, or wrong.
-        if !runs_of(&taken).into_iter().all(|run| tree.is_free(run)) {
+        if !runs_of(&taken, &tree.taker.reach).into_iter().all(|run| tree.is_free(run)) {
             continue;
         }
         orphans.push(tree::claim_of(&taken));

@@ -403,7 +403,10 @@ fn hole_instead(seed: u32, sequence: u64, range: (u64, u64), mtime: u64, salvage
 
 fn size_after(bytes: &[u8], kind: u8) -> Option<u64> {
     match kind {
-        kind::WRITE => WriteEntry::read_from_prefix(bytes).ok().map(|(entry, _)| entry.size),
+        kind::WRITE => WriteEntry::read_from_prefix(bytes)
+            .ok()
+            .filter(|(entry, _)| entry.header.flags & flag::MOVED == 0)
+            .map(|(entry, _)| entry.size),
         kind::HOLE => HoleEntry::read_from_prefix(bytes).ok().map(|(entry, _)| entry.size),
         kind::ATTR => AttrEntry::read_from_prefix(bytes).ok().map(|(entry, _)| entry.size),
         _ => None,

@@ -16,6 +16,7 @@ use crate::inode::Graveyard;
 use crate::load::{LoadContext, Loaded, load_saved};
 use crate::scan::{Ending, Entry, LogSource, Spot, parse_entry};
 use crate::superblock::Superblock;
+use crate::tiers::Reach;
 
 /// What a name says about the inode that it refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,16 +54,18 @@ pub(super) struct Taker<'a, P> {
     pub(super) volume_seed: u32,
     hash_seed: u64,
     graveyard: Arc<Graveyard>,
+    pub(super) reach: Reach,
 }
 
 impl<'a, P: Pm> Taker<'a, P> {
     pub(super) fn new(grounds: Grounds<'a, P>, chunks: &'a Chunks, superblock: &Superblock) -> Taker<'a, P> {
         Taker {
-            grounds,
             chunks,
             volume_seed: superblock.seed(),
             hash_seed: superblock.raw.hash_seed,
             graveyard: Arc::default(),
+            reach: Reach::of(grounds.pm.len() / BLOCK_SIZE, &superblock.raw),
+            grounds,
         }
     }
 
@@ -118,10 +121,10 @@ impl<'a, P: Pm> Taker<'a, P> {
         let context = LoadContext {
             hash_seed: self.hash_seed,
             graveyard: &self.graveyard,
+            reach: &self.reach,
             ending: Ending::Clean,
             drop_last: false,
         };
-        let device = self.grounds.pm.len() / BLOCK_SIZE;
         let mut refused = Vec::new();
         let numbered = entries.iter().enumerate().map(|(index, saved)| Entry {
             header: saved.header,
@@ -129,7 +132,7 @@ impl<'a, P: Pm> Taker<'a, P> {
             spot: Spot::Page(index),
             address: (index * LINE) as u64,
         });
-        let loaded = load_saved(source, &raw, device, &context, numbered, |entry, error| {
+        let loaded = load_saved(source, &raw, &context, numbered, |entry, error| {
             refused.push(entry.address as usize / LINE);
             let number = entry.header.sequence;
             damage.push((format!("operation {number} of its log makes no sense ({error})"), true));

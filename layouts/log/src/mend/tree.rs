@@ -13,6 +13,7 @@ use crate::commit::dentry_name;
 use crate::format::{LINE, MAX_FILE_SIZE, ROOT_INODE, inode_seed, place};
 use crate::inode::Body;
 use crate::scan::read_inode;
+use crate::tiers::Reach;
 
 /// What is done to an inode: its log is written anew, without some entries and with some more.
 pub(super) struct Edit {
@@ -71,7 +72,7 @@ pub(super) struct Tree<'t, P> {
     pub(super) paths: HashMap<u64, String>,
     pub(super) edits: BTreeMap<u64, Edit>,
     pub(super) findings: Vec<Finding>,
-    /// Blocks in use.
+    /// Blocks in use, by their number among all, tiers included.
     pub(super) used: Vec<u64>,
     /// A directory lost names, so that inodes may have none though they exist.
     pub(super) lost_names: bool,
@@ -84,7 +85,7 @@ pub(super) struct Tree<'t, P> {
 
 impl<'t, P: Pm> Tree<'t, P> {
     pub(super) fn new(taker: &'t Taker<'t, P>, chunks: &'t Chunks, first_data_block: u64) -> Tree<'t, P> {
-        let blocks = taker.grounds.pm.len() / nacre_engine::BLOCK_SIZE;
+        let blocks = taker.reach.total();
         let mut tree = Tree {
             taker,
             chunks,
@@ -117,8 +118,7 @@ impl<'t, P: Pm> Tree<'t, P> {
     /// Marks blocks as used; true when none was before.
     pub(super) fn mark(&mut self, run: Run) -> bool {
         let mut free = true;
-        let device = self.taker.grounds.pm.len() / nacre_engine::BLOCK_SIZE;
-        let len = run.len.min(device.saturating_sub(run.start.0));
+        let len = run.len.min(self.taker.reach.total().saturating_sub(run.start.0));
         for_each_mask(run.start.0, len, |word, mask| {
             free &= self.used[word] & mask == 0;
             self.used[word] |= mask;
@@ -175,7 +175,7 @@ impl<'t, P: Pm> Tree<'t, P> {
         let suspect = suspect || taken.loses();
         self.known.insert(claim.number, Some(self.visited.len()));
         self.visited.push(Visited { claim, parent, suspect });
-        for run in runs_of(&taken) {
+        for run in runs_of(&taken, &self.taker.reach) {
             self.twice |= !self.mark(run);
         }
         for (what, lost) in &taken.damage {
@@ -296,7 +296,9 @@ impl<'t, P: Pm> Tree<'t, P> {
         map.for_each(0, MAX_FILE_SIZE / nacre_engine::BLOCK_SIZE, |piece| pieces.push(piece));
         let mut appended: Vec<Append> = Vec::new();
         for piece in pieces {
-            let first = piece.place & place::BLOCK_MASK;
+            let first = self.taker.reach.index(piece.place);
+            // What is on a tier is not read here.
+            let is_elsewhere = place::tier(piece.place) != 0;
             for index in 0..piece.len {
                 let (block, file_block) = (first + index, piece.start + index);
                 if self.mark(Run { start: Block(block), len: 1 }) {
@@ -310,7 +312,7 @@ impl<'t, P: Pm> Tree<'t, P> {
                     {
                         *blocks += 1;
                     }
-                    _ if is_metadata || visited.suspect => {
+                    _ if is_metadata || is_elsewhere || visited.suspect => {
                         appended.push(Append::Hole { start: file_block, blocks: 1 });
                     }
                     _ => appended.push(Append::Copy { start: file_block, blocks: 1, from: block }),
@@ -396,12 +398,12 @@ pub(super) fn claim_of(taken: &Taken) -> Claim {
     Claim { number: inode.number, generation: inode.generation, kind: inode.kind }
 }
 
-/// What an inode uses: the pages of its log, its blocks, the values of its attributes.
-pub(super) fn runs_of(taken: &Taken) -> Vec<Run> {
+/// What an inode uses: the pages of its log, its blocks by their numbers among all, the values of its attributes.
+pub(super) fn runs_of(taken: &Taken, reach: &Reach) -> Vec<Run> {
     let mut runs: Vec<Run> = taken.pages.iter().map(|&start| Run { start, len: 1 }).collect();
     if let Body::File(map) = &taken.loaded.inode.body {
         map.for_each(0, MAX_FILE_SIZE / nacre_engine::BLOCK_SIZE, |piece| {
-            runs.push(Run { start: Block(piece.place & place::BLOCK_MASK), len: piece.len });
+            runs.push(Run { start: Block(reach.index(piece.place)), len: piece.len });
         });
     }
     crate::xattr::for_each(&taken.loaded.inode.xattrs, |xattr| {

@@ -1,0 +1,170 @@
+//! The contract of a layout whose files may have blocks on tiers: [`Tiered`].
+//!
+//! A layout does no disk I/O. It knows which blocks of which tier belong to which file, gives out their space, and commits
+//! where blocks are; whoever is above it ("the mover") reads and writes them.
+//!
+//! - **Reading.** What meets a block on a tier fails with [`Elsewhere`](crate::Kind::Elsewhere), and nothing is changed.
+//!   Then the mover resolves the range and reads the tier, between [`Tiered::begin_reads`] and [`Tiered::end_reads`], so that
+//!   no block that is freed meanwhile is written by others.
+//! - **Writing** whole blocks needs nothing of what was there. An operation that keeps a part of a block on a tier fails with
+//!   `Elsewhere`; the mover [brings it up](Tiered::bring_up) and asks again.
+//! - **Moving.** Blocks are resolved with a version, copied without a lock, and [published](Tiered::publish), which fails
+//!   where the version is another one by then.
+
+use crate::contract::{Data, Extents, PlacedExtent};
+use crate::error::Result;
+use crate::units::{Block, FileBlock, Timestamp};
+
+/// The most tiers of a file system; their numbers are 1 to this.
+pub const MAX_TIERS: u8 = 32;
+
+/// What is done with a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TierState {
+    /// Blocks are placed on it.
+    Active,
+    /// Its blocks are on their way elsewhere, and no new ones are placed on it.
+    Draining,
+}
+
+/// A tier, as the file system knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tier {
+    /// From 1 on; places name it by this.
+    pub number: u8,
+    /// Its name for machines, which its own superblock has, too.
+    pub uuid: [u8; 16],
+    /// Blocks of the device.
+    pub blocks: u64,
+    /// The mount epoch that its superblock was last found to have.
+    pub epoch: u64,
+    /// Smaller is faster; equal devices have the same.
+    pub rank: u8,
+    /// What is done with it.
+    pub state: TierState,
+}
+
+/// How the list of tiers changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TierChange {
+    /// A tier is there, or is another one than before.
+    Set(Tier),
+    /// The tier with this number, on which nothing is, is gone.
+    Remove(u8),
+}
+
+/// The space of a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TierSpace {
+    /// Blocks that files could use if none was in use.
+    pub blocks: u64,
+    /// Blocks that are not in use.
+    pub free: u64,
+}
+
+/// Blocks of a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TierRun {
+    /// The tier.
+    pub tier: u8,
+    /// The first block.
+    pub start: Block,
+    /// How many.
+    pub len: u64,
+}
+
+/// Blocks of a file, and the version of the part of its index that they are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Movable {
+    /// The blocks, and where they are.
+    pub extent: PlacedExtent,
+    /// Another one as soon as one of the blocks, or a neighbour, has another place or, behind the end of the file, other
+    /// bytes.
+    pub version: u64,
+}
+
+/// Blocks of a file that were copied to a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// Where they were, and with which version; no more than one [`Movable`], or a part of it.
+    pub from: Movable,
+    /// Where the copy of the first is; the others follow.
+    pub tier: u8,
+    /// Its block.
+    pub block: Block,
+}
+
+/// Whole blocks of a file that were written to a tier instead of to persistent memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// The first block in the file.
+    pub start: FileBlock,
+    /// Where the content of the first is; the others follow.
+    pub run: TierRun,
+}
+
+/// A layout whose files may have blocks on tiers.
+pub trait Tiered: Data + Extents {
+    /// Proof that what was written to a tier is durable.
+    type Proof;
+
+    /// The tiers, by number.
+    fn tiers(&self) -> Vec<Tier>;
+
+    /// Changes the list of tiers, durably. [`Busy`](crate::Kind::Busy) for the removal of a tier with blocks in use,
+    /// [`InvalidInput`](crate::Kind::InvalidInput) for a number that there is not.
+    fn change_tier(&self, change: TierChange) -> Result<()>;
+
+    /// Space and its use on a tier.
+    fn tier_space(&self, tier: u8) -> Result<TierSpace>;
+
+    /// Takes blocks of a tier, from `goal` on as far as these are free, in as few runs as can be had;
+    /// [`NoSpace`](crate::Kind::NoSpace) when there are not so many. It is DRAM only: what is not published is free again
+    /// after a crash.
+    fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>>;
+
+    /// Gives back what was taken and not published.
+    fn free_on(&self, run: TierRun);
+
+    /// From now on no block of a tier is given out again that was in use, until [`Tiered::end_reads`] with the same number.
+    fn begin_reads(&self) -> u64;
+
+    /// Ends it.
+    fn end_reads(&self, ticket: u64);
+
+    /// The places of the blocks from `start` on, at most `len` blocks, holes left out, clipped to the end of the file's
+    /// last block, each with its version.
+    fn resolve_movable(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<Movable>>;
+
+    /// Commits, as one operation, that blocks have the places that they were copied to; gives those whose version was
+    /// another one by then, which stay as they are. Contents, size and times of the file do not change. What is replaced is
+    /// free then. `modified` is when the blocks were written.
+    fn publish(
+        &self,
+        node: &Self::Node,
+        copied: &[Copied],
+        modified: Timestamp,
+        proof: Self::Proof,
+    ) -> Result<Vec<Copied>>;
+
+    /// Commits a write, as one operation: whole blocks that are on tiers, of which the last may reach behind `size`. The
+    /// file has at least that size then.
+    fn publish_write(
+        &self,
+        node: &Self::Node,
+        written: &[Written],
+        size: u64,
+        now: Timestamp,
+        proof: Self::Proof,
+    ) -> Result<()>;
+
+    /// Brings blocks of one [`Movable`] up to persistent memory: `content` is what is in them. False, and nothing is
+    /// changed, when the version is another one.
+    fn bring_up(
+        &self,
+        node: &Self::Node,
+        from: &Movable,
+        content: &[u8],
+        modified: Timestamp,
+    ) -> Result<bool>;
+}

@@ -1,0 +1,244 @@
+//! Committing where blocks of files are that were moved, or written, past this layout.
+//!
+//! Blocks that are moved keep their content, and their file its size and times: their entries say so by a flag. A version
+//! proves that the content did not change since it was copied: that of the leaf of the block map, which changes with every
+//! place in it and with every byte behind the end of the file that is written in place.
+
+use std::sync::Arc;
+
+use nacre_engine::{
+    BLOCK_SIZE, Copied, Error, FileBlock, Kind, Movable, PlacedExtent, Result, Timestamp, Written,
+};
+use nacre_media::{Durable, Flushed, Pm};
+
+use crate::alloc::{Purpose, Runs};
+use crate::blockmap::{BlockMap, LEAF, Piece};
+use crate::commit::{Batch, Log, Placed, commit};
+use crate::file::{Change, Changes, Freed, apply_change, is_written, join};
+use crate::format::{MAX_FILE_SIZE, WriteEntry, flag, kind, place};
+use crate::fs::Shared;
+use crate::inode::Inode;
+use crate::space::place_of;
+
+impl<P: Pm> Shared<P> {
+    /// The written blocks of a range, in pieces of one place and one version.
+    pub(crate) fn resolve_movable(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<Movable>> {
+        let map = inode.file()?;
+        let _log = inode.log.lock();
+        let end = start.0.saturating_add(len).min(inode.size().div_ceil(BLOCK_SIZE));
+        let mut found: Vec<Movable> = Vec::new();
+        if start.0 < end {
+            map.for_each(start.0, end - start.0, |piece| {
+                if !is_written(piece.place) {
+                    return;
+                }
+                let version = map.version(piece.start);
+                let is_same_leaf = |last: &Movable| last.extent.start.0 / LEAF == piece.start / LEAF;
+                if let Some(last) = found.last_mut().filter(|last| is_same_leaf(last))
+                    && last.extent.start.0 + last.extent.len == piece.start
+                    && crate::space::follows(&last.extent, place_of(piece.place))
+                {
+                    last.extent.len += piece.len;
+                    return;
+                }
+                let extent = PlacedExtent {
+                    start: FileBlock(piece.start),
+                    len: piece.len,
+                    place: place_of(piece.place),
+                };
+                found.push(Movable { extent, version });
+            });
+        }
+        Ok(found)
+    }
+
+    /// Commits the places of what was copied and has its version still; gives the rest.
+    pub(crate) fn publish(
+        &self,
+        inode: &Arc<Inode>,
+        copied: &[Copied],
+        modified: Timestamp,
+        proof: Durable,
+    ) -> Result<Vec<Copied>> {
+        let map = inode.file()?;
+        let mut log = inode.log.lock();
+        let mut changes = Changes::new();
+        let mut refused = Vec::new();
+        for copy in copied {
+            let PlacedExtent { start, len, .. } = copy.from.extent;
+            if !is_current(inode, map, &copy.from) {
+                refused.push(*copy);
+                continue;
+            }
+            let raw = place::on_tier(copy.tier, copy.block.0);
+            if len == 0 || !self.reach.read().holds(raw, len) {
+                return Err(Error::new(Kind::InvalidInput).object(format!(
+                    "blocks {} to {} of tier {}",
+                    copy.block.0,
+                    copy.block.0 + len,
+                    copy.tier
+                )));
+            }
+            push_change(&mut changes, start.0, len, raw);
+        }
+        let mut freed = Freed::new();
+        if !changes.is_empty() {
+            self.commit_moved(inode, &mut log, &changes, modified, proof, &mut freed)?;
+        }
+        drop(log);
+        freed.into_iter().for_each(|piece| self.free_piece(piece));
+        Ok(refused)
+    }
+
+    /// Commits a write whose content is on tiers.
+    pub(crate) fn publish_write(
+        &self,
+        inode: &Arc<Inode>,
+        written: &[Written],
+        size: u64,
+        now: Timestamp,
+        proof: Durable,
+    ) -> Result<()> {
+        let map = inode.file()?;
+        let extend = inode.extend.lock();
+        self.finish_trim(inode, &extend);
+        let mut changes = Changes::new();
+        for Written { start, run } in written {
+            let raw = place::on_tier(run.tier, run.start.0);
+            let end = start.0.saturating_add(run.len);
+            if run.len == 0 || end > MAX_FILE_SIZE / BLOCK_SIZE || !self.reach.read().holds(raw, run.len) {
+                return Err(Error::new(Kind::InvalidInput).object(format!("blocks of tier {}", run.tier)));
+            }
+            push_change(&mut changes, start.0, run.len, raw);
+        }
+        let mut log = inode.log.lock();
+        let before = inode.size();
+        let first = changes.first().map_or(u64::MAX, |change| change.start * BLOCK_SIZE);
+        // What lies between the end that was and the first block would show.
+        let gap = self.zero_gap(map, before, first.min(size).max(before))?;
+        let proof = match gap {
+            Some(flushed) => self.pm.fence(flushed),
+            None => proof,
+        };
+        let mut freed = Freed::new();
+        let (batch, size) = (Batch::default(), size.max(before));
+        self.commit_changes(inode, &mut log, batch, &changes, size, now, proof, &mut freed)?;
+        drop(log);
+        freed.into_iter().for_each(|piece| self.free_piece(piece));
+        Ok(())
+    }
+
+    /// Copies blocks from a tier to persistent memory.
+    pub(crate) fn bring_up(
+        &self,
+        inode: &Arc<Inode>,
+        from: &Movable,
+        content: &[u8],
+        modified: Timestamp,
+    ) -> Result<bool> {
+        let map = inode.file()?;
+        let PlacedExtent { start, len, .. } = from.extent;
+        if content.len() as u64 != len * BLOCK_SIZE {
+            return Err(
+                Error::new(Kind::InvalidInput).object(format!("{} bytes of {len} blocks", content.len()))
+            );
+        }
+        let mut runs = Runs::new();
+        self.allocate(None, len, Purpose::Data, &mut runs)?;
+        let mut freed = Freed::new();
+        let committed = self.copy_runs(&runs, content).and_then(|copied| {
+            let proof = copied.map_or_else(Durable::nothing_before, |copied| self.pm.fence(copied));
+            let mut log = inode.log.lock();
+            if !is_current(inode, map, from) {
+                return Ok(false);
+            }
+            let mut changes = Changes::new();
+            let mut at = start.0;
+            for run in &runs {
+                push_change(&mut changes, at, run.len, run.start.0);
+                at += run.len;
+            }
+            self.commit_moved(inode, &mut log, &changes, modified, proof, &mut freed).map(|()| true)
+        });
+        // After a media error nobody knows whether the entry is there: then the blocks stay taken.
+        let is_taken = committed.as_ref().map_or_else(|error| error.kind() == Kind::Media, |done| *done);
+        if !is_taken {
+            self.free_runs(&runs);
+        }
+        freed.into_iter().for_each(|piece| self.free_piece(piece));
+        committed
+    }
+
+    fn copy_runs(&self, runs: &Runs, content: &[u8]) -> Result<Option<Flushed>> {
+        let (mut flushed, mut rest) = (None, content);
+        for run in runs {
+            let (part, behind) = rest.split_at((run.len * BLOCK_SIZE) as usize);
+            join(&mut flushed, Some(self.pm.copy(run.start.offset(), part)?));
+            rest = behind;
+        }
+        Ok(flushed)
+    }
+
+    /// Commits other places of the same content, as one operation; what they replaced goes to `freed`.
+    fn commit_moved(
+        &self,
+        inode: &Inode,
+        log: &mut Log,
+        changes: &[Change],
+        modified: Timestamp,
+        proof: Durable,
+        freed: &mut Freed,
+    ) -> Result<()> {
+        let map = inode.file()?;
+        self.check_pins(inode, map, changes)?;
+        let mut batch = Batch::default();
+        for change in changes {
+            let mut entry = WriteEntry {
+                place: change.place.unwrap_or_default(),
+                file_block: change.start,
+                blocks: u32::try_from(change.len).map_err(|_| Error::new(Kind::InvalidInput))?,
+                mtime: modified.pack(),
+                ..WriteEntry::default()
+            };
+            entry.header.kind = kind::WRITE;
+            entry.header.flags = flag::MOVED;
+            batch.push_line(&entry);
+        }
+        let mut placed = Placed::new();
+        let flushed = commit(self, inode, log, &mut batch, proof, &mut placed)?;
+        for (change, (owner, _)) in changes.iter().zip(&placed) {
+            apply_change(inode, map, log, change, *owner, freed, None);
+        }
+        self.pm.fence(flushed);
+        Ok(())
+    }
+}
+
+/// Whether blocks are where they were, with what they had. Under the log's lock.
+fn is_current(inode: &Inode, map: &BlockMap, from: &Movable) -> bool {
+    let PlacedExtent { start, len, place } = from.extent;
+    let mut covered = 0;
+    let mut is_same = map.version(start.0) == from.version && start.0 / LEAF == (start.0 + len - 1) / LEAF;
+    map.for_each(start.0, len, |piece: Piece| {
+        let expected = PlacedExtent { start, len: piece.start - start.0, place };
+        let here = place_of(piece.place);
+        is_same &=
+            if piece.start == start.0 { here == place } else { crate::space::follows(&expected, here) };
+        covered += piece.len;
+    });
+    // A truncation that has still to free them took them away.
+    is_same && covered == len && start.0 + len <= inode.size().div_ceil(BLOCK_SIZE)
+}
+
+/// Adds blocks, to the change before them where they continue it.
+fn push_change(changes: &mut Changes, start: u64, len: u64, raw: u64) {
+    if let Some(last) = changes.last_mut()
+        && last.start + last.len == start
+        && last.place.is_some_and(|before| before + last.len == raw)
+        && last.len + len <= u64::from(u32::MAX)
+    {
+        last.len += len;
+        return;
+    }
+    changes.push(Change { start, len, place: Some(raw), kept: 0 });
+}

@@ -1,0 +1,267 @@
+//! Tiers: which there are, whose blocks are free, and when a block that was freed may be used again.
+//!
+//! The superblock has a row for each tier. What is free on one is found like what is free on persistent memory: by the
+//! checkpoint, or by reading the logs. The first and the last block of a tier belong to its own superblock.
+//!
+//! A layout reads no tier. Who does may find a block in the index and read it while its file gives it up; so blocks that
+//! are freed wait in limbo until everybody is done who began to read before.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use nacre_engine::sync::{Mutex, RwLock};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Tier, TierChange, TierRun, TierSpace, TierState};
+use nacre_layout_parts::format::{MAX_TIERS, RawTier, incompatible, tier_state};
+use nacre_media::Pm;
+
+use crate::alloc::{Allocator, Purpose, Run, Runs};
+use crate::format::{RawSuperblock, place};
+use crate::fs::Shared;
+
+/// The smallest tier: its superblock's blocks and some for files.
+const MIN_BLOCKS: u64 = 256;
+
+/// How many blocks there are, of persistent memory and of each tier: what a place must lie in.
+#[derive(Debug, Clone)]
+pub(crate) struct Reach([u64; MAX_TIERS + 1]);
+
+/// Bits of a place that nothing is known of, and the one that no code sets yet.
+const UNKNOWN_BITS: u64 = ((1 << place::TIER_SHIFT) - 1) & !place::BLOCK_MASK & !place::UNWRITTEN;
+
+impl Reach {
+    pub(crate) fn of(pm_blocks: u64, superblock: &RawSuperblock) -> Reach {
+        let mut blocks = [0; MAX_TIERS + 1];
+        blocks[0] = pm_blocks;
+        for (index, row) in superblock.tiers.iter().enumerate() {
+            blocks[index + 1] = row.blocks;
+        }
+        Reach(blocks)
+    }
+
+    /// Whether blocks can be there: on a device that there is, and not where its superblock is.
+    pub(crate) fn holds(&self, raw: u64, len: u64) -> bool {
+        let (tier, first) = (usize::from(place::tier(raw)), raw & place::BLOCK_MASK);
+        // The last block of a tier is its superblock's.
+        let last = if tier == 0 { 0 } else { 1 };
+        let Some(&blocks) = self.0.get(tier) else { return false };
+        Reach::can_be(raw) && first + len + last <= blocks
+    }
+
+    /// Whether blocks could be there, or once were, if there is or was such a tier.
+    pub(crate) fn can_be(raw: u64) -> bool {
+        let (tier, first) = (usize::from(place::tier(raw)), raw & place::BLOCK_MASK);
+        let unwritten = raw & place::UNWRITTEN != 0;
+        raw & UNKNOWN_BITS == 0 && !(unwritten && tier > 0) && first > 0 && tier <= MAX_TIERS
+    }
+
+    /// All blocks.
+    pub(crate) fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The number of a block among all, persistent memory first: for marks on them.
+    pub(crate) fn index(&self, raw: u64) -> u64 {
+        let before: u64 = self.0[..usize::from(place::tier(raw)).min(MAX_TIERS)].iter().sum();
+        before + (raw & place::BLOCK_MASK)
+    }
+
+    /// The numbers of the tiers that there are.
+    pub(crate) fn tiers(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        (1..).zip(&self.0[1..]).filter(|(_, blocks)| **blocks > 0).map(|(tier, blocks)| (tier, *blocks))
+    }
+}
+
+/// The tiers of a mounted file system.
+#[derive(Default)]
+pub(crate) struct Tiers {
+    /// What is free, by number.
+    space: RwLock<BTreeMap<u8, Allocator>>,
+    limbo: Mutex<Limbo>,
+}
+
+/// Blocks that were freed while somebody was reading.
+#[derive(Default)]
+struct Limbo {
+    /// Grows with each free; who reads began at one.
+    clock: u64,
+    readers: BTreeMap<u64, u64>,
+    freed: VecDeque<(u64, TierRun)>,
+}
+
+impl Limbo {
+    /// What nobody can be reading any more.
+    fn settled(&mut self) -> Vec<TierRun> {
+        let oldest = self.readers.keys().next().copied().unwrap_or(u64::MAX);
+        let count = self.freed.partition_point(|(freed_at, _)| *freed_at < oldest);
+        self.freed.drain(..count).map(|(_, run)| run).collect()
+    }
+}
+
+impl Tiers {
+    /// Tiers on which nothing is free yet.
+    pub(crate) fn new(reach: &Reach) -> Tiers {
+        let tiers = Tiers::default();
+        let space = reach.tiers().map(|(number, blocks)| (number, Allocator::new(blocks, 1, 0)));
+        *tiers.space.write() = space.collect();
+        tiers
+    }
+
+    /// These blocks are not in use: for a mount that finds out what is free.
+    pub(crate) fn found_free(&self, run: TierRun) {
+        if let Some(alloc) = self.space.read().get(&run.tier) {
+            alloc.free(Run { start: run.start, len: run.len });
+        }
+    }
+
+    /// Frees blocks, as soon as nobody can be reading them.
+    pub(crate) fn free(&self, run: TierRun) {
+        let settled = {
+            let mut limbo = self.limbo.lock();
+            let at = limbo.clock;
+            limbo.clock += 1;
+            limbo.freed.push_back((at, run));
+            limbo.settled()
+        };
+        settled.into_iter().for_each(|run| self.found_free(run));
+    }
+
+    pub(crate) fn begin_reads(&self) -> u64 {
+        let mut limbo = self.limbo.lock();
+        let now = limbo.clock;
+        *limbo.readers.entry(now).or_default() += 1;
+        now
+    }
+
+    pub(crate) fn end_reads(&self, ticket: u64) {
+        let settled = {
+            let mut limbo = self.limbo.lock();
+            if let Some(count) = limbo.readers.get_mut(&ticket) {
+                *count -= 1;
+                if *count == 0 {
+                    limbo.readers.remove(&ticket);
+                }
+            }
+            limbo.settled()
+        };
+        settled.into_iter().for_each(|run| self.found_free(run));
+    }
+
+    pub(crate) fn allocate(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>> {
+        let space = self.space.read();
+        let alloc = space.get(&tier).ok_or_else(|| unknown(tier))?;
+        let mut runs = Runs::new();
+        alloc.allocate_near(goal, blocks, Purpose::Data, &mut runs)?;
+        Ok(runs.into_iter().map(|Run { start, len }| TierRun { tier, start, len }).collect())
+    }
+
+    pub(crate) fn space(&self, tier: u8) -> Result<TierSpace> {
+        let space = self.space.read();
+        let alloc = space.get(&tier).ok_or_else(|| unknown(tier))?;
+        let blocks = alloc.blocks() - 2;
+        // What waits for readers will be free.
+        let limbo = self.limbo.lock();
+        let waiting: u64 =
+            limbo.freed.iter().filter(|(_, run)| run.tier == tier).map(|(_, run)| run.len).sum();
+        Ok(TierSpace { blocks, free: alloc.free_blocks() + waiting })
+    }
+
+    /// Free runs of all tiers, in order.
+    pub(crate) fn for_each_free_run(&self, mut visit: impl FnMut(TierRun)) {
+        for (&tier, alloc) in &*self.space.read() {
+            alloc.for_each_free_run(|Run { start, len }| visit(TierRun { tier, start, len }));
+        }
+    }
+
+    pub(crate) fn index_bytes(&self) -> u64 {
+        self.space.read().values().map(Allocator::index_bytes).sum()
+    }
+
+    /// A block was freed that was free.
+    pub(crate) fn contradicts_itself(&self) -> bool {
+        self.space.read().values().any(Allocator::contradicts_itself)
+    }
+}
+
+fn unknown(tier: u8) -> Error {
+    Error::new(Kind::InvalidInput).object(format!("tier {tier}")).advice("there is no such tier")
+}
+
+impl<P: Pm> Shared<P> {
+    pub(crate) fn tier_list(&self) -> Vec<Tier> {
+        let superblock = self.superblock.lock();
+        let rows = (1..).zip(&superblock.raw.tiers).filter(|(_, row)| row.state != 0);
+        rows.map(|(number, row)| tier_of(number, row)).collect()
+    }
+
+    pub(crate) fn change_tier(&self, change: TierChange) -> Result<()> {
+        let number = match change {
+            TierChange::Set(tier) => tier.number,
+            TierChange::Remove(number) => number,
+        };
+        let index = usize::from(number).wrapping_sub(1);
+        if index >= MAX_TIERS {
+            return Err(unknown(number));
+        }
+        let mut superblock = self.superblock.lock();
+        let before = superblock.raw.tiers[index];
+        let row = match change {
+            TierChange::Remove(_) if before.state == 0 => return Err(unknown(number)),
+            TierChange::Remove(_) => RawTier::default(),
+            TierChange::Set(tier) => row_of(&tier),
+        };
+        let raw = &superblock.raw;
+        let is_new = before.state == 0;
+        let others = raw.tiers.iter().enumerate().filter(|(other, _)| *other != index);
+        if row.state != 0 && others.into_iter().any(|(_, other)| other.state != 0 && other.uuid == row.uuid) {
+            return Err(
+                Error::new(Kind::Exists).object(format!("tier {number}: its device is another tier's"))
+            );
+        }
+        if row.state != 0 && (row.blocks < MIN_BLOCKS || row.blocks > place::BLOCK_MASK) {
+            return Err(
+                Error::new(Kind::InvalidInput).object(format!("tier {number} of {} blocks", row.blocks))
+            );
+        }
+        if !is_new && row.state != 0 && row.blocks != before.blocks {
+            return Err(Error::new(Kind::InvalidInput)
+                .object(format!("tier {number}: {} blocks instead of {}", row.blocks, before.blocks)));
+        }
+        let mut space = self.tiers.space.write();
+        if row.state == 0 {
+            let limbo = self.tiers.limbo.lock();
+            let used = space.get(&number).is_some_and(|alloc| alloc.free_blocks() < alloc.blocks() - 2);
+            if used || limbo.freed.iter().any(|(_, run)| run.tier == number) {
+                return Err(Error::new(Kind::Busy)
+                    .object(format!("tier {number}"))
+                    .advice("drain it first: there are blocks of files on it"));
+            }
+        }
+        superblock.raw.tiers[index] = row;
+        superblock.raw.features_incompatible |= incompatible::TIERS;
+        superblock.write(&*self.pm)?;
+        match (is_new, row.state) {
+            (true, _) => {
+                let alloc = Allocator::new(row.blocks, 1, 0);
+                alloc.free(Run { start: Block(1), len: row.blocks - 2 });
+                space.insert(number, alloc);
+            }
+            (false, 0) => drop(space.remove(&number)),
+            (false, _) => {}
+        }
+        *self.reach.write() = Reach::of(self.pm.len() / BLOCK_SIZE, &superblock.raw);
+        Ok(())
+    }
+}
+
+fn tier_of(number: u8, row: &RawTier) -> Tier {
+    let state = if row.state == tier_state::DRAINING { TierState::Draining } else { TierState::Active };
+    Tier { number, uuid: row.uuid, blocks: row.blocks, epoch: row.epoch, rank: row.rank, state }
+}
+
+fn row_of(tier: &Tier) -> RawTier {
+    let state = match tier.state {
+        TierState::Active => tier_state::ACTIVE,
+        TierState::Draining => tier_state::DRAINING,
+    };
+    let Tier { uuid, blocks, epoch, rank, .. } = *tier;
+    RawTier { uuid, blocks, epoch, state, rank, ..RawTier::default() }
+}

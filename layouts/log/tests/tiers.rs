@@ -1,0 +1,462 @@
+//! Files whose blocks are on tiers: moved, written past the layout, brought up, kept over mounts and crashes.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use nacre_engine::{
+    BLOCK_SIZE, Copied, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Movable, Names,
+    NewInode, Place, SeekTo, SetAttr, Tier, TierChange, TierSpace, TierState, Tiered, Timestamp, WriteAt,
+    Written,
+};
+use nacre_layout_log::check::check;
+use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
+use nacre_media::SimPm;
+use nacre_media::block::{BlockDevice, SimDisk};
+
+type Fs = LogFs<SimPm>;
+
+const BLOCK: usize = BLOCK_SIZE as usize;
+/// Blocks of the tier.
+const TIER: u64 = 512;
+const NEVER: Timestamp = Timestamp::new(0, 0);
+
+fn now(secs: i64) -> Timestamp {
+    Timestamp::new(1_700_000_000 + secs, 7)
+}
+
+fn mount(memory: &Arc<SimPm>) -> Fs {
+    let options = MountOptions { background: false, lanes: Some(2), ..MountOptions::default() };
+    LogFs::mount(Arc::clone(memory), &options).unwrap()
+}
+
+/// A machine with a disk, and a file system on its memory that has the disk as tier 3.
+struct Machine {
+    memory: Arc<SimPm>,
+    disk: SimDisk,
+}
+
+impl Machine {
+    fn new() -> (Machine, Fs) {
+        let memory = Arc::new(SimPm::with_disks(16 << 20, &[TIER * BLOCK_SIZE]));
+        mkfs(&*memory, &MkfsOptions::default()).unwrap();
+        let fs = mount(&memory);
+        fs.change_tier(TierChange::Set(tier())).unwrap();
+        let disk = SimDisk::of(&memory, 0);
+        (Machine { memory, disk }, fs)
+    }
+
+    /// Unmounts, or crashes with everything on media, checks, and mounts again.
+    fn remount(&self, fs: Fs, crash: bool) -> Fs {
+        if crash {
+            fs.abandon()
+        } else {
+            fs.unmount().unwrap()
+        }
+        let report = check(&*self.memory, false).unwrap();
+        assert!(report.is_sound(), "{:?}", report.problems);
+        mount(&self.memory)
+    }
+
+    /// Moves what of a file can be, to the tier; gives what was refused.
+    fn move_down(&self, fs: &Fs, node: &Node, start: u64, len: u64) -> Vec<Copied> {
+        let found = fs.resolve_movable(node, FileBlock(start), len).unwrap();
+        let copied = self.copy(fs, node, &found);
+        let proof = self.disk.flush().unwrap();
+        let refused = fs.publish(node, &copied, now(9), proof).unwrap();
+        for Copied { from, tier, block } in &refused {
+            let (start, len) = (*block, from.extent.len);
+            fs.free_on(nacre_engine::TierRun { tier: *tier, start, len });
+        }
+        refused
+    }
+
+    fn copy(&self, fs: &Fs, node: &Node, found: &[Movable]) -> Vec<Copied> {
+        let mut copied = Vec::new();
+        for from in found.iter().filter(|from| matches!(from.extent.place, Place::Pm(_))) {
+            let mut at = from.extent.start.0;
+            for run in fs.allocate_on(3, None, from.extent.len).unwrap() {
+                let mut bytes = vec![0; (run.len * BLOCK_SIZE) as usize];
+                fs.read(node, at * BLOCK_SIZE, &mut bytes, None).unwrap();
+                self.disk.write(run.start.offset(), &bytes).unwrap();
+                let extent = nacre_engine::PlacedExtent { start: FileBlock(at), len: run.len, ..from.extent };
+                let Place::Pm(block) = from.extent.place else { unreachable!() };
+                let place = Place::Pm(block.plus(at - from.extent.start.0));
+                let extent = nacre_engine::PlacedExtent { place, ..extent };
+                copied.push(Copied { from: Movable { extent, ..*from }, tier: 3, block: run.start });
+                at += run.len;
+            }
+        }
+        copied
+    }
+
+    /// The content of a file, from wherever it is.
+    fn content(&self, fs: &Fs, node: &Node) -> Vec<u8> {
+        let size = fs.getattr(node).unwrap().size;
+        let mut bytes = vec![0; size.next_multiple_of(BLOCK_SIZE) as usize];
+        for extent in fs.resolve(node, FileBlock(0), u64::MAX).unwrap() {
+            let from = extent.start.offset() as usize;
+            let part = &mut bytes[from..from + (extent.len * BLOCK_SIZE) as usize];
+            match extent.place {
+                Place::Tier { tier: 3, block } => self.disk.read(block.offset(), part).unwrap(),
+                Place::Tier { tier, .. } => panic!("tier {tier}"),
+                _ => drop(fs.read(node, extent.start.offset(), part, None).unwrap()),
+            }
+        }
+        bytes.truncate(size as usize);
+        bytes
+    }
+
+    /// Brings up what of a range is on the tier.
+    fn bring_up(&self, fs: &Fs, node: &Node, start: u64, len: u64) {
+        // Each changes the version of its neighbours.
+        loop {
+            let found = fs.resolve_movable(node, FileBlock(start), len).unwrap();
+            let on_tier = found.iter().find_map(|from| match from.extent.place {
+                Place::Tier { block, .. } => Some((from, block)),
+                _ => None,
+            });
+            let Some((from, block)) = on_tier else { return };
+            let mut bytes = vec![0; (from.extent.len * BLOCK_SIZE) as usize];
+            self.disk.read(block.offset(), &mut bytes).unwrap();
+            assert!(fs.bring_up(node, from, &bytes, now(9)).unwrap());
+        }
+    }
+}
+
+fn tier() -> Tier {
+    Tier { number: 3, uuid: [7; 16], blocks: TIER, epoch: 1, rank: 2, state: TierState::Active }
+}
+
+fn create(fs: &Fs, name: &str) -> Node {
+    let new = NewInode {
+        kind: FileKind::Regular,
+        mode: 0o644,
+        uid: 1,
+        gid: 2,
+        rdev: 0,
+        target: b"",
+        xattrs: &[],
+        now: now(0),
+    };
+    fs.create(&fs.root(), name.as_bytes(), &new).unwrap()
+}
+
+fn put(fs: &Fs, node: &Node, offset: u64, bytes: &[u8]) -> nacre_engine::Result<u64> {
+    fs.write(node, WriteAt::Offset(offset), &[IoSlice::new(bytes)], Durability::Now, now(1))
+}
+
+fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at / 7) as u8 ^ seed).collect()
+}
+
+fn is_elsewhere<T: std::fmt::Debug>(result: nacre_engine::Result<T>) -> bool {
+    result.is_err_and(|error| error.kind() == Kind::Elsewhere)
+}
+
+fn used(fs: &Fs) -> u64 {
+    let TierSpace { blocks, free } = fs.tier_space(3).unwrap();
+    assert_eq!(blocks, TIER - 2);
+    blocks - free
+}
+
+#[test]
+fn tiers_are_known_over_mounts_and_go_when_they_are_empty() {
+    let (machine, fs) = Machine::new();
+    assert_eq!(fs.tiers(), [tier()]);
+    for crash in [false, true] {
+        let fs = mount(&machine.memory);
+        drop(machine.remount(fs, crash));
+    }
+    drop(fs);
+    let fs = mount(&machine.memory);
+    let draining = Tier { state: TierState::Draining, epoch: 2, ..tier() };
+    fs.change_tier(TierChange::Set(draining)).unwrap();
+    let other = Tier { number: 32, uuid: [8; 16], rank: 1, ..tier() };
+    fs.change_tier(TierChange::Set(other)).unwrap();
+    let kind = |change| fs.change_tier(change).unwrap_err().kind();
+    assert_eq!(kind(TierChange::Set(Tier { number: 4, ..tier() })), Kind::Exists, "the same device");
+    assert_eq!(kind(TierChange::Set(Tier { blocks: 100, ..tier() })), Kind::InvalidInput);
+    assert_eq!(kind(TierChange::Set(Tier { number: 33, uuid: [9; 16], ..tier() })), Kind::InvalidInput);
+    assert_eq!(kind(TierChange::Set(Tier { number: 0, uuid: [9; 16], ..tier() })), Kind::InvalidInput);
+    assert_eq!(kind(TierChange::Remove(5)), Kind::InvalidInput);
+    let node = create(&fs, "file");
+    put(&fs, &node, 0, &bytes(3 * BLOCK, 1)).unwrap();
+    machine.move_down(&fs, &node, 0, 2);
+    assert_eq!((kind(TierChange::Remove(3)), used(&fs)), (Kind::Busy, 2));
+    drop(node);
+    let fs = machine.remount(fs, true);
+    assert_eq!(fs.tiers(), [draining, other]);
+    let node = fs.lookup(&fs.root(), b"file").unwrap();
+    machine.bring_up(&fs, &node, 0, 9);
+    fs.change_tier(TierChange::Remove(3)).unwrap();
+    drop(node);
+    let fs = machine.remount(fs, false);
+    assert_eq!(fs.tiers(), [other]);
+    assert_eq!(fs.tier_space(3).unwrap_err().kind(), Kind::InvalidInput);
+}
+
+#[test]
+fn what_was_moved_is_there_and_read_by_nobody_here() {
+    for crash in [false, true] {
+        let (machine, fs) = Machine::new();
+        let node = create(&fs, "file");
+        let content = bytes(20 * BLOCK + 100, 3);
+        put(&fs, &node, 0, &content).unwrap();
+        let attr = fs.getattr(&node).unwrap();
+        let free = fs.stat().free;
+        assert!(machine.move_down(&fs, &node, 2, 19).is_empty());
+        assert_eq!((fs.stat().free, used(&fs)), (free + 19, 19));
+        let after = fs.getattr(&node).unwrap();
+        assert_eq!((after.size, after.mtime, after.ctime), (attr.size, attr.mtime, attr.ctime));
+        assert_eq!(after.allocated, attr.allocated);
+        let mut buffer = vec![0; 3 * BLOCK];
+        assert_eq!(fs.read(&node, 0, &mut buffer[..2 * BLOCK], None).unwrap(), 2 * BLOCK);
+        assert!(is_elsewhere(fs.read(&node, 0, &mut buffer, None)));
+        assert_eq!(fs.seek(&node, 5 * BLOCK_SIZE, SeekTo::Hole).unwrap(), content.len() as u64);
+        drop(node);
+        let fs = machine.remount(fs, crash);
+        let node = fs.lookup(&fs.root(), b"file").unwrap();
+        assert!(machine.content(&fs, &node) == content);
+        let again = fs.getattr(&node).unwrap();
+        assert_eq!((again.size, again.mtime, again.ctime), (attr.size, attr.mtime, attr.ctime));
+        assert_eq!(used(&fs), 19);
+        fs.unlink(&fs.root(), b"file", now(3)).unwrap();
+        drop(node);
+        fs.stat();
+        assert_eq!(used(&fs), 0);
+    }
+}
+
+#[test]
+fn a_copy_of_what_changed_since_is_refused() {
+    let (machine, fs) = Machine::new();
+    let node = create(&fs, "file");
+    put(&fs, &node, 0, &bytes(8 * BLOCK + 10, 4)).unwrap();
+    let changes: [&dyn Fn(); 5] = [
+        &|| {
+            put(&fs, &node, 3 * BLOCK_SIZE, &bytes(BLOCK, 5)).unwrap();
+        },
+        // In place, behind the end that was.
+        &|| {
+            fs.write(&node, WriteAt::End, &[IoSlice::new(b"more")], Durability::Now, now(2)).unwrap();
+        },
+        &|| fs.fallocate(&node, FallocateMode::PunchHole, 2 * BLOCK_SIZE, BLOCK_SIZE, now(2)).unwrap(),
+        &|| fs.fallocate(&node, FallocateMode::ZeroRange, 4 * BLOCK_SIZE, BLOCK_SIZE, now(2)).unwrap(),
+        &|| {
+            let change = SetAttr { size: Some(BLOCK_SIZE), ..SetAttr::default() };
+            fs.setattr(&node, &change, now(2)).unwrap();
+        },
+    ];
+    for change in changes {
+        let found = fs.resolve_movable(&node, FileBlock(0), 100).unwrap();
+        let copied = machine.copy(&fs, &node, &found);
+        change();
+        let expected = machine.content(&fs, &node);
+        let refused = fs.publish(&node, &copied, NEVER, machine.disk.flush().unwrap()).unwrap();
+        assert_eq!(refused, copied);
+        for copy in refused {
+            let (tier, start, len) = (copy.tier, copy.block, copy.from.extent.len);
+            fs.free_on(nacre_engine::TierRun { tier, start, len });
+        }
+        assert!(machine.content(&fs, &node) == expected && used(&fs) == 0);
+    }
+}
+
+#[test]
+fn what_keeps_a_part_of_a_block_needs_it_up_here() {
+    let (machine, fs) = Machine::new();
+    let node = create(&fs, "file");
+    let mut content = bytes(9 * BLOCK + 1000, 6);
+    put(&fs, &node, 0, &content).unwrap();
+    machine.move_down(&fs, &node, 0, 10);
+    let resize = |size| fs.setattr(&node, &SetAttr { size: Some(size), ..SetAttr::default() }, now(2));
+    // None of these changes anything.
+    assert!(is_elsewhere(put(&fs, &node, 100, b"part")));
+    assert!(is_elsewhere(put(&fs, &node, 3 * BLOCK_SIZE, &bytes(BLOCK + 1, 0))));
+    assert!(is_elsewhere(fs.write(&node, WriteAt::End, &[IoSlice::new(b"end")], Durability::Now, now(2))));
+    assert!(is_elsewhere(put(&fs, &node, 20 * BLOCK_SIZE, b"far")));
+    assert!(is_elsewhere(resize(9 * BLOCK_SIZE + 1001)));
+    assert!(is_elsewhere(fs.fallocate(&node, FallocateMode::PunchHole, 100, BLOCK_SIZE, now(2))));
+    assert!(is_elsewhere(fs.fallocate(&node, FallocateMode::ZeroRange, 100, 200, now(2))));
+    assert!(machine.content(&fs, &node) == content);
+    // These need nothing of what was there.
+    put(&fs, &node, 3 * BLOCK_SIZE, &bytes(2 * BLOCK, 7)).unwrap();
+    content[3 * BLOCK..5 * BLOCK].copy_from_slice(&bytes(2 * BLOCK, 7));
+    fs.fallocate(&node, FallocateMode::PunchHole, 5 * BLOCK_SIZE, BLOCK_SIZE, now(2)).unwrap();
+    fs.fallocate(&node, FallocateMode::ZeroRange, 6 * BLOCK_SIZE, BLOCK_SIZE, now(2)).unwrap();
+    content[5 * BLOCK..7 * BLOCK].fill(0);
+    assert!(machine.content(&fs, &node) == content);
+    assert_eq!(used(&fs), 6);
+    // Brought up, everything goes.
+    machine.bring_up(&fs, &node, 9, 1);
+    fs.write(&node, WriteAt::End, &[IoSlice::new(b"end")], Durability::Now, now(2)).unwrap();
+    content.extend(b"end");
+    machine.bring_up(&fs, &node, 0, 1);
+    put(&fs, &node, 100, b"part").unwrap();
+    content[100..104].copy_from_slice(b"part");
+    assert!(machine.content(&fs, &node) == content);
+    resize(2 * BLOCK_SIZE).unwrap();
+    content.truncate(2 * BLOCK);
+    assert_eq!(used(&fs), 1);
+    drop(node);
+    let fs = machine.remount(fs, true);
+    let node = fs.lookup(&fs.root(), b"file").unwrap();
+    assert!(machine.content(&fs, &node) == content);
+    // Growing from a whole block on needs no zeros there.
+    fs.setattr(&node, &SetAttr { size: Some(3 * BLOCK_SIZE + 5), ..SetAttr::default() }, now(2)).unwrap();
+    content.resize(3 * BLOCK + 5, 0);
+    assert!(machine.content(&fs, &node) == content);
+}
+
+#[test]
+fn a_write_may_go_to_a_tier() {
+    for crash in [false, true] {
+        let (machine, fs) = Machine::new();
+        let node = create(&fs, "file");
+        let mut content = bytes(4 * BLOCK + 10, 8);
+        put(&fs, &node, 0, &content).unwrap();
+        let new = bytes(6 * BLOCK, 9);
+        let mut written = Vec::new();
+        let mut at = 2;
+        for run in fs.allocate_on(3, None, 6).unwrap() {
+            let from = (at - 2) * BLOCK;
+            machine.disk.write(run.start.offset(), &new[from..from + run.len as usize * BLOCK]).unwrap();
+            written.push(Written { start: FileBlock(at as u64), run });
+            at += run.len as usize;
+        }
+        let size = 8 * BLOCK_SIZE - 100;
+        let proof = machine.disk.flush().unwrap();
+        fs.publish_write(&node, &written, size, now(5), proof).unwrap();
+        content.resize(size as usize, 0);
+        content[2 * BLOCK..].copy_from_slice(&new[..6 * BLOCK - 100]);
+        let attr = fs.getattr(&node).unwrap();
+        assert_eq!((attr.size, attr.mtime, attr.ctime), (size, now(5), now(5)));
+        drop(node);
+        let fs = machine.remount(fs, crash);
+        let node = fs.lookup(&fs.root(), b"file").unwrap();
+        assert!(machine.content(&fs, &node) == content);
+        assert_eq!((used(&fs), fs.getattr(&node).unwrap().mtime), (6, now(5)));
+        // Behind a gap that is on persistent memory: it reads as zeros.
+        machine.bring_up(&fs, &node, 7, 1);
+        let run = fs.allocate_on(3, None, 1).unwrap()[0];
+        machine.disk.write(run.start.offset(), &new[..BLOCK]).unwrap();
+        let far = [Written { start: FileBlock(9), run }];
+        fs.publish_write(&node, &far, 10 * BLOCK_SIZE, now(6), machine.disk.flush().unwrap()).unwrap();
+        content.resize(9 * BLOCK, 0);
+        content.extend(&new[..BLOCK]);
+        assert!(machine.content(&fs, &node) == content);
+    }
+}
+
+#[test]
+fn blocks_that_were_freed_wait_for_who_may_be_reading_them() {
+    let (machine, fs) = Machine::new();
+    let node = create(&fs, "file");
+    put(&fs, &node, 0, &bytes(4 * BLOCK, 1)).unwrap();
+    machine.move_down(&fs, &node, 0, 4);
+    let rest = fs.allocate_on(3, None, TIER - 2 - 4).unwrap();
+    let early = fs.begin_reads();
+    put(&fs, &node, 0, &bytes(BLOCK, 2)).unwrap();
+    let late = fs.begin_reads();
+    put(&fs, &node, BLOCK_SIZE, &bytes(BLOCK, 2)).unwrap();
+    assert_eq!(used(&fs), TIER - 2 - 2, "they count as free");
+    let take = || fs.allocate_on(3, None, 1).map_err(|error| error.kind());
+    assert_eq!(take(), Err(Kind::NoSpace));
+    fs.end_reads(early);
+    assert!(take().is_ok());
+    assert_eq!(take(), Err(Kind::NoSpace));
+    fs.end_reads(late);
+    assert!(take().is_ok());
+    assert_eq!(take(), Err(Kind::NoSpace));
+    rest.into_iter().for_each(|run| fs.free_on(run));
+    assert_eq!(fs.allocate_on(3, None, TIER).map_err(|error| error.kind()), Err(Kind::NoSpace));
+}
+
+#[test]
+fn a_file_that_a_program_has_mapped_stays() {
+    let (machine, fs) = Machine::new();
+    let node = create(&fs, "file");
+    put(&fs, &node, 0, &bytes(4 * BLOCK, 1)).unwrap();
+    let found = fs.resolve_movable(&node, FileBlock(0), 4).unwrap();
+    let copied = machine.copy(&fs, &node, &found);
+    fs.pin(&node, FileBlock(0), 4).unwrap();
+    let proof = || machine.disk.flush().unwrap();
+    assert_eq!(fs.publish(&node, &copied, NEVER, proof()).unwrap_err().kind(), Kind::Busy);
+    fs.unpin(&node);
+    assert!(fs.publish(&node, &copied, NEVER, proof()).unwrap().is_empty());
+}
+
+/// Many moves up and down between writes: the log is collected, and says at the end where everything is, how long the file
+/// is, and when it was changed.
+#[test]
+fn logs_with_moves_are_collected_and_read() {
+    let (machine, mut fs) = Machine::new();
+    let mut random = 1u64;
+    let mut next = |limit: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % limit
+    };
+    let mut content = Vec::new();
+    drop(create(&fs, "file"));
+    for turn in 0..3000u64 {
+        let node = fs.lookup(&fs.root(), b"file").unwrap();
+        let (start, len) = (next(40), 1 + next(12));
+        match next(8) {
+            0..3 => drop(machine.move_down(&fs, &node, start, len)),
+            3..5 => machine.bring_up(&fs, &node, start, len),
+            5 => {
+                let blocks = content.len().div_ceil(BLOCK) as u64;
+                machine.bring_up(&fs, &node, blocks.saturating_sub(1), 1);
+                let size = next(44 * BLOCK_SIZE);
+                machine.bring_up(&fs, &node, size / BLOCK_SIZE, 1);
+                let change = SetAttr { size: Some(size), ..SetAttr::default() };
+                fs.setattr(&node, &change, now(turn as i64)).unwrap();
+                content.resize(size as usize, 0);
+            }
+            _ => {
+                let (from, new) = (start as usize * BLOCK, bytes(len as usize * BLOCK, turn as u8));
+                let blocks = content.len().div_ceil(BLOCK) as u64;
+                machine.bring_up(&fs, &node, blocks.saturating_sub(1), 1);
+                put(&fs, &node, from as u64, &new).unwrap();
+                content.resize(content.len().max(from + new.len()), 0);
+                content[from..from + new.len()].copy_from_slice(&new);
+            }
+        }
+        let after = fs.getattr(&node).unwrap();
+        let attr = (after.size, after.mtime, after.ctime);
+        drop(node);
+        if turn % 250 == 249 {
+            fs = machine.remount(fs, turn % 500 == 249);
+            let node = fs.lookup(&fs.root(), b"file").unwrap();
+            let after = fs.getattr(&node).unwrap();
+            assert_eq!((after.size, after.mtime, after.ctime), attr, "turn {turn}");
+            assert!(machine.content(&fs, &node) == content, "turn {turn}");
+        }
+    }
+    let extents = {
+        let node = fs.lookup(&fs.root(), b"file").unwrap();
+        fs.resolve(&node, FileBlock(0), u64::MAX).unwrap()
+    };
+    let on_tier = extents.iter().filter(|extent| matches!(extent.place, Place::Tier { .. }));
+    assert_eq!(on_tier.map(|extent| extent.len).sum::<u64>(), used(&fs));
+}
+
+#[test]
+fn a_block_of_a_tier_that_two_files_claim_is_found() {
+    let (machine, fs) = Machine::new();
+    let nodes = ["one", "two"].map(|name| create(&fs, name));
+    let run = fs.allocate_on(3, None, 1).unwrap()[0];
+    for node in &nodes {
+        let written = [Written { start: FileBlock(0), run }];
+        fs.publish_write(node, &written, BLOCK_SIZE, now(1), machine.disk.flush().unwrap()).unwrap();
+    }
+    drop(nodes);
+    fs.abandon();
+    let report = check(&*machine.memory, false).unwrap();
+    let problem = report.problems.iter().find(|problem| problem.what.contains("belong to another, too"));
+    let problem = problem.unwrap_or_else(|| panic!("{:?}", report.problems));
+    assert!(problem.loses, "{problem:?}");
+    assert!(check(&*machine.memory, true).unwrap().is_sound());
+    let fs = mount(&machine.memory);
+    assert_eq!(used(&fs), 1);
+}
