@@ -1,0 +1,263 @@
+//! The superblock of a tier: whose it is, and of when.
+//!
+//! A tier is known by its UUID and never by its path. Its epoch says with which mount of the file system it was last used:
+//! one that is older than the file system says is an older copy, whose blocks hold what they held then.
+
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Timestamp};
+use nacre_media::block::{BlockDevice, Pages};
+use uuid::Uuid;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::format::{MAGIC, OLDEST_READER, RawLabel, VERSION};
+
+/// Blocks of the smallest tier.
+const MIN_BLOCKS: u64 = 256;
+
+/// What a new tier is called.
+#[derive(Debug, Clone, Copy)]
+pub struct NewLabel {
+    /// Its name for machines; a random one when not given.
+    pub uuid: Option<Uuid>,
+    /// The file system.
+    pub volume: Uuid,
+    /// Its number there.
+    pub number: u8,
+    /// The mount epoch of the file system.
+    pub epoch: u64,
+    /// When it becomes a tier.
+    pub now: Timestamp,
+}
+
+/// What a device says that it is.
+#[derive(Debug, Clone)]
+pub struct Label {
+    raw: RawLabel,
+    /// The first copy is the one that can be lost: the other is the only valid one, or the newer.
+    first_is_stale: bool,
+}
+
+impl Label {
+    /// Makes a device a tier. What it held is lost.
+    pub fn create(device: &impl BlockDevice, new: &NewLabel) -> Result<Label> {
+        let blocks = device.len() / BLOCK_SIZE;
+        if blocks < MIN_BLOCKS {
+            return Err(Error::new(Kind::InvalidInput)
+                .operation("make a tier of")
+                .object(format!("{} of {} bytes", device.name(), device.len()))
+                .advice("a tier has at least 1 MiB"));
+        }
+        let mut raw = RawLabel::new_zeroed();
+        raw.magic = MAGIC;
+        raw.version = VERSION;
+        raw.oldest_reader = OLDEST_READER;
+        raw.number = new.number.into();
+        raw.uuid = new.uuid.unwrap_or_else(Uuid::new_v4).into_bytes();
+        raw.volume = new.volume.into_bytes();
+        raw.blocks = blocks;
+        raw.created = new.now.pack();
+        let mut label = Label { raw, first_is_stale: false };
+        label.write_epoch(device, new.epoch)?;
+        Ok(label)
+    }
+
+    /// Reads what a device says; `None` when it is no tier.
+    ///
+    /// Errors: [`Corrupt`](Kind::Corrupt) when it is one and neither copy validates, [`Unsupported`](Kind::Unsupported) for
+    /// one of a newer program, [`DeviceLost`](Kind::DeviceLost) when the device is smaller than it was.
+    pub fn read(device: &impl BlockDevice) -> Result<Option<Label>> {
+        let last = (device.len() / BLOCK_SIZE).saturating_sub(1) * BLOCK_SIZE;
+        let copies = [read_copy(device, 0), read_copy(device, last)];
+        let has_magic = copies.iter().any(|copy| matches!(copy, Ok(Some(_)) | Err(_)));
+        let [first, second] = copies.map(|copy| copy.ok().flatten());
+        let label = match (first, second) {
+            (Some(first), Some(second)) if second.update > first.update => {
+                Label { raw: second, first_is_stale: true }
+            }
+            (Some(raw), _) => Label { raw, first_is_stale: false },
+            (None, Some(raw)) => Label { raw, first_is_stale: true },
+            (None, None) if has_magic => {
+                return Err(damaged(device, "neither copy of its superblock validates"));
+            }
+            (None, None) => return Ok(None),
+        };
+        let raw = &label.raw;
+        if raw.oldest_reader > VERSION || raw.features_incompatible != 0 {
+            return Err(Error::new(Kind::Unsupported)
+                .operation("read the tier on")
+                .object(format!(
+                    "{}: version {}, features {:#x}",
+                    device.name(),
+                    raw.version,
+                    raw.features_incompatible
+                ))
+                .advice("use a newer nacre"));
+        }
+        if raw.number == 0 || raw.number > u32::from(nacre_engine::MAX_TIERS) || raw.reserved != [0; 500] {
+            return Err(damaged(device, "its superblock makes no sense"));
+        }
+        if raw.blocks > device.len() / BLOCK_SIZE {
+            return Err(Error::new(Kind::DeviceLost)
+                .operation("read the tier on")
+                .object(format!(
+                    "{}: {} bytes, the tier has {}",
+                    device.name(),
+                    device.len(),
+                    raw.blocks * BLOCK_SIZE
+                ))
+                .advice("the device was truncated: restore its size before anything else"));
+        }
+        Ok(Some(label))
+    }
+
+    /// Says that the mount with this epoch uses the tier; durable when it returns. The copy that is needed least is written
+    /// first, so that one is whole whatever happens.
+    pub fn write_epoch(&mut self, device: &impl BlockDevice, epoch: u64) -> Result<()> {
+        self.raw.epoch = epoch;
+        self.raw.update += 1;
+        self.raw.checksum = self.raw.compute_checksum();
+        let mut block = Pages::new(BLOCK_SIZE as usize);
+        block.copy_from_slice(self.raw.as_bytes());
+        let mut order = [(self.raw.blocks - 1) * BLOCK_SIZE, 0];
+        if std::mem::take(&mut self.first_is_stale) {
+            order.reverse();
+        }
+        for offset in order {
+            device.write(offset, &block)?;
+            device.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Its name for machines.
+    pub fn uuid(&self) -> Uuid {
+        Uuid::from_bytes(self.raw.uuid)
+    }
+
+    /// The file system that it belongs to.
+    pub fn volume(&self) -> Uuid {
+        Uuid::from_bytes(self.raw.volume)
+    }
+
+    /// Its number there.
+    pub fn number(&self) -> u8 {
+        self.raw.number as u8
+    }
+
+    /// Its blocks.
+    pub fn blocks(&self) -> u64 {
+        self.raw.blocks
+    }
+
+    /// The mount epoch of the file system that last used it.
+    pub fn epoch(&self) -> u64 {
+        self.raw.epoch
+    }
+}
+
+fn damaged(device: &impl BlockDevice, how: &str) -> Error {
+    Error::corrupt(format!("the tier on {}: {how}", device.name()))
+}
+
+/// One copy; `None` where there is none, an error where there is one that does not validate or cannot be read.
+fn read_copy(device: &impl BlockDevice, offset: u64) -> Result<Option<RawLabel>> {
+    let mut block = Pages::new(BLOCK_SIZE as usize);
+    device.read(offset, &mut block)?;
+    let raw = RawLabel::read_from_bytes(&block[..]).map_err(|_| Error::new(Kind::Corrupt))?;
+    match raw.magic == MAGIC {
+        false => Ok(None),
+        true if raw.checksum == raw.compute_checksum() => Ok(Some(raw)),
+        true => Err(Error::new(Kind::Corrupt)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nacre_engine::{BLOCK_SIZE, Kind, Timestamp};
+    use nacre_media::SimPm;
+    use nacre_media::block::{BlockDevice, SimDisk};
+    use nacre_media::crash::{Replay, Sampling};
+    use uuid::Uuid;
+
+    use super::{Label, NewLabel};
+
+    const BLOCKS: u64 = 300;
+
+    fn machine() -> (Arc<SimPm>, SimDisk) {
+        let memory = Arc::new(SimPm::with_disks(BLOCK_SIZE, &[BLOCKS * BLOCK_SIZE]));
+        let disk = SimDisk::of(&memory, 0);
+        (memory, disk)
+    }
+
+    fn new() -> NewLabel {
+        let now = Timestamp::new(1_700_000_000, 0);
+        NewLabel { uuid: Some(Uuid::from_u128(5)), volume: Uuid::from_u128(6), number: 7, epoch: 8, now }
+    }
+
+    #[test]
+    fn a_tier_says_what_it_is_from_either_copy() {
+        let (memory, disk) = machine();
+        assert!(Label::read(&disk).unwrap().is_none());
+        Label::create(&disk, &new()).unwrap();
+        let is_right = || {
+            let label = Label::read(&disk).unwrap().unwrap();
+            let names = (label.uuid(), label.volume());
+            names == (Uuid::from_u128(5), Uuid::from_u128(6))
+                && (label.number(), label.blocks(), label.epoch()) == (7, BLOCKS, 8)
+        };
+        assert!(is_right());
+        let image = memory.image();
+        for offset in [0, (BLOCKS - 1) * BLOCK_SIZE] {
+            disk.poke(offset + 50, &[1]);
+            assert!(is_right());
+            memory.load(&image);
+            disk.poison(offset, 1);
+            assert!(is_right());
+            // Writing it mends the copy.
+            Label::read(&disk).unwrap().unwrap().write_epoch(&disk, 8).unwrap();
+            disk.poke(BLOCKS * BLOCK_SIZE - BLOCK_SIZE - offset + 50, &[1]);
+            assert!(is_right());
+            memory.load(&image);
+        }
+        disk.poke(100, &[1]);
+        disk.poke((BLOCKS - 1) * BLOCK_SIZE + 100, &[1]);
+        assert_eq!(Label::read(&disk).unwrap_err().kind(), Kind::Corrupt);
+    }
+
+    #[test]
+    fn what_is_too_small_or_became_smaller_is_refused() {
+        let memory = Arc::new(SimPm::with_disks(BLOCK_SIZE, &[255 * BLOCK_SIZE, 300 * BLOCK_SIZE]));
+        let disks = [0, 1].map(|number| SimDisk::of(&memory, number));
+        assert_eq!(Label::create(&disks[0], &new()).unwrap_err().kind(), Kind::InvalidInput);
+        Label::create(&disks[1], &new()).unwrap();
+        let mut block = nacre_media::block::Pages::new(BLOCK_SIZE as usize);
+        disks[1].read(0, &mut block).unwrap();
+        disks[0].write(0, &block).unwrap();
+        assert_eq!(Label::read(&disks[0]).unwrap_err().kind(), Kind::DeviceLost);
+    }
+
+    #[test]
+    fn a_crash_leaves_the_old_epoch_or_the_new_one() {
+        let (memory, disk) = machine();
+        let mut label = Label::create(&disk, &new()).unwrap();
+        let before = memory.image();
+        memory.start_recording();
+        label.write_epoch(&disk, 9).unwrap();
+        let trace = memory.stop_recording();
+        let mut replay = Replay::new(before, &trace);
+        let mut seen = std::collections::BTreeSet::new();
+        while replay.advance().is_some() {
+            for image in replay.images(&Sampling::default()).iter() {
+                memory.load(&replay.crashed(&image));
+                let mut label = Label::read(&disk).unwrap().unwrap();
+                seen.insert(label.epoch());
+                // Once more, and a copy is lost.
+                label.write_epoch(&disk, 10).unwrap();
+                disk.poke(0, &[0; 8]);
+                assert_eq!(Label::read(&disk).unwrap().unwrap().epoch(), 10);
+            }
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [8, 9]);
+    }
+}

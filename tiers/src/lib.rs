@@ -1,0 +1,20 @@
+//! The disks below persistent memory: which they are, their I/O, and a page cache of their blocks.
+//!
+//! | file | what is there |
+//! | --- | --- |
+//! | `format` | the bytes of a tier's superblock; nothing else defines them |
+//! | `label` | reading and writing it: whose tier a device is, and of when |
+//! | `set` | the tiers of a mounted file system: attached or not, reads, writes and flushes by place |
+//! | `pages` | blocks of tiers in DRAM |
+//!
+//! Which block of a tier belongs to which file is the layout's to know, and what moves where the mover's. Neighbours: the
+//! devices are in `nacre-media`, the contract in `nacre-engine`. The format is drawn in `docs/format/tier.md`.
+
+mod format;
+mod label;
+mod pages;
+mod set;
+
+pub use label::{Label, NewLabel};
+pub use pages::{PageCache, PageCounters};
+pub use set::{Attachment, TierSet};

@@ -1,0 +1,307 @@
+//! Blocks of tiers in DRAM.
+//!
+//! They are known by where they are on their tier, not by file: the content of a block that is in use never changes, as
+//! whoever writes a file writes other blocks. Who writes a block (of a tier that was free until then) drops what was
+//! remembered of it before; see [`PageCache::drop_range`].
+//!
+//! The cache is made of chunks of 16 neighbouring blocks, of which any may be there, in shards with a lock each, and gives
+//! up the chunk that was not used for longest (by the clock algorithm, in each shard).
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nacre_engine::sync::{Mutex, RwLock};
+use nacre_engine::{BLOCK_SIZE, Block};
+use nacre_media::block::Pages;
+
+/// Blocks of a chunk.
+const CHUNK: u64 = 16;
+const CHUNK_BYTES: u64 = CHUNK * BLOCK_SIZE;
+/// Locks.
+const SHARDS: usize = 16;
+
+/// Tier, and number of the chunk on it.
+type Key = (u8, u64);
+
+/// The cache; see the [module](self).
+pub struct PageCache {
+    shards: Vec<Mutex<Shard>>,
+    /// Chunks that a shard may have.
+    most: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evicted: AtomicU64,
+}
+
+#[derive(Default)]
+struct Shard {
+    chunks: HashMap<Key, Arc<Chunk>>,
+    /// Each chunk once, and perhaps some that are gone.
+    clock: VecDeque<Key>,
+}
+
+struct Chunk {
+    used: AtomicBool,
+    content: RwLock<Content>,
+}
+
+struct Content {
+    /// A bit for each block that is there.
+    valid: u16,
+    bytes: Pages,
+}
+
+/// What a cache did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PageCounters {
+    /// Bytes that were read from it.
+    pub hit_bytes: u64,
+    /// Bytes that were not there.
+    pub missed_bytes: u64,
+    /// Bytes that were given up for others.
+    pub evicted_bytes: u64,
+}
+
+impl PageCache {
+    /// A cache of at most so many bytes; less than a chunk for each of its shards is none at all.
+    pub fn new(bytes: u64) -> PageCache {
+        let cache = PageCache {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            most: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+        };
+        cache.resize(bytes);
+        cache
+    }
+
+    /// From now on it has at most so many bytes.
+    pub fn resize(&self, bytes: u64) {
+        let most = bytes / CHUNK_BYTES / SHARDS as u64;
+        self.most.store(most, Ordering::Relaxed);
+        self.shards.iter().for_each(|shard| self.shrink(&mut shard.lock(), most));
+    }
+
+    /// Bytes of DRAM that it may take.
+    pub fn capacity(&self) -> u64 {
+        self.most.load(Ordering::Relaxed) * CHUNK_BYTES * SHARDS as u64
+    }
+
+    /// Bytes of DRAM that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().chunks.len() as u64 * CHUNK_BYTES).sum()
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> PageCounters {
+        PageCounters {
+            hit_bytes: self.hits.load(Ordering::Relaxed),
+            missed_bytes: self.misses.load(Ordering::Relaxed),
+            evicted_bytes: self.evicted.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Reads from this byte of a tier on as far as blocks are there; gives the number of bytes. Not all that were asked for
+    /// means that the block behind them is missing.
+    pub fn read(&self, tier: u8, offset: u64, into: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < into.len() {
+            let at = offset + done as u64;
+            let Some(chunk) = self.find((tier, at / CHUNK_BYTES)) else { break };
+            let content = chunk.content.read();
+            let (mut from, end) = ((at % CHUNK_BYTES) as usize, into.len());
+            let before = done;
+            while done < end && from < CHUNK_BYTES as usize {
+                if content.valid >> (from / BLOCK_SIZE as usize) & 1 == 0 {
+                    break;
+                }
+                let len = (BLOCK_SIZE as usize - from % BLOCK_SIZE as usize).min(end - done);
+                into[done..done + len].copy_from_slice(&content.bytes[from..from + len]);
+                (done, from) = (done + len, from + len);
+            }
+            if done == before || done < end && from < CHUNK_BYTES as usize {
+                break;
+            }
+        }
+        self.hits.fetch_add(done as u64, Ordering::Relaxed);
+        self.misses.fetch_add((into.len() - done) as u64, Ordering::Relaxed);
+        done
+    }
+
+    /// Whether a block is there.
+    pub fn has(&self, tier: u8, block: Block) -> bool {
+        let chunk = self.find((tier, block.0 / CHUNK));
+        chunk.is_some_and(|chunk| chunk.content.read().valid >> (block.0 % CHUNK) & 1 == 1)
+    }
+
+    /// Remembers whole blocks. The caller knows that nobody writes them meanwhile.
+    pub fn fill(&self, tier: u8, start: Block, bytes: &[u8]) {
+        let most = self.most.load(Ordering::Relaxed);
+        if most == 0 {
+            return;
+        }
+        let mut at = start.0;
+        for part in split(start, bytes) {
+            let key = (tier, at / CHUNK);
+            let chunk = self.find_or_make(key, most);
+            let mut content = chunk.content.write();
+            let (first, count) = (at % CHUNK, part.len() as u64 / BLOCK_SIZE);
+            let from = (first * BLOCK_SIZE) as usize;
+            content.bytes[from..from + part.len()].copy_from_slice(part);
+            content.valid |= bits(first, count);
+            at += count;
+        }
+    }
+
+    /// Forgets blocks: they are about to be written by others, or their tier is gone.
+    pub fn drop_range(&self, tier: u8, start: Block, blocks: u64) {
+        let (mut at, end) = (start.0, start.0 + blocks);
+        while at < end {
+            let count = (CHUNK - at % CHUNK).min(end - at);
+            let key = (tier, at / CHUNK);
+            let mut shard = self.shard(key).lock();
+            if let Some(chunk) = shard.chunks.get(&key) {
+                let mut content = chunk.content.write();
+                content.valid &= !bits(at % CHUNK, count);
+                let is_empty = content.valid == 0;
+                drop(content);
+                if is_empty {
+                    shard.chunks.remove(&key);
+                }
+            }
+            at += count;
+        }
+    }
+
+    /// Forgets all blocks of a tier.
+    pub fn drop_tier(&self, tier: u8) {
+        for shard in &self.shards {
+            shard.lock().chunks.retain(|key, _| key.0 != tier);
+        }
+    }
+
+    fn shard(&self, key: Key) -> &Mutex<Shard> {
+        // Neighbours are in different shards, and so are the same chunks of different tiers.
+        &self.shards[(key.1 as usize).wrapping_add(usize::from(key.0) * 5) % SHARDS]
+    }
+
+    fn find(&self, key: Key) -> Option<Arc<Chunk>> {
+        let chunk = self.shard(key).lock().chunks.get(&key).cloned()?;
+        chunk.used.store(true, Ordering::Relaxed);
+        Some(chunk)
+    }
+
+    fn find_or_make(&self, key: Key, most: u64) -> Arc<Chunk> {
+        let mut shard = self.shard(key).lock();
+        if let Some(chunk) = shard.chunks.get(&key) {
+            return Arc::clone(chunk);
+        }
+        self.shrink(&mut shard, most - 1);
+        let content = Content { valid: 0, bytes: Pages::new(CHUNK_BYTES as usize) };
+        let chunk = Arc::new(Chunk { used: AtomicBool::new(false), content: RwLock::new(content) });
+        shard.chunks.insert(key, Arc::clone(&chunk));
+        shard.clock.push_back(key);
+        // Keys of what was dropped go when it is their turn; there must not be ever more of them.
+        if shard.clock.len() as u64 > 2 * most + 16 {
+            let Shard { chunks, clock } = &mut *shard;
+            let mut seen = HashSet::new();
+            clock.retain(|key| chunks.contains_key(key) && seen.insert(*key));
+        }
+        chunk
+    }
+
+    /// Gives chunks up until there are at most so many.
+    fn shrink(&self, shard: &mut Shard, most: u64) {
+        while shard.chunks.len() as u64 > most {
+            let Some(key) = shard.clock.pop_front() else { break };
+            match shard.chunks.get(&key) {
+                Some(chunk) if chunk.used.swap(false, Ordering::Relaxed) => shard.clock.push_back(key),
+                Some(_) => {
+                    shard.chunks.remove(&key);
+                    self.evicted.fetch_add(CHUNK_BYTES, Ordering::Relaxed);
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+/// The bits of `count` blocks of a chunk from one on.
+fn bits(first: u64, count: u64) -> u16 {
+    ((((1u32 << count) - 1) << first) & 0xffff) as u16
+}
+
+/// Whole blocks, cut where chunks end.
+fn split(start: Block, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let first = ((CHUNK - start.0 % CHUNK) * BLOCK_SIZE) as usize;
+    let (head, rest) = bytes.split_at(first.min(bytes.len()));
+    std::iter::once(head).chain(rest.chunks(CHUNK_BYTES as usize)).filter(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::{BLOCK_SIZE, Block};
+
+    use super::{CHUNK, CHUNK_BYTES, PageCache, SHARDS};
+
+    const BLOCK: usize = BLOCK_SIZE as usize;
+
+    fn content(first: u64, blocks: u64) -> Vec<u8> {
+        (first..first + blocks).flat_map(|block| vec![block as u8; BLOCK]).collect()
+    }
+
+    #[test]
+    fn what_was_filled_is_read_as_far_as_it_is_there() {
+        let cache = PageCache::new(64 << 20);
+        cache.fill(1, Block(10), &content(10, 40));
+        let mut seen = vec![0xff; 60 * BLOCK];
+        let count = cache.read(1, 10 * BLOCK_SIZE + 100, &mut seen);
+        assert_eq!(count, 40 * BLOCK - 100);
+        assert!(seen[..count] == content(10, 40)[100..]);
+        assert_eq!(cache.read(1, 9 * BLOCK_SIZE, &mut seen), 0);
+        assert_eq!(cache.read(2, 10 * BLOCK_SIZE, &mut seen), 0, "another tier");
+        cache.drop_range(1, Block(15), 20);
+        assert_eq!(cache.read(1, 10 * BLOCK_SIZE, &mut seen), 5 * BLOCK);
+        assert!(!cache.has(1, Block(34)) && cache.has(1, Block(35)));
+        assert_eq!(cache.read(1, 35 * BLOCK_SIZE, &mut seen[..BLOCK]), BLOCK);
+        // Part of a chunk that is there already.
+        cache.fill(1, Block(16), &content(16, 3));
+        assert_eq!(cache.read(1, 16 * BLOCK_SIZE, &mut seen), 3 * BLOCK);
+        cache.drop_tier(1);
+        assert_eq!((cache.read(1, 35 * BLOCK_SIZE, &mut seen), cache.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn it_is_bounded_and_keeps_what_is_used() {
+        let size = 8 * SHARDS as u64 * CHUNK_BYTES;
+        let cache = PageCache::new(size);
+        assert_eq!(cache.capacity(), size);
+        let mut seen = vec![0; BLOCK];
+        let mut kept = 0;
+        for round in 0..4000u64 {
+            cache.fill(1, Block(1000 + round * CHUNK), &content(round, 1));
+            // Read all the while.
+            kept += cache.read(1, 0, &mut seen);
+            cache.fill(1, Block(0), &content(0, 1));
+            assert!(cache.bytes() <= size);
+        }
+        assert!(kept >= 3900 * BLOCK, "{kept}");
+        assert!(cache.counters().evicted_bytes > 3000 * CHUNK_BYTES);
+        cache.resize(0);
+        cache.fill(1, Block(0), &content(0, 1));
+        assert_eq!((cache.bytes(), cache.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_dropped_and_filled_again_and_again_leaves_nothing_behind() {
+        let cache = PageCache::new(SHARDS as u64 * CHUNK_BYTES);
+        for _ in 0..1000 {
+            cache.fill(1, Block(0), &content(0, 1));
+            cache.drop_range(1, Block(0), 1);
+        }
+        let keys: usize = cache.shards.iter().map(|shard| shard.lock().clock.len()).sum();
+        assert!(keys <= 20 * SHARDS, "{keys}");
+    }
+}

@@ -1,0 +1,325 @@
+//! The tiers of a mounted file system: reads, writes and flushes by place.
+//!
+//! A tier that is not there, or was taken offline, makes what is on it fail and nothing else. A device that fails says so
+//! to each who asks; how often is counted.
+
+use std::sync::Arc;
+
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::sync::{Mutex, RwLock};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierRun};
+use nacre_media::Durable;
+use nacre_media::block::{BlockDevice, Pages, Transfer};
+
+use crate::label::Label;
+use crate::pages::PageCache;
+
+/// Bytes of one transfer at the most: larger ones are split, so that a device works on several parts at once.
+const TRANSFER: usize = 1 << 20;
+
+/// The tiers, by number.
+pub struct TierSet<D> {
+    slots: Vec<RwLock<Slot<D>>>,
+    pages: PageCache,
+    read: AtomicU64,
+    written: AtomicU64,
+}
+
+enum Slot<D> {
+    /// No such tier is known.
+    None,
+    /// It is known, and not there: why, in words.
+    Missing(String),
+    There(Arc<There<D>>),
+}
+
+struct There<D> {
+    device: D,
+    label: Mutex<Label>,
+    errors: AtomicU64,
+}
+
+/// Where a tier is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attachment {
+    /// Its device, or why there is none.
+    pub device: Result<String, String>,
+    /// Operations of the device that failed.
+    pub errors: u64,
+}
+
+impl<D: BlockDevice> TierSet<D> {
+    /// No tiers yet, and a page cache of so many bytes.
+    pub fn new(cache_bytes: u64) -> TierSet<D> {
+        TierSet {
+            slots: (0..=MAX_TIERS).map(|_| RwLock::new(Slot::None)).collect(),
+            pages: PageCache::new(cache_bytes),
+            read: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+        }
+    }
+
+    /// A tier is on this device.
+    pub fn attach(&self, number: u8, device: D, label: Label) {
+        let there = There { device, label: Mutex::new(label), errors: AtomicU64::new(0) };
+        *self.slot(number).write() = Slot::There(Arc::new(there));
+    }
+
+    /// A tier is not there any more, or not yet. Who is reading or writing it finishes.
+    pub fn detach(&self, number: u8, why: impl Into<String>) {
+        *self.slot(number).write() = Slot::Missing(why.into());
+        self.pages.drop_tier(number);
+    }
+
+    /// A tier is gone for good.
+    pub fn forget(&self, number: u8) {
+        *self.slot(number).write() = Slot::None;
+        self.pages.drop_tier(number);
+    }
+
+    /// Where a tier is; `None` when it is not known.
+    pub fn attachment(&self, number: u8) -> Option<Attachment> {
+        match &*self.slot(number).read() {
+            Slot::None => None,
+            Slot::Missing(why) => Some(Attachment { device: Err(why.clone()), errors: 0 }),
+            Slot::There(there) => Some(Attachment {
+                device: Ok(there.device.name().to_owned()),
+                errors: there.errors.load(Ordering::Relaxed),
+            }),
+        }
+    }
+
+    /// Blocks of tiers in DRAM.
+    pub fn pages(&self) -> &PageCache {
+        &self.pages
+    }
+
+    /// Bytes read from devices, and written to them.
+    pub fn traffic(&self) -> (u64, u64) {
+        (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed))
+    }
+
+    /// Says on the device that the mount with this epoch uses the tier; durable when it returns.
+    pub fn write_epoch(&self, number: u8, epoch: u64) -> Result<()> {
+        let there = self.there(number)?;
+        let written = there.label.lock().write_epoch(&there.device, epoch);
+        there.count(written)
+    }
+
+    /// Reads blocks from the device itself.
+    pub fn read_blocks(&self, tier: u8, start: Block, into: &mut [u8]) -> Result<()> {
+        let there = self.there(tier)?;
+        self.read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        let mut offset = start.offset();
+        let mut batch = Vec::new();
+        for part in into.chunks_mut(TRANSFER) {
+            let len = part.len() as u64;
+            batch.push(Transfer::Read { offset, into: part });
+            offset += len;
+        }
+        there.count(there.device.transfer(&mut batch))
+    }
+
+    /// Reads bytes of a tier through the page cache. What is missing is fetched with as much behind it as `ahead` blocks,
+    /// within `extent`: blocks that are known not to be written by others meanwhile, in which the bytes lie.
+    pub fn read(&self, offset: u64, into: &mut [u8], extent: TierRun, ahead: u64) -> Result<()> {
+        let tier = extent.tier;
+        let (first, end) = (extent.start.0, extent.start.0 + extent.len);
+        debug_assert!(offset >= extent.start.offset() && offset + into.len() as u64 <= end * BLOCK_SIZE);
+        let mut done = 0;
+        loop {
+            done += self.pages.read(tier, offset + done as u64, &mut into[done..]);
+            if done == into.len() {
+                return Ok(());
+            }
+            let at = offset + done as u64;
+            let block = (at / BLOCK_SIZE).max(first);
+            let needed = (offset + into.len() as u64).div_ceil(BLOCK_SIZE) - block;
+            // Not what is there already.
+            let missing =
+                (1..needed).find(|next| self.pages.has(tier, Block(block + next))).unwrap_or(needed);
+            let wanted = if missing < needed { missing } else { needed.max(ahead).min(end - block) };
+            let mut fetched = Pages::new((wanted * BLOCK_SIZE) as usize);
+            let mut have = wanted;
+            let mut read = self.read_blocks(tier, Block(block), &mut fetched);
+            if read.is_err() && wanted > missing {
+                // What was not asked for may be what cannot be read.
+                have = missing;
+                read = self.read_blocks(tier, Block(block), &mut fetched[..(missing * BLOCK_SIZE) as usize]);
+            }
+            read?;
+            let bytes = &fetched[..(have * BLOCK_SIZE) as usize];
+            self.pages.fill(tier, Block(block), bytes);
+            let within = (at - block * BLOCK_SIZE) as usize;
+            let count = (bytes.len() - within).min(into.len() - done);
+            into[done..done + count].copy_from_slice(&bytes[within..within + count]);
+            done += count;
+        }
+    }
+
+    /// Writes whole blocks that nobody reads; what the page cache had of them is forgotten. They are durable after a
+    /// [flush](TierSet::flush).
+    pub fn write(&self, pieces: &[(TierRun, &[u8])]) -> Result<()> {
+        let mut tiers: Vec<u8> = pieces.iter().map(|(run, _)| run.tier).collect();
+        tiers.sort_unstable();
+        tiers.dedup();
+        for tier in tiers {
+            let there = self.there(tier)?;
+            let mut batch = Vec::new();
+            for (run, bytes) in pieces.iter().filter(|(run, _)| run.tier == tier) {
+                self.pages.drop_range(tier, run.start, run.len);
+                let mut offset = run.start.offset();
+                for from in bytes.chunks(TRANSFER) {
+                    batch.push(Transfer::Write { offset, from });
+                    offset += from.len() as u64;
+                }
+                self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            }
+            there.count(there.device.transfer(&mut batch))?;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written to these tiers.
+    pub fn flush(&self, tiers: impl IntoIterator<Item = u8>) -> Result<Durable> {
+        let mut proof = Durable::nothing_before();
+        for tier in tiers {
+            let there = self.there(tier)?;
+            proof = there.count(there.device.flush())?;
+        }
+        Ok(proof)
+    }
+
+    /// Tells the device that these blocks are not in use any more.
+    pub fn discard(&self, run: TierRun) -> Result<()> {
+        let there = self.there(run.tier)?;
+        self.pages.drop_range(run.tier, run.start, run.len);
+        there.count(there.device.discard(run.start.offset(), run.len * BLOCK_SIZE))
+    }
+
+    fn slot(&self, number: u8) -> &RwLock<Slot<D>> {
+        &self.slots[usize::from(number.min(MAX_TIERS))]
+    }
+
+    fn there(&self, number: u8) -> Result<Arc<There<D>>> {
+        match &*self.slot(number).read() {
+            Slot::There(there) => Ok(Arc::clone(there)),
+            Slot::Missing(why) => Err(Error::new(Kind::DeviceLost)
+                .object(format!("tier {number}: {why}"))
+                .advice("nacre tier list shows the tiers; nacre tier replace says where one is now")),
+            Slot::None => Err(Error::new(Kind::InvalidInput).object(format!("tier {number}"))),
+        }
+    }
+}
+
+impl<D> There<D> {
+    fn count<T>(&self, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            self.errors.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nacre_engine::{BLOCK_SIZE, Block, Kind, TierRun, Timestamp};
+    use nacre_media::SimPm;
+    use nacre_media::block::SimDisk;
+    use uuid::Uuid;
+
+    use super::TierSet;
+    use crate::label::{Label, NewLabel};
+
+    const BLOCK: usize = BLOCK_SIZE as usize;
+
+    fn set(cache: u64) -> (TierSet<SimDisk>, SimDisk) {
+        let memory = Arc::new(SimPm::with_disks(BLOCK_SIZE, &[1000 * BLOCK_SIZE]));
+        let disk = SimDisk::of(&memory, 0);
+        let now = Timestamp::new(1, 0);
+        let new = NewLabel { uuid: None, volume: Uuid::from_u128(6), number: 2, epoch: 1, now };
+        let label = Label::create(&disk, &new).unwrap();
+        let set = TierSet::new(cache);
+        set.attach(2, disk.clone(), label);
+        (set, disk)
+    }
+
+    fn run(start: u64, len: u64) -> TierRun {
+        TierRun { tier: 2, start: Block(start), len }
+    }
+
+    fn content(first: u64, blocks: u64) -> Vec<u8> {
+        (first..first + blocks).flat_map(|block| vec![block as u8; BLOCK]).collect()
+    }
+
+    #[test]
+    fn what_is_read_again_comes_from_memory() {
+        for (cache, again) in [(64 << 20, 0), (0, 9 * BLOCK_SIZE)] {
+            let (set, _) = set(cache);
+            set.write(&[(run(10, 30), &content(10, 30)), (run(50, 4), &content(50, 4))]).unwrap();
+            set.flush([2]).unwrap();
+            let mut seen = vec![0; 8 * BLOCK];
+            let mut read = |offset: u64, ahead| {
+                let before = set.traffic().0;
+                set.read(offset, &mut seen, run(10, 30), ahead).unwrap();
+                assert!(seen[..] == content(10, 30)[offset as usize - 10 * BLOCK..][..8 * BLOCK]);
+                set.traffic().0 - before
+            };
+            assert_eq!(read(12 * BLOCK_SIZE + 7, 0), 9 * BLOCK_SIZE);
+            assert_eq!(read(12 * BLOCK_SIZE + 7, 0), again);
+            // Ahead, and not beyond the extent.
+            let first = read(30 * BLOCK_SIZE, 100);
+            assert_eq!(first, 10 * BLOCK_SIZE);
+            // Around what is there already.
+            if cache > 0 {
+                assert_eq!(read(9 * BLOCK_SIZE + BLOCK_SIZE, 0), 2 * BLOCK_SIZE);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_not_what_was_remembered() {
+        let (set, _) = set(64 << 20);
+        let mut seen = vec![0; 4 * BLOCK];
+        for turn in 0..3 {
+            set.write(&[(run(20, 4), &content(turn, 4))]).unwrap();
+            set.read(20 * BLOCK_SIZE, &mut seen, run(20, 4), 0).unwrap();
+            assert!(seen == content(turn, 4));
+        }
+    }
+
+    #[test]
+    fn a_block_that_cannot_be_read_is_no_matter_to_its_neighbours() {
+        let (set, disk) = set(64 << 20);
+        set.write(&[(run(10, 10), &content(10, 10))]).unwrap();
+        disk.poison(15 * BLOCK_SIZE, 1);
+        let mut seen = vec![0; 2 * BLOCK];
+        set.read(13 * BLOCK_SIZE, &mut seen, run(10, 10), 10).unwrap();
+        assert!(seen == content(13, 2));
+        let error = set.read(14 * BLOCK_SIZE, &mut seen, run(10, 10), 10).unwrap_err();
+        assert_eq!(error.kind(), Kind::Media);
+        set.read(16 * BLOCK_SIZE, &mut seen, run(10, 10), 10).unwrap();
+        assert!(set.attachment(2).unwrap().errors >= 2);
+    }
+
+    #[test]
+    fn a_tier_that_is_not_there_says_so() {
+        let (set, _) = set(64 << 20);
+        set.write(&[(run(10, 1), &content(10, 1))]).unwrap();
+        let mut seen = vec![0; BLOCK];
+        set.read(10 * BLOCK_SIZE, &mut seen, run(10, 1), 0).unwrap();
+        set.detach(2, "its device was taken away");
+        let error = set.read(10 * BLOCK_SIZE, &mut seen, run(10, 1), 0).unwrap_err();
+        assert_eq!(error.kind(), Kind::DeviceLost);
+        assert!(error.to_string().contains("taken away"), "{error}");
+        assert_eq!(set.attachment(2).unwrap().device, Err("its device was taken away".to_owned()));
+        assert_eq!(set.flush([2]).unwrap_err().kind(), Kind::DeviceLost);
+        assert_eq!(set.write(&[(run(10, 1), &seen)]).unwrap_err().kind(), Kind::DeviceLost);
+        assert_eq!(set.flush([3]).unwrap_err().kind(), Kind::InvalidInput);
+        set.forget(2);
+        assert_eq!(set.attachment(2), None);
+        assert!(set.flush([]).is_ok());
+    }
+}
