@@ -132,6 +132,9 @@ pub trait Tiered: Data + Extents {
     /// Ends it.
     fn end_reads(&self, ticket: u64);
 
+    /// The file was read, past the layout: atime follows by the rules of relatime.
+    fn note_read(&self, node: &Self::Node, now: Timestamp);
+
     /// The places of the blocks from `start` on, at most `len` blocks, holes left out, clipped to the end of the file's
     /// last block, each with its version.
     fn resolve_movable(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<Movable>>;

@@ -315,6 +315,10 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         self.shared.tiers.end_reads(ticket);
     }
 
+    fn note_read(&self, node: &Node, now: Timestamp) {
+        self.shared.note_read(&node.inode, now);
+    }
+
     fn resolve_movable(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<Movable>> {
         self.shared.resolve_movable(&node.inode, start, len)
     }

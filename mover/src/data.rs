@@ -1,0 +1,179 @@
+//! Reading and writing files that may be on tiers.
+
+use std::io::IoSlice;
+
+use nacre_engine::{
+    BLOCK_SIZE, Data, Durability, FallocateMode, FileBlock, Kind, Place, PlacedExtent, Result, SeekTo,
+    TierRun, Tiered, Timestamp, WriteAt,
+};
+use nacre_media::Durable;
+use nacre_media::block::BlockDevice;
+
+use crate::fs::MoverFs;
+
+/// Times that an operation is tried, with the blocks at its edges brought up before each: another thread may move them
+/// down in between.
+const ATTEMPTS: usize = 16;
+
+/// Blocks of tiers that are freed while this lives are not used again.
+pub(crate) struct Reading<'l, L: Tiered> {
+    layout: &'l L,
+    ticket: u64,
+}
+
+impl<'l, L: Tiered> Reading<'l, L> {
+    pub(crate) fn begin(layout: &'l L) -> Reading<'l, L> {
+        Reading { layout, ticket: layout.begin_reads() }
+    }
+}
+
+impl<L: Tiered> Drop for Reading<'_, L> {
+    fn drop(&mut self) {
+        self.layout.end_reads(self.ticket);
+    }
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+    /// Reads a range of which some blocks are on tiers, or were a moment ago.
+    fn read_from_tiers(
+        &self,
+        node: &L::Node,
+        offset: u64,
+        buffer: &mut [u8],
+        now: Option<Timestamp>,
+    ) -> Result<usize> {
+        let size = self.layout.getattr(node)?.size;
+        if offset >= size {
+            return Ok(0);
+        }
+        let len = buffer.len().min((size - offset) as usize);
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let count = self.read_piece(node, at, &mut buffer[done..len])?;
+            if count == 0 {
+                break;
+            }
+            done += count;
+        }
+        // A truncation may have come first: what was behind its end is nobody's.
+        let size = self.layout.getattr(node)?.size;
+        done = done.min(size.saturating_sub(offset) as usize);
+        if let Some(now) = now {
+            self.layout.note_read(node, now);
+        }
+        Ok(done)
+    }
+
+    /// Reads what lies together from `at` on; 0 at the end of the file.
+    fn read_piece(&self, node: &L::Node, at: u64, buffer: &mut [u8]) -> Result<usize> {
+        let block = at / BLOCK_SIZE;
+        let blocks = (at + buffer.len() as u64).div_ceil(BLOCK_SIZE) - block;
+        loop {
+            let reading = Reading::begin(&self.layout);
+            // What lies before and behind on the tier is read ahead.
+            let found = self.layout.resolve(node, FileBlock(block), blocks + self.options.read_ahead)?;
+            let Some(PlacedExtent { start, len, place }) = found.first().copied() else { return Ok(0) };
+            let here = start.0 + len - block;
+            let count = buffer.len().min((here * BLOCK_SIZE - at % BLOCK_SIZE) as usize);
+            if let Place::Tier { tier, block: first } = place {
+                let extent = TierRun { tier, start: first, len };
+                let on_tier = first.offset() + (at - start.offset());
+                self.tiers.read(on_tier, &mut buffer[..count], extent, self.options.read_ahead).map_err(
+                    |error| {
+                        error
+                            .operation("read")
+                            .object(format!("inode {} at byte {at}", self.layout.id(node).number))
+                    },
+                )?;
+                return Ok(count);
+            }
+            drop(reading);
+            match self.layout.read(node, at, &mut buffer[..count], None) {
+                // It was moved since.
+                Err(error) if error.kind() == Kind::Elsewhere => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Does something that fails where a part of a block is kept that is on a tier; then the blocks at its edges, which
+    /// `edges` gives for the size of the file, and the last block of the file, are brought up, and it is done again.
+    pub(crate) fn with_edges<T>(
+        &self,
+        node: &L::Node,
+        edges: impl Fn(u64) -> Vec<u64>,
+        act: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        for _ in 0..ATTEMPTS {
+            match act() {
+                Err(error) if error.kind() == Kind::Elsewhere => {}
+                other => return other,
+            }
+            let size = self.layout.getattr(node)?.size;
+            let mut blocks = edges(size);
+            blocks.push(size / BLOCK_SIZE);
+            for block in blocks {
+                self.bring_up(node, FileBlock(block), 1)?;
+            }
+        }
+        act()
+    }
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D> {
+    fn read(&self, node: &L::Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
+        match self.layout.read(node, offset, buf, now) {
+            Err(error) if error.kind() == Kind::Elsewhere => self.read_from_tiers(node, offset, buf, now),
+            other => other,
+        }
+    }
+
+    fn write(
+        &self,
+        node: &L::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
+        let edges = |size: u64| {
+            let offset = if let WriteAt::Offset(offset) = at { offset } else { size };
+            vec![offset / BLOCK_SIZE, (offset + len).saturating_sub(1) / BLOCK_SIZE]
+        };
+        self.with_edges(node, edges, || self.layout.write(node, at, data, durability, now))
+    }
+
+    fn fallocate(
+        &self,
+        node: &L::Node,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        let edges = |_: u64| vec![offset / BLOCK_SIZE, offset.saturating_add(len) / BLOCK_SIZE];
+        self.with_edges(node, edges, || self.layout.fallocate(node, mode, offset, len, now))
+    }
+
+    fn seek(&self, node: &L::Node, offset: u64, to: SeekTo) -> Result<u64> {
+        self.layout.seek(node, offset, to)
+    }
+
+    fn write_unit(&self) -> u64 {
+        self.layout.write_unit()
+    }
+
+    fn sync(&self, node: &L::Node) -> Result<()> {
+        self.layout.sync(node)
+    }
+
+    fn closed(&self, node: &L::Node) -> Result<()> {
+        self.layout.closed(node)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.layout.sync_all()
+    }
+}

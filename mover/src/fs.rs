@@ -1,0 +1,219 @@
+//! Setting it up; the tiers of a file system.
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::{
+    BLOCK_SIZE, Error, FileBlock, FsStat, Kind, MAX_TIERS, Result, Tier, TierChange, TierState, Tiered,
+    Timestamp,
+};
+use nacre_engine::{Capabilities, Extents, PlacedExtent, PromiseCost};
+use nacre_media::Durable;
+use nacre_media::block::BlockDevice;
+use nacre_tiers::{Label, NewLabel, TierSet};
+use uuid::Uuid;
+
+/// How it is set up.
+#[derive(Debug, Clone)]
+pub struct MoverOptions {
+    /// Bytes of DRAM for blocks of tiers.
+    pub page_cache: u64,
+    /// Blocks that are fetched at once where they lie together.
+    pub read_ahead: u64,
+    /// Blocks that are moved as one.
+    pub group: u64,
+}
+
+impl Default for MoverOptions {
+    /// 16 MiB are moved at once (TPFS, 5.5).
+    fn default() -> MoverOptions {
+        MoverOptions {
+            page_cache: 64 << 20,
+            read_ahead: (1 << 20) / BLOCK_SIZE,
+            group: (16 << 20) / BLOCK_SIZE,
+        }
+    }
+}
+
+/// A layout whose files may have blocks on tiers, as one whose files are in one place; see the [crate](crate).
+pub struct MoverFs<L, D> {
+    pub(crate) layout: L,
+    pub(crate) tiers: TierSet<D>,
+    pub(crate) options: MoverOptions,
+    /// Who changes the list of tiers.
+    changing: Mutex<()>,
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+    /// Over a mounted layout, none of whose tiers is attached yet.
+    pub fn new(layout: L, options: MoverOptions) -> MoverFs<L, D> {
+        let tiers = TierSet::new(options.page_cache);
+        for tier in layout.tiers() {
+            tiers.detach(tier.number, "it is not attached");
+        }
+        MoverFs { layout, tiers, options, changing: Mutex::new(()) }
+    }
+
+    /// The layout below.
+    pub fn layout(&self) -> &L {
+        &self.layout
+    }
+
+    /// The layout below, for who unmounts it.
+    pub fn into_layout(self) -> L {
+        self.layout
+    }
+
+    /// The devices.
+    pub fn tiers(&self) -> &TierSet<D> {
+        &self.tiers
+    }
+
+    /// Attaches the device of a tier that the file system has, at a mount with this epoch.
+    ///
+    /// A device whose superblock was last written by another mount than the file system's is an older copy of the tier, or
+    /// the file system is an older copy: [`Corrupt`](Kind::Corrupt). [`InvalidInput`](Kind::InvalidInput) for a device that is
+    /// no tier of this file system.
+    pub fn attach(&self, device: D, volume: Uuid, epoch: u64) -> Result<u8> {
+        let _changing = self.changing.lock();
+        let label = Label::read(&device)?.ok_or_else(|| {
+            Error::new(Kind::InvalidInput)
+                .operation("attach")
+                .object(device.name())
+                .advice("it is no tier; nacre tier add makes it one")
+        })?;
+        let is_this = |tier: &&Tier| tier.uuid == label.uuid().into_bytes() && label.volume() == volume;
+        let known = self.layout.tiers();
+        let Some(tier) = known.iter().find(is_this) else {
+            return Err(Error::new(Kind::InvalidInput)
+                .operation("attach")
+                .object(format!(
+                    "{}: tier {} of file system {}",
+                    device.name(),
+                    label.number(),
+                    label.volume()
+                ))
+                .advice("it belongs to another file system, or was removed from this one"));
+        };
+        // The mount before may have ended between its writing to the device and to the file system.
+        let is_current = label.epoch() == tier.epoch || label.epoch() == epoch;
+        if !is_current || label.blocks() != tier.blocks {
+            let object = format!(
+                "tier {} on {}: last used by mount {}, the file system says mount {}",
+                tier.number,
+                device.name(),
+                label.epoch(),
+                tier.epoch
+            );
+            return Err(Error::corrupt(object)
+                .operation("attach")
+                .advice("one of them is an older copy: give the one that belongs to the other"));
+        }
+        self.tiers.attach(tier.number, device, label);
+        self.use_from(tier, epoch)?;
+        Ok(tier.number)
+    }
+
+    /// Notes on the device, then in the file system, that this mount uses the tier. Nothing of it may change before that.
+    fn use_from(&self, tier: &Tier, epoch: u64) -> Result<()> {
+        let noted = self.tiers.write_epoch(tier.number, epoch).and_then(|()| {
+            if tier.epoch == epoch {
+                return Ok(());
+            }
+            self.layout.change_tier(TierChange::Set(Tier { epoch, ..*tier }))
+        });
+        noted.inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))
+    }
+
+    /// Makes a device a tier of the file system; what it held is lost. Gives its number.
+    pub fn add(&self, device: D, volume: Uuid, rank: u8, epoch: u64, now: Timestamp) -> Result<u8> {
+        let _changing = self.changing.lock();
+        let known = self.layout.tiers();
+        let is_free = |number: &u8| known.iter().all(|tier| tier.number != *number);
+        let number = (1..=MAX_TIERS).find(is_free).ok_or_else(|| {
+            Error::new(Kind::NoSpace)
+                .operation("add")
+                .object(format!("the {MAX_TIERS} tiers of a file system"))
+        })?;
+        let label = Label::create(&device, &NewLabel { uuid: None, volume, number, epoch, now })?;
+        let uuid = label.uuid().into_bytes();
+        let tier = Tier { number, uuid, blocks: label.blocks(), epoch, rank, state: TierState::Active };
+        self.tiers.attach(number, device, label);
+        self.layout.change_tier(TierChange::Set(tier)).inspect_err(|_| self.tiers.forget(number))?;
+        Ok(number)
+    }
+
+    /// Removes a tier on which nothing is any more: [`Busy`](Kind::Busy) otherwise.
+    pub fn remove(&self, number: u8) -> Result<()> {
+        let _changing = self.changing.lock();
+        self.layout.change_tier(TierChange::Remove(number))?;
+        self.tiers.forget(number);
+        Ok(())
+    }
+
+    /// No new blocks are placed on a tier from now on, or again.
+    pub fn set_state(&self, number: u8, state: TierState) -> Result<()> {
+        let _changing = self.changing.lock();
+        let known = self.layout.tiers();
+        let tier = known.iter().find(|tier| tier.number == number);
+        let tier = tier.ok_or_else(|| Error::new(Kind::InvalidInput).object(format!("tier {number}")))?;
+        self.layout.change_tier(TierChange::Set(Tier { state, ..*tier }))
+    }
+
+    /// The tiers that blocks can be placed on, the fastest first.
+    pub(crate) fn usable(&self) -> Vec<Tier> {
+        let mut tiers = self.layout.tiers();
+        tiers.retain(|tier| {
+            let attached = self.tiers.attachment(tier.number);
+            tier.state == TierState::Active && attached.is_some_and(|at| at.device.is_ok())
+        });
+        tiers.sort_by_key(|tier| (tier.rank, tier.number));
+        tiers
+    }
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L, D> {
+    fn resolve(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.layout.resolve(node, start, len)
+    }
+
+    fn pin(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        // Who maps a file wants memory.
+        self.bring_up(node, start, len)?;
+        self.layout.pin(node, start, len)
+    }
+
+    fn unpin(&self, node: &L::Node) {
+        self.layout.unpin(node);
+    }
+
+    fn promise_cost(&self) -> PromiseCost {
+        self.layout.promise_cost()
+    }
+
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        self.layout.reserve(blocks)
+    }
+
+    fn release(&self, blocks: u64) {
+        self.layout.release(blocks);
+    }
+
+    fn stat(&self) -> FsStat {
+        let mut stat = self.layout.stat();
+        for tier in self.usable() {
+            if let Ok(space) = self.layout.tier_space(tier.number) {
+                stat.blocks += space.blocks;
+                stat.free += space.free;
+                stat.available += space.free;
+            }
+        }
+        stat
+    }
+
+    fn index_bytes(&self) -> u64 {
+        self.layout.index_bytes() + self.tiers.pages().bytes()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.layout.capabilities()
+    }
+}

@@ -1,0 +1,28 @@
+//! Files over persistent memory and the disks below it: where each write goes, and what moves.
+//!
+//! [`MoverFs`] is a layout over which files may have blocks on tiers, and is one itself: whoever is above it sees files, and
+//! not where they are.
+//!
+//! | file | what is there |
+//! | --- | --- |
+//! | `fs` | setting it up; the tiers of a file system, added, removed and listed |
+//! | `names`, `data` | the contract: what meets blocks on tiers is read there, or brings them up first |
+//! | `migrate` | moving blocks: resolve, copy, publish |
+//!
+//! **Reading.** The layout is asked first, so that files on persistent memory cost nothing more. When it says that blocks
+//! are elsewhere, the range is resolved and each part read from where it is; blocks that are freed meanwhile are not used
+//! again before that is over.
+//!
+//! **Writing** whole blocks replaces what was on tiers. An operation that keeps a part of such a block fails in the layout
+//! before it has changed anything; the blocks at the edges of its range are brought up then, and it is tried again.
+//!
+//! **Moving** takes no lock of files: blocks are resolved with a version, copied, made durable, and published with that
+//! version, in one commit of the layout. Where the version is another one by then, they stay, and the copy is forgotten.
+
+mod data;
+mod fs;
+mod migrate;
+mod names;
+
+pub use fs::{MoverFs, MoverOptions};
+pub use migrate::Moved;

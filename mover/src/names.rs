@@ -1,0 +1,131 @@
+//! The contract's names: the layout's, but for a change of size, which may need a block that is on a tier.
+
+use std::ops::ControlFlow;
+
+use nacre_engine::{
+    Attr, BLOCK_SIZE, DirEntry, FileKind, InodeId, Names, NewInode, RenameMode, Result, SetAttr, Tiered,
+    Timestamp, XattrMode,
+};
+use nacre_media::Durable;
+use nacre_media::block::BlockDevice;
+
+use crate::fs::MoverFs;
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, D> {
+    type Node = L::Node;
+
+    fn root(&self) -> L::Node {
+        self.layout.root()
+    }
+
+    fn node(&self, id: InodeId) -> Result<L::Node> {
+        self.layout.node(id)
+    }
+
+    fn node_by_number(&self, number: u64) -> Result<L::Node> {
+        self.layout.node_by_number(number)
+    }
+
+    #[inline]
+    fn id(&self, node: &L::Node) -> InodeId {
+        self.layout.id(node)
+    }
+
+    #[inline]
+    fn kind(&self, node: &L::Node) -> FileKind {
+        self.layout.kind(node)
+    }
+
+    #[inline]
+    fn lookup(&self, dir: &L::Node, name: &[u8]) -> Result<L::Node> {
+        self.layout.lookup(dir, name)
+    }
+
+    fn parent(&self, dir: &L::Node) -> Result<L::Node> {
+        self.layout.parent(dir)
+    }
+
+    fn create(&self, dir: &L::Node, name: &[u8], new: &NewInode<'_>) -> Result<L::Node> {
+        self.layout.create(dir, name, new)
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<L::Node> {
+        self.layout.create_unnamed(new)
+    }
+
+    fn link(&self, node: &L::Node, dir: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.layout.link(node, dir, name, now)
+    }
+
+    fn unlink(&self, dir: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.layout.unlink(dir, name, now)
+    }
+
+    fn rmdir(&self, dir: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.layout.rmdir(dir, name, now)
+    }
+
+    fn rename(
+        &self,
+        from_dir: &L::Node,
+        from: &[u8],
+        to_dir: &L::Node,
+        to: &[u8],
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.layout.rename(from_dir, from, to_dir, to, mode, now)
+    }
+
+    fn read_dir(
+        &self,
+        dir: &L::Node,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.layout.read_dir(dir, cookie, visit)
+    }
+
+    fn read_link(&self, node: &L::Node) -> Result<Vec<u8>> {
+        self.layout.read_link(node)
+    }
+
+    #[inline]
+    fn getattr(&self, node: &L::Node) -> Result<Attr> {
+        self.layout.getattr(node)
+    }
+
+    #[inline]
+    fn getattr_at(&self, dir: &L::Node, name: &[u8]) -> Result<Attr> {
+        self.layout.getattr_at(dir, name)
+    }
+
+    fn setattr(&self, node: &L::Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        let edge = |_: u64| change.size.map(|size| size / BLOCK_SIZE).into_iter().collect();
+        self.with_edges(node, edge, || self.layout.setattr(node, change, now))
+    }
+
+    fn get_xattr(&self, node: &L::Node, name: &[u8]) -> Result<Vec<u8>> {
+        self.layout.get_xattr(node, name)
+    }
+
+    fn list_xattrs(&self, node: &L::Node) -> Result<Vec<Vec<u8>>> {
+        self.layout.list_xattrs(node)
+    }
+
+    fn set_xattr(
+        &self,
+        node: &L::Node,
+        name: &[u8],
+        value: &[u8],
+        how: XattrMode,
+        mode: Option<u32>,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.layout.set_xattr(node, name, value, how, mode, now)
+    }
+
+    fn remove_xattr(&self, node: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
+        self.layout.remove_xattr(node, name, now)
+    }
+}
