@@ -6,6 +6,7 @@
 //! - [`size`]: sizes as people write them.
 //! - [`contract`]: the three traits that a layout implements: [`Names`], [`Data`], [`Extents`].
 //! - [`tiered`]: a fourth, of a layout whose files may have blocks on disks: [`Tiered`].
+//! - `shared`: a layout that several share is one, too.
 //! - [`background`]: threads that nobody waits for.
 //! - [`sync`]: locks, atomics and threads, which tests exchange for such as try out interleavings.
 //!
@@ -15,6 +16,7 @@ pub mod attr;
 pub mod background;
 pub mod contract;
 pub mod error;
+mod shared;
 pub mod size;
 pub mod sync;
 pub mod tiered;

@@ -107,6 +107,12 @@ impl ThreadsCase {
                     writeln!(text, "flush {thread} {offset:#x} {len} {}", place(site))
                 }
                 Event::Fence { thread, site } => writeln!(text, "fence {thread} {}", place(site)),
+                Event::DiskWrite { thread, offset, bytes, site } => {
+                    writeln!(text, "disk-write {thread} {offset:#x} {} {}", hex(bytes), place(site))
+                }
+                Event::DiskFlush { thread, offset, len, site } => {
+                    writeln!(text, "disk-flush {thread} {offset:#x} {len} {}", place(site))
+                }
                 Event::Mark(value) => {
                     let (thread, index, ends) = of_mark(*value);
                     writeln!(text, "{} {thread} {index}", if ends { "returned" } else { "begins" })
@@ -133,7 +139,8 @@ impl ThreadsCase {
         let line_inside = |(line, _): &(u64, [u8; 64])| inside(line * LINE_SIZE, LINE_SIZE);
         let event_inside = |event: &Event| match event {
             Event::Store { offset, bytes, .. } => inside(*offset, bytes.len() as u64),
-            Event::Flush { offset, len, .. } => inside(*offset, *len),
+            Event::Flush { offset, len, .. } | Event::DiskFlush { offset, len, .. } => inside(*offset, *len),
+            Event::DiskWrite { offset, bytes, .. } => inside(*offset, bytes.len() as u64),
             Event::Fence { .. } => true,
             Event::Mark(value) => {
                 let (thread, index, _) = of_mark(*value);
@@ -184,6 +191,21 @@ impl ThreadsCase {
                 let thread = words.next()?.parse().ok()?;
                 let offset = read_offset(words.next()?)?;
                 events.push(Event::Flush { thread, offset, len: words.next()?.parse().ok()?, site });
+            }
+            "disk-write" => {
+                let thread = words.next()?.parse().ok()?;
+                let offset = read_offset(words.next()?)?;
+                events.push(Event::DiskWrite {
+                    thread,
+                    offset,
+                    bytes: read_hex(words.next()?)?.into(),
+                    site,
+                });
+            }
+            "disk-flush" => {
+                let thread = words.next()?.parse().ok()?;
+                let offset = read_offset(words.next()?)?;
+                events.push(Event::DiskFlush { thread, offset, len: words.next()?.parse().ok()?, site });
             }
             "fence" => events.push(Event::Fence { thread: words.next()?.parse().ok()?, site }),
             "begins" | "returned" => {
@@ -314,8 +336,11 @@ impl<S: Subject> Smaller<'_, '_, S> {
         }
         let mut numbers = HashMap::new();
         for event in &mut case.trace.events {
-            if let Event::Store { thread, .. } | Event::Flush { thread, .. } | Event::Fence { thread, .. } =
-                event
+            if let Event::Store { thread, .. }
+            | Event::Flush { thread, .. }
+            | Event::Fence { thread, .. }
+            | Event::DiskWrite { thread, .. }
+            | Event::DiskFlush { thread, .. } = event
             {
                 let next = numbers.len() as u32;
                 *thread = *numbers.entry(*thread).or_insert(next);

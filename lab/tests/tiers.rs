@@ -1,0 +1,205 @@
+//! Files over memory and a disk, while their blocks move all the time: the behaviour suite, random calls beside the
+//! reference model, and many mounts and crashes. Whoever uses the file system sees nothing of it.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use nacre_engine::{Extents, FileBlock, FileKind, Names, Timestamp};
+use nacre_lab::calls::{Settings, check_for};
+use nacre_lab::environment::{model_time, number};
+use nacre_lab::model::MemLayout;
+use nacre_lab::suite::{VfsTarget, all_cases, run};
+use nacre_layout_log::check::check;
+use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_media::SimPm;
+use nacre_media::block::SimDisk;
+use nacre_mover::{MoverFs, MoverOptions};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use uuid::Uuid;
+
+type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+
+const MEMORY: u64 = 64 << 20;
+const DISK: u64 = 64 << 20;
+/// Of no matter: nobody looks at it.
+const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0007);
+const TIER: u8 = 1;
+
+/// A machine with memory and a disk.
+#[derive(Clone)]
+struct Machine {
+    memory: Arc<SimPm>,
+    unrest: Arc<Unrest>,
+}
+
+/// Somebody who moves blocks of any file up and down, all the time.
+#[derive(Default)]
+struct Unrest {
+    ends: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    moved: AtomicU64,
+    changed: AtomicU64,
+}
+
+impl Machine {
+    fn new() -> (Machine, Arc<Fs>) {
+        let memory = Arc::new(SimPm::with_disks(MEMORY, &[DISK]));
+        mkfs(&*memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
+        let machine = Machine { memory, unrest: Arc::default() };
+        let fs = machine.open();
+        let epoch = fs.layout().summary().mount_epoch;
+        let now = Timestamp::new(1_700_000_000, 0);
+        let number = fs.add(machine.disk(), VOLUME, 1, epoch, now).expect("a tier");
+        assert_eq!(number, TIER);
+        let fs = Arc::new(fs);
+        machine.begin(&fs);
+        (machine, fs)
+    }
+
+    fn disk(&self) -> SimDisk {
+        SimDisk::of(&self.memory, 0)
+    }
+
+    fn open(&self) -> Fs {
+        let layout = LogFs::mount(Arc::clone(&self.memory), &MountOptions::default()).expect("mount");
+        // Small, so that it is used up, and groups so small that there are several.
+        let options = MoverOptions { page_cache: 4 << 20, read_ahead: 8, group: 32 };
+        MoverFs::new(layout, options)
+    }
+
+    fn mount(&self) -> Arc<Fs> {
+        let fs = self.open();
+        let epoch = fs.layout().summary().mount_epoch;
+        fs.attach(self.disk(), VOLUME, epoch).expect("the tier is attached");
+        let fs = Arc::new(fs);
+        self.begin(&fs);
+        fs
+    }
+
+    fn begin(&self, fs: &Arc<Fs>) {
+        self.unrest.ends.store(false, Ordering::Relaxed);
+        let (fs, unrest) = (Arc::clone(fs), Arc::clone(&self.unrest));
+        let thread = std::thread::spawn(move || unrest.run(&fs));
+        *self.unrest.thread.lock().expect("nobody panicked") = Some(thread);
+    }
+
+    /// Ends the unrest; gives the file system back.
+    fn calm(&self, fs: Arc<Fs>) -> Fs {
+        self.unrest.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.unrest.thread.lock().expect("nobody panicked").take() {
+            thread.join().expect("moving blocks panicked");
+        }
+        Arc::into_inner(fs).expect("nobody else has it")
+    }
+
+    fn unmount(&self, fs: Arc<Fs>) {
+        self.calm(fs).into_layout().unmount().expect("unmount");
+        self.assert_sound();
+    }
+
+    fn crash(&self, fs: Arc<Fs>) {
+        self.calm(fs).into_layout().abandon();
+        self.assert_sound();
+    }
+
+    fn assert_sound(&self) {
+        let report = check(&*self.memory, false).expect("check");
+        assert!(report.problems.is_empty(), "the check finds: {:?}", report.problems);
+    }
+}
+
+impl Unrest {
+    fn run(&self, fs: &Fs) {
+        let mut random = SmallRng::from_os_rng();
+        while !self.ends.load(Ordering::Relaxed) {
+            self.visit(fs, &fs.root(), &mut random);
+        }
+    }
+
+    /// Moves blocks of each file in a directory and below it.
+    fn visit(&self, fs: &Fs, dir: &<Fs as Names>::Node, random: &mut SmallRng) {
+        let mut children = Vec::new();
+        let listed = fs.read_dir(dir, 0, &mut |entry| {
+            children.push((entry.id, entry.kind));
+            ControlFlow::Continue(())
+        });
+        if listed.is_err() {
+            return;
+        }
+        for (id, kind) in children {
+            if self.ends.load(Ordering::Relaxed) {
+                return;
+            }
+            let Ok(node) = fs.node(id) else { continue };
+            match kind {
+                FileKind::Directory => self.visit(fs, &node, random),
+                FileKind::Regular => self.shake(fs, &node, random),
+                _ => {}
+            }
+        }
+        std::thread::yield_now();
+    }
+
+    fn shake(&self, fs: &Fs, node: &<Fs as Names>::Node, random: &mut SmallRng) {
+        let (start, len) = (random.random_range(0..80), random.random_range(1..200));
+        let start = if random.random_ratio(1, 2) { 0 } else { start };
+        let moved = match random.random_ratio(2, 3) {
+            true => fs.move_down(node, TIER, FileBlock(start), len, random.random()),
+            false => fs.bring_up(node, FileBlock(start), len),
+        };
+        // A full device, a file that is mapped or gone: what is asked of the file system decides what may fail.
+        if let Ok(moved) = moved {
+            self.moved.fetch_add(moved.moved, Ordering::Relaxed);
+            self.changed.fetch_add(moved.changed, Ordering::Relaxed);
+        }
+    }
+}
+
+fn target(machine: &Machine, fs: Arc<Fs>) -> VfsTarget<Arc<Fs>> {
+    let (again, after) = (machine.clone(), machine.clone());
+    let reopen = Arc::new(move |old: Arc<Fs>| {
+        again.unmount(old);
+        again.mount()
+    });
+    let crash = Arc::new(move |old: Arc<Fs>| {
+        after.crash(old);
+        after.mount()
+    });
+    VfsTarget::new("the log layout over memory and a disk", fs, reopen, &[]).with_crash(crash)
+}
+
+#[test]
+fn the_suite_passes_while_blocks_move() {
+    let (machine, fs) = Machine::new();
+    let mut target = target(&machine, fs);
+    let report = run(&mut target, &all_cases(), &[]);
+    machine.unmount(target.into_layout());
+    report.assert_clean();
+    let moved = machine.unrest.moved.load(Ordering::Relaxed);
+    assert!(moved > 100, "{moved} blocks were moved");
+}
+
+#[test]
+fn random_calls_are_like_the_model_while_blocks_move() {
+    let (machine, fs) = Machine::new();
+    let mut target = target(&machine, fs);
+    let layout = MemLayout::new(1 << 20, 1 << 20);
+    let reopen = Arc::new(|old: MemLayout| old.remount());
+    let mut model = VfsTarget::new("the reference model", layout, reopen, &[]);
+    let settings =
+        Settings { calls: 1500, compare_every: 100, remount_every: Some(400), exact_allocation: true };
+    let total = match check_for(&mut target, &mut model, settings, number("NACRE_SEED"), model_time()) {
+        Ok(total) => total,
+        Err(failure) => panic!("{failure}"),
+    };
+    total.assert_mixed();
+    let unrest = &machine.unrest;
+    let (moved, changed) = (unrest.moved.load(Ordering::Relaxed), unrest.changed.load(Ordering::Relaxed));
+    println!("{:?}, {moved} blocks moved, {changed} changed meanwhile", total.total());
+    let fs = target.into_layout();
+    assert!(moved > 100 && fs.stat().free > 0, "{moved} blocks were moved");
+    machine.unmount(fs);
+}
