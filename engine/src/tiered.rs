@@ -36,8 +36,10 @@ pub struct Tier {
     pub uuid: [u8; 16],
     /// Blocks of the device.
     pub blocks: u64,
-    /// The mount epoch that its superblock was last found to have.
-    pub epoch: u64,
+    /// The number that its superblock has: chosen anew by each mount, so that older copies are told from it.
+    pub token: u64,
+    /// The number that is being written there, or 0: then it may have either.
+    pub pending: u64,
     /// Smaller is faster; equal devices have the same.
     pub rank: u8,
     /// What is done with it.

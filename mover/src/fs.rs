@@ -67,12 +67,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         &self.tiers
     }
 
-    /// Attaches the device of a tier that the file system has, at a mount with this epoch.
+    /// Attaches the device of a tier that the file system has. `token` is a number that no other mount chooses, and not 0.
     ///
-    /// A device whose superblock was last written by another mount than the file system's is an older copy of the tier, or
-    /// the file system is an older copy: [`Corrupt`](Kind::Corrupt). [`InvalidInput`](Kind::InvalidInput) for a device that is
-    /// no tier of this file system.
-    pub fn attach(&self, device: D, volume: Uuid, epoch: u64) -> Result<u8> {
+    /// A device that was last used by another mount than the file system says is an older copy of the tier, or the file
+    /// system is an older copy: [`Corrupt`](Kind::Corrupt). [`InvalidInput`](Kind::InvalidInput) for a device that is no tier
+    /// of this file system.
+    pub fn attach(&self, device: D, volume: Uuid, token: u64) -> Result<u8> {
         let _changing = self.changing.lock();
         let label = Label::read(&device)?.ok_or_else(|| {
             Error::new(Kind::InvalidInput)
@@ -93,38 +93,34 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
                 ))
                 .advice("it belongs to another file system, or was removed from this one"));
         };
-        // The mount before may have ended between its writing to the device and to the file system.
-        let is_current = label.epoch() == tier.epoch || label.epoch() == epoch;
+        let has = label.token();
+        let is_current = has == tier.token || tier.pending != 0 && has == tier.pending;
         if !is_current || label.blocks() != tier.blocks {
-            let object = format!(
-                "tier {} on {}: last used by mount {}, the file system says mount {}",
+            return Err(Error::corrupt(format!(
+                "tier {} on {}: it was not used together with this file system last",
                 tier.number,
-                device.name(),
-                label.epoch(),
-                tier.epoch
-            );
-            return Err(Error::corrupt(object)
-                .operation("attach")
-                .advice("one of them is an older copy: give the one that belongs to the other"));
+                device.name()
+            ))
+            .operation("attach")
+            .advice("one of them is an older copy: give the one that belongs to the other"));
         }
         self.tiers.attach(tier.number, device, label);
-        self.use_from(tier, epoch)?;
+        self.use_from(&Tier { token: has, ..*tier }, token)
+            .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;
         Ok(tier.number)
     }
 
-    /// Notes on the device, then in the file system, that this mount uses the tier. Nothing of it may change before that.
-    fn use_from(&self, tier: &Tier, epoch: u64) -> Result<()> {
-        let noted = self.tiers.write_epoch(tier.number, epoch).and_then(|()| {
-            if tier.epoch == epoch {
-                return Ok(());
-            }
-            self.layout.change_tier(TierChange::Set(Tier { epoch, ..*tier }))
-        });
-        noted.inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))
+    /// Notes in the file system, on the device, and in the file system again that this mount uses the tier. Nothing of it
+    /// may change before that; a crash in between leaves the device with one of the two numbers that the file system has.
+    fn use_from(&self, tier: &Tier, token: u64) -> Result<()> {
+        self.layout.change_tier(TierChange::Set(Tier { pending: token, ..*tier }))?;
+        self.tiers.write_token(tier.number, token)?;
+        self.layout.change_tier(TierChange::Set(Tier { token, pending: 0, ..*tier }))
     }
 
-    /// Makes a device a tier of the file system; what it held is lost. Gives its number.
-    pub fn add(&self, device: D, volume: Uuid, rank: u8, epoch: u64, now: Timestamp) -> Result<u8> {
+    /// Makes a device a tier of the file system; what it held is lost. Gives its number. `token` is as for
+    /// [`MoverFs::attach`].
+    pub fn add(&self, device: D, volume: Uuid, rank: u8, token: u64, now: Timestamp) -> Result<u8> {
         let _changing = self.changing.lock();
         let known = self.layout.tiers();
         let is_free = |number: &u8| known.iter().all(|tier| tier.number != *number);
@@ -133,9 +129,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
                 .operation("add")
                 .object(format!("the {MAX_TIERS} tiers of a file system"))
         })?;
-        let label = Label::create(&device, &NewLabel { uuid: None, volume, number, epoch, now })?;
+        let label = Label::create(&device, &NewLabel { uuid: None, volume, number, token, now })?;
         let uuid = label.uuid().into_bytes();
-        let tier = Tier { number, uuid, blocks: label.blocks(), epoch, rank, state: TierState::Active };
+        let blocks = label.blocks();
+        let tier = Tier { number, uuid, blocks, token, pending: 0, rank, state: TierState::Active };
         self.tiers.attach(number, device, label);
         self.layout.change_tier(TierChange::Set(tier)).inspect_err(|_| self.tiers.forget(number))?;
         Ok(number)

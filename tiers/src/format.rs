@@ -33,8 +33,8 @@ pub(crate) struct RawLabel {
     pub(crate) volume: [u8; 16],
     /// Blocks of the device, those of both copies included.
     pub(crate) blocks: u64,
-    /// The mount epoch of the file system that last used it.
-    pub(crate) epoch: u64,
+    /// Of the mount that last used it: a number that no two mounts choose alike.
+    pub(crate) token: u64,
     /// Grows with each writing.
     pub(crate) update: u64,
     /// Packed time at which it became a tier.

@@ -1,7 +1,7 @@
 //! The superblock of a tier: whose it is, and of when.
 //!
-//! A tier is known by its UUID and never by its path. Its epoch says with which mount of the file system it was last used:
-//! one that is older than the file system says is an older copy, whose blocks hold what they held then.
+//! A tier is known by its UUID and never by its path. Its token is the number that the last mount has chosen that used it,
+//! and that the file system knows, too: where they differ, one of both is an older copy.
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Timestamp};
 use nacre_media::block::{BlockDevice, Pages};
@@ -22,8 +22,8 @@ pub struct NewLabel {
     pub volume: Uuid,
     /// Its number there.
     pub number: u8,
-    /// The mount epoch of the file system.
-    pub epoch: u64,
+    /// The number that the mount has chosen.
+    pub token: u64,
     /// When it becomes a tier.
     pub now: Timestamp,
 }
@@ -56,7 +56,7 @@ impl Label {
         raw.blocks = blocks;
         raw.created = new.now.pack();
         let mut label = Label { raw, first_is_stale: false };
-        label.write_epoch(device, new.epoch)?;
+        label.write_token(device, new.token)?;
         Ok(label)
     }
 
@@ -109,10 +109,10 @@ impl Label {
         Ok(Some(label))
     }
 
-    /// Says that the mount with this epoch uses the tier; durable when it returns. The copy that is needed least is written
+    /// Says that the mount that has chosen this number uses the tier; durable when it returns. The copy that is needed least is written
     /// first, so that one is whole whatever happens.
-    pub fn write_epoch(&mut self, device: &impl BlockDevice, epoch: u64) -> Result<()> {
-        self.raw.epoch = epoch;
+    pub fn write_token(&mut self, device: &impl BlockDevice, token: u64) -> Result<()> {
+        self.raw.token = token;
         self.raw.update += 1;
         self.raw.checksum = self.raw.compute_checksum();
         let mut block = Pages::new(BLOCK_SIZE as usize);
@@ -148,9 +148,9 @@ impl Label {
         self.raw.blocks
     }
 
-    /// The mount epoch of the file system that last used it.
-    pub fn epoch(&self) -> u64 {
-        self.raw.epoch
+    /// The number that the mount has chosen that last used it.
+    pub fn token(&self) -> u64 {
+        self.raw.token
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
 
     fn new() -> NewLabel {
         let now = Timestamp::new(1_700_000_000, 0);
-        NewLabel { uuid: Some(Uuid::from_u128(5)), volume: Uuid::from_u128(6), number: 7, epoch: 8, now }
+        NewLabel { uuid: Some(Uuid::from_u128(5)), volume: Uuid::from_u128(6), number: 7, token: 8, now }
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
             let label = Label::read(&disk).unwrap().unwrap();
             let names = (label.uuid(), label.volume());
             names == (Uuid::from_u128(5), Uuid::from_u128(6))
-                && (label.number(), label.blocks(), label.epoch()) == (7, BLOCKS, 8)
+                && (label.number(), label.blocks(), label.token()) == (7, BLOCKS, 8)
         };
         assert!(is_right());
         let image = memory.image();
@@ -215,7 +215,7 @@ mod tests {
             disk.poison(offset, 1);
             assert!(is_right());
             // Writing it mends the copy.
-            Label::read(&disk).unwrap().unwrap().write_epoch(&disk, 8).unwrap();
+            Label::read(&disk).unwrap().unwrap().write_token(&disk, 8).unwrap();
             disk.poke(BLOCKS * BLOCK_SIZE - BLOCK_SIZE - offset + 50, &[1]);
             assert!(is_right());
             memory.load(&image);
@@ -238,12 +238,12 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_leaves_the_old_epoch_or_the_new_one() {
+    fn a_crash_leaves_the_old_token_or_the_new_one() {
         let (memory, disk) = machine();
         let mut label = Label::create(&disk, &new()).unwrap();
         let before = memory.image();
         memory.start_recording();
-        label.write_epoch(&disk, 9).unwrap();
+        label.write_token(&disk, 9).unwrap();
         let trace = memory.stop_recording();
         let mut replay = Replay::new(before, &trace);
         let mut seen = std::collections::BTreeSet::new();
@@ -251,11 +251,11 @@ mod tests {
             for image in replay.images(&Sampling::default()).iter() {
                 memory.load(&replay.crashed(&image));
                 let mut label = Label::read(&disk).unwrap().unwrap();
-                seen.insert(label.epoch());
+                seen.insert(label.token());
                 // Once more, and a copy is lost.
-                label.write_epoch(&disk, 10).unwrap();
+                label.write_token(&disk, 10).unwrap();
                 disk.poke(0, &[0; 8]);
-                assert_eq!(Label::read(&disk).unwrap().unwrap().epoch(), 10);
+                assert_eq!(Label::read(&disk).unwrap().unwrap().token(), 10);
             }
         }
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [8, 9]);

@@ -99,10 +99,10 @@ impl<D: BlockDevice> TierSet<D> {
         (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed))
     }
 
-    /// Says on the device that the mount with this epoch uses the tier; durable when it returns.
-    pub fn write_epoch(&self, number: u8, epoch: u64) -> Result<()> {
+    /// Says on the device that the mount that has chosen this number uses the tier; durable when it returns.
+    pub fn write_token(&self, number: u8, token: u64) -> Result<()> {
         let there = self.there(number)?;
-        let written = there.label.lock().write_epoch(&there.device, epoch);
+        let written = there.label.lock().write_token(&there.device, token);
         there.count(written)
     }
 
@@ -239,7 +239,7 @@ mod tests {
         let memory = Arc::new(SimPm::with_disks(BLOCK_SIZE, &[1000 * BLOCK_SIZE]));
         let disk = SimDisk::of(&memory, 0);
         let now = Timestamp::new(1, 0);
-        let new = NewLabel { uuid: None, volume: Uuid::from_u128(6), number: 2, epoch: 1, now };
+        let new = NewLabel { uuid: None, volume: Uuid::from_u128(6), number: 2, token: 1, now };
         let label = Label::create(&disk, &new).unwrap();
         let set = TierSet::new(cache);
         set.attach(2, disk.clone(), label);

@@ -61,6 +61,14 @@ pub enum Op {
     SyncAll,
     /// Holds the file open, then removes the name.
     UnlinkOpen(&'static str),
+    /// Moves blocks of a file, so many from one on, to a tier.
+    Demote(&'static str, u64, u64),
+    /// Brings them up to persistent memory.
+    Promote(&'static str, u64, u64),
+    /// Makes a device a tier.
+    AddTier,
+    /// Brings everything up from a tier and removes it.
+    RemoveTier,
     /// Unmounts and mounts again.
     Remount,
     /// Makes a new file system over this one, without an unmount.
@@ -97,6 +105,10 @@ impl fmt::Debug for Op {
             Op::Sync(path) => write!(f, "sync {path}"),
             Op::SyncAll => write!(f, "sync everything"),
             Op::UnlinkOpen(path) => write!(f, "hold {path} open and unlink it"),
+            Op::Demote(path, start, blocks) => write!(f, "demote blocks {start}+{blocks} of {path}"),
+            Op::Promote(path, start, blocks) => write!(f, "promote blocks {start}+{blocks} of {path}"),
+            Op::AddTier => write!(f, "add a tier"),
+            Op::RemoveTier => write!(f, "drain and remove a tier"),
             Op::Remount => write!(f, "unmount and mount"),
             Op::Mkfs => write!(f, "mkfs"),
         }
@@ -303,8 +315,10 @@ impl<F: Data> Hands<'_, F> {
                 held.push(node);
                 self.split(path).and_then(|(dir, name)| self.fs.unlink(&dir, name, now))
             }
-            // Whoever has the memory does these.
-            Op::Remount | Op::Mkfs => Err(Error::new(Kind::Unsupported)),
+            // Whoever has the memory does these, or knows that the file system has tiers.
+            Op::Remount | Op::Mkfs | Op::Demote(..) | Op::Promote(..) | Op::AddTier | Op::RemoveTier => {
+                Err(Error::new(Kind::Unsupported))
+            }
         }
     }
 

@@ -173,7 +173,11 @@ impl<'s, S: Subject> Rig<'s, S> {
     /// A rig with memory of `len` bytes.
     pub fn new(subject: &'s S, len: u64) -> Rig<'s, S> {
         stay_on_this_thread();
-        Rig { subject, pm: Arc::new(SimPm::new(len)), blank: Image::zeros(len), prepared: HashMap::new() }
+        let disks = subject.disks();
+        // Memory without disks may be of any number of lines.
+        let pm = if disks.is_empty() { SimPm::new(len) } else { SimPm::with_disks(len, disks) };
+        let blank = Image::zeros(len + disks.iter().sum::<u64>());
+        Rig { subject, pm: Arc::new(pm), blank, prepared: HashMap::new() }
     }
 
     /// A file system on which threads can begin, the model of it, and its free blocks when everything is removed.
@@ -198,7 +202,7 @@ impl<'s, S: Subject> Rig<'s, S> {
         let mut live = Vec::new();
         for (step, op) in setup.iter().enumerate() {
             self.subject.use_lane(step);
-            run_both(&mut real, &mut model, step as u64, op, fills, &mut live)?;
+            self.run_step(&mut real, &mut model, step as u64, op, fills, &mut live)?;
         }
         self.subject.unmount(real.into_fs())?;
         let image = self.pm.image();
@@ -210,6 +214,30 @@ impl<'s, S: Subject> Rig<'s, S> {
         }
         self.prepared.insert(key, Arc::clone(&prepared));
         Ok(prepared)
+    }
+
+    fn run_step<B: Data>(
+        &self,
+        real: &mut Runner<S::Fs>,
+        model: &mut Runner<B>,
+        step: u64,
+        op: &Op,
+        fills: bool,
+        live: &mut Vec<String>,
+    ) -> Result<()> {
+        match self.subject.relocate(&real.fs, op) {
+            None => run_both(real, model, step, op, fills, live),
+            Some(done) => {
+                // A name that is not there, a file that is none: as for everybody else.
+                live.extend(
+                    done.as_ref()
+                        .err()
+                        .filter(|error| is_unexpected(error))
+                        .map(|error| format!("{op:?}: {error}")),
+                );
+                Ok(())
+            }
+        }
     }
 
     /// Runs a workload and the model of it. A panic is an error.
@@ -253,7 +281,7 @@ impl<'s, S: Subject> Rig<'s, S> {
                     model = Runner::new(MemLayout::default());
                     adopt_root(&real.fs, &model.fs)?;
                 }
-                _ => run_both(&mut real, &mut model, step, op, fills, &mut live)?,
+                _ => self.run_step(&mut real, &mut model, step, op, fills, &mut live)?,
             }
             self.pm.mark(MARK_END + index as u64);
             if index + 1 < workload.explored_from {
@@ -278,6 +306,11 @@ impl<'s, S: Subject> Rig<'s, S> {
         }
         Ok(Recording { start, trace, states, live_differences: live, free_when_empty: free })
     }
+}
+
+/// What relocating blocks must not fail with.
+fn is_unexpected(error: &Error) -> bool {
+    !matches!(error.kind(), Kind::NotFound | Kind::NotDirectory | Kind::NoSpace | Kind::InvalidInput)
 }
 
 fn run_both<A: Data, B: Data>(

@@ -6,6 +6,7 @@ use nacre_engine::{Data, Extents, Result};
 use nacre_media::SimPm;
 use nacre_media::sim::Site;
 
+use super::op::Op;
 use super::tree::Ctime;
 
 /// How the file system of a workload is mounted.
@@ -71,6 +72,16 @@ pub trait Subject: Sync {
 
     /// A write is all or nothing after a crash. Otherwise what was being overwritten may be there word by word.
     fn atomic_write(&self) -> bool;
+
+    /// Sizes of the disks beside the memory.
+    fn disks(&self) -> &'static [u64] {
+        &[]
+    }
+
+    /// Does an operation that changes where things are, and nothing that a user sees; `None` when it is none of these.
+    fn relocate(&self, _fs: &Self::Fs, _op: &Op) -> Option<Result<()>> {
+        None
+    }
 
     /// Makes an empty file system.
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()>;

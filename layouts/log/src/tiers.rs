@@ -254,7 +254,8 @@ impl<P: Pm> Shared<P> {
 
 fn tier_of(number: u8, row: &RawTier) -> Tier {
     let state = if row.state == tier_state::DRAINING { TierState::Draining } else { TierState::Active };
-    Tier { number, uuid: row.uuid, blocks: row.blocks, epoch: row.epoch, rank: row.rank, state }
+    let RawTier { uuid, blocks, token, pending, rank, .. } = *row;
+    Tier { number, uuid, blocks, token, pending, rank, state }
 }
 
 fn row_of(tier: &Tier) -> RawTier {
@@ -262,6 +263,6 @@ fn row_of(tier: &Tier) -> RawTier {
         TierState::Active => tier_state::ACTIVE,
         TierState::Draining => tier_state::DRAINING,
     };
-    let Tier { uuid, blocks, epoch, rank, .. } = *tier;
-    RawTier { uuid, blocks, epoch, state, rank, ..RawTier::default() }
+    let Tier { uuid, blocks, token, pending, rank, .. } = *tier;
+    RawTier { uuid, blocks, token, pending, state, rank, ..RawTier::default() }
 }

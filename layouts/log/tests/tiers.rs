@@ -124,7 +124,7 @@ impl Machine {
 }
 
 fn tier() -> Tier {
-    Tier { number: 3, uuid: [7; 16], blocks: TIER, epoch: 1, rank: 2, state: TierState::Active }
+    Tier { number: 3, uuid: [7; 16], blocks: TIER, token: 1, pending: 0, rank: 2, state: TierState::Active }
 }
 
 fn create(fs: &Fs, name: &str) -> Node {
@@ -169,7 +169,7 @@ fn tiers_are_known_over_mounts_and_go_when_they_are_empty() {
     }
     drop(fs);
     let fs = mount(&machine.memory);
-    let draining = Tier { state: TierState::Draining, epoch: 2, ..tier() };
+    let draining = Tier { state: TierState::Draining, token: 2, pending: 3, ..tier() };
     fs.change_tier(TierChange::Set(draining)).unwrap();
     let other = Tier { number: 32, uuid: [8; 16], rank: 1, ..tier() };
     fs.change_tier(TierChange::Set(other)).unwrap();

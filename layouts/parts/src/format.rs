@@ -56,15 +56,16 @@ pub struct RawTier {
     pub uuid: [u8; 16],
     /// Blocks of the device; files may use all but those of its superblock.
     pub blocks: u64,
-    /// The mount epoch that its own superblock was last found to have. Written by a mount, after the epoch is durable there
-    /// and before a block of it is used.
-    pub epoch: u64,
+    /// What its own superblock has: a number that no two mounts choose alike. So neither an older copy of the tier nor one of
+    /// this file system is taken for the other's.
+    pub token: u64,
+    /// The next one, when a mount is about to write it there; else 0.
+    pub pending: u64,
     /// One of [`tier_state`]; 0 when the row is not in use.
     pub state: u8,
     /// Of equal devices that are one tier to placement the same; smaller is faster.
     pub rank: u8,
     pub reserved: [u8; 6],
-    pub reserved2: u64,
 }
 
 /// The state of a tier.

@@ -268,8 +268,7 @@ fn tiers_are_valid(raw: &RawSuperblock) -> bool {
         let is_known = matches!(tier.state, tier_state::ACTIVE | tier_state::DRAINING);
         let is_sane = is_known
             && (1..1 << 48).contains(&tier.blocks)
-            && tier.epoch <= raw.mount_epoch
-            && (tier.reserved, tier.reserved2) == ([0; 6], 0)
+            && tier.reserved == [0; 6]
             && raw.tiers[..index].iter().all(|other| other.state == 0 || other.uuid != tier.uuid);
         *tier == RawTier::default() || has_tiers && is_sane
     })

@@ -1,0 +1,245 @@
+//! The log layout over memory and a disk, and workloads that move blocks between them.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use nacre_engine::{BLOCK_SIZE, FallocateMode, FileBlock, FileKind, Kind, Names, Result, Tiered, Timestamp};
+use nacre_layout_log::{LogFs, MountOptions};
+use nacre_media::SimPm;
+use nacre_media::block::SimDisk;
+use nacre_media::sim::Site;
+use nacre_mover::{MoverFs, MoverOptions};
+use nacre_tiers::Label;
+use uuid::Uuid;
+
+use super::log::Log;
+use super::op::Op;
+use super::sequences::{operations, setup};
+use super::subject::{Harmless, Mistake, Moment, Mounting, Subject};
+use super::tree::Ctime;
+use super::workload::Workload;
+
+/// The log layout with a tier.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LogWithDisk;
+
+type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+
+const DISK: [u64; 1] = [4 << 20];
+const TIER: u8 = 1;
+/// The file system's, as [`Log`] makes it.
+const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
+
+impl LogWithDisk {
+    fn open(pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs> {
+        let Mounting { lanes, background } = mounting;
+        let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
+        let layout = LogFs::mount(Arc::clone(pm), &options)?;
+        // Groups of two blocks, so that a file is several.
+        let fs = MoverFs::new(layout, MoverOptions { page_cache: 0, read_ahead: 1, group: 2 });
+        // A crash may come before there is one.
+        if !fs.layout().tiers().is_empty() {
+            fs.attach(SimDisk::of(pm, 0), VOLUME, LogWithDisk::token(&fs))?;
+        }
+        Ok(fs)
+    }
+
+    /// Another number for each mount.
+    fn token(fs: &Fs) -> u64 {
+        fs.layout().summary().mount_epoch + 2
+    }
+
+    fn add_tier(fs: &Fs) -> Result<()> {
+        let disk = SimDisk::of(fs.layout().pm(), 0);
+        fs.add(disk, VOLUME, 1, LogWithDisk::token(fs), Timestamp::new(1_000_000, 0)).map(drop)
+    }
+
+    fn remove_tier(fs: &Fs, dir: &<Fs as Names>::Node) -> Result<()> {
+        let mut children = Vec::new();
+        fs.read_dir(dir, 0, &mut |entry| {
+            children.push((entry.id, entry.kind));
+            ControlFlow::Continue(())
+        })?;
+        for (id, kind) in children {
+            let node = fs.node(id)?;
+            match kind {
+                FileKind::Directory => LogWithDisk::remove_tier(fs, &node)?,
+                FileKind::Regular => drop(fs.bring_up(&node, FileBlock(0), u64::MAX)?),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn walk(fs: &Fs, path: &str) -> Result<<Fs as Names>::Node> {
+        path.split('/').try_fold(fs.root(), |dir, name| fs.lookup(&dir, name.as_bytes()))
+    }
+}
+
+impl Subject for LogWithDisk {
+    type Fs = Fs;
+
+    fn name(&self) -> &'static str {
+        "log-with-disk"
+    }
+
+    fn ctime(&self) -> Ctime {
+        Log.ctime()
+    }
+
+    fn atomic_write(&self) -> bool {
+        Log.atomic_write()
+    }
+
+    fn disks(&self) -> &'static [u64] {
+        &DISK
+    }
+
+    fn relocate(&self, fs: &Fs, op: &Op) -> Option<Result<()>> {
+        Some(match op {
+            Op::Demote(path, start, blocks) => LogWithDisk::walk(fs, path)
+                .and_then(|node| fs.move_down(&node, TIER, FileBlock(*start), *blocks, false))
+                .map(drop),
+            Op::Promote(path, start, blocks) => LogWithDisk::walk(fs, path)
+                .and_then(|node| fs.bring_up(&node, FileBlock(*start), *blocks))
+                .map(drop),
+            // There is one disk, and it may be a tier already.
+            Op::AddTier if fs.layout().tiers().is_empty() => LogWithDisk::add_tier(fs),
+            Op::AddTier => Ok(()),
+            Op::RemoveTier if fs.layout().tiers().is_empty() => Ok(()),
+            Op::RemoveTier => match LogWithDisk::remove_tier(fs, &fs.root()).and_then(|()| fs.remove(TIER)) {
+                // Files that are open and have no name.
+                Err(error) if error.kind() == Kind::Busy => Ok(()),
+                other => other,
+            },
+            _ => return None,
+        })
+    }
+
+    fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
+        Log.mkfs(pm)?;
+        let fs = LogWithDisk::open(pm, Mounting::default())?;
+        LogWithDisk::add_tier(&fs)?;
+        fs.into_layout().unmount()
+    }
+
+    fn is_formatted(&self, pm: &Arc<SimPm>) -> bool {
+        Log.is_formatted(pm)
+    }
+
+    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs> {
+        LogWithDisk::open(pm, mounting)
+    }
+
+    fn use_lane(&self, lane: usize) {
+        Log.use_lane(lane);
+    }
+
+    fn unmount(&self, fs: Fs) -> Result<()> {
+        fs.into_layout().unmount()
+    }
+
+    fn abandon(&self, fs: Fs) {
+        fs.into_layout().abandon();
+    }
+
+    fn repair(&self, pm: &Arc<SimPm>) -> Result<()> {
+        Log.repair(pm)
+    }
+
+    fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
+        let mut problems = Log.check(pm, crashed)?;
+        if let Err(error) = Label::read(&SimDisk::of(pm, 0)) {
+            problems.push(error.to_string());
+        }
+        Ok(problems)
+    }
+
+    fn commit_points(&self) -> &'static [&'static str] {
+        Log.commit_points()
+    }
+
+    fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {
+        Log.commits_at(moment, hit);
+    }
+
+    fn site_name(&self, site: Site) -> String {
+        Log.site_name(site)
+    }
+
+    fn mistakes(&self) -> Vec<Mistake> {
+        Log.mistakes()
+    }
+
+    fn harmless(&self) -> &'static [Harmless] {
+        Log.harmless()
+    }
+
+    fn unpassed(&self, passed: &[Site]) -> Vec<String> {
+        Log.unpassed(passed)
+    }
+
+    fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
+        Log.passed_elsewhere()
+    }
+}
+
+/// All blocks of any file here.
+const ALL: u64 = 64;
+
+/// Operations that move blocks, or change which tiers there are.
+fn relocations() -> Vec<Op> {
+    vec![
+        Op::Demote("d/a", 0, ALL),
+        Op::Demote("d/a", 1, 1),
+        Op::Demote("d/b", 0, ALL),
+        Op::Demote("d/large", 0, ALL),
+        Op::Promote("d/a", 0, ALL),
+        Op::Promote("d/a", 1, 1),
+        Op::Promote("d/large", 1, 3),
+        Op::AddTier,
+        Op::RemoveTier,
+        Op::Remount,
+    ]
+}
+
+/// Each operation and each relocation, each relocation before and behind each operation, with files on memory and on the
+/// disk.
+pub fn tiered() -> Vec<Workload> {
+    let setup = {
+        let mut ops = setup();
+        ops.extend([
+            Op::Create("d/large", FileKind::Regular),
+            Op::Write("d/large", 0, 7 * BLOCK_SIZE as usize),
+            Op::Fallocate("d/large", FallocateMode::PunchHole, 5 * BLOCK_SIZE, BLOCK_SIZE),
+        ]);
+        ops
+    };
+    let down = [Op::Demote("d/a", 0, ALL), Op::Demote("d/b", 0, ALL), Op::Demote("d/large", 0, ALL)];
+    let below = [&setup[..], &down].concat();
+    let (plain, moves) = (operations(), relocations());
+    let mut all = Vec::new();
+    let mut add = |place: &str, setup: &Vec<Op>, ops: &[&Op]| {
+        let words: Vec<String> = ops.iter().map(|op| op.to_text()).collect();
+        all.push(Workload {
+            name: format!("{place}: {}", words.join("; ")),
+            setup: setup.clone(),
+            ops: ops.iter().map(|op| (*op).clone()).collect(),
+            explored_from: ops.len() - 1,
+            ..Workload::default()
+        });
+    };
+    for op in &plain {
+        add("below", &below, &[op]);
+    }
+    for (place, setup) in [("above", &setup), ("below", &below)] {
+        for one in &moves {
+            add(place, setup, &[one]);
+            for two in plain.iter().chain(&moves) {
+                add(place, setup, &[one, two]);
+                add(place, setup, &[two, one]);
+            }
+        }
+    }
+    all
+}

@@ -1,0 +1,73 @@
+//! Memory and a disk, crashed together at every fence and every flush of the disk, while blocks move between them: a slice
+//! of what is explored for longer with `NACRE_CRASH_IMAGES`.
+//!
+//! `NACRE_CRASH_SEED` is what samples and the order of workloads depend on (1 by default).
+
+use nacre_lab::crash::{Flaw, LogWithDisk, MEMORY, Report, Rig, Settings, explore, tiered};
+use nacre_lab::environment::number;
+use nacre_media::crash::Sampling;
+use nacre_media::sim::Defect;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+
+fn settings(flaw: Flaw) -> Settings {
+    Settings {
+        sampling: Sampling {
+            exhaustive_up_to: 64,
+            samples: 48,
+            seed: number("NACRE_CRASH_SEED").unwrap_or(1),
+        },
+        recovery_every: 64,
+        empty_every: 4,
+        max_violations: 3,
+        flaw,
+        ..Settings::default()
+    }
+}
+
+#[test]
+fn blocks_that_move_survive() {
+    let limit = number("NACRE_CRASH_IMAGES").unwrap_or(6_000);
+    let mut workloads = tiered();
+    let all = workloads.len();
+    workloads.shuffle(&mut SmallRng::seed_from_u64(number("NACRE_CRASH_SEED").unwrap_or(1)));
+    let mut rig = Rig::new(&LogWithDisk, MEMORY);
+    let mut total: Option<Report> = None;
+    let mut explored = 0;
+    for workload in workloads {
+        let report = explore(&mut rig, &workload, &settings(Flaw::None)).expect("it can be run");
+        assert!(report.violations.is_empty(), "{}: {report}", workload.name);
+        explored += 1;
+        match &mut total {
+            Some(total) => total.add(report),
+            None => total = Some(report),
+        }
+        if total.as_ref().is_some_and(|total| total.images >= limit) {
+            break;
+        }
+    }
+    println!("{explored} of {all} workloads: {}", total.expect("there are workloads"));
+}
+
+/// The explorer sees what happens when a disk, or the memory, is not waited for.
+#[test]
+fn flaws_are_found() {
+    let mut rig = Rig::new(&LogWithDisk, MEMORY);
+    let workloads = tiered();
+    for name in ["above: demote d/a 0 64", "below: promote d/a 0 64"] {
+        let workload = workloads.iter().find(|workload| workload.name == name).expect("a workload");
+        let report = explore(&mut rig, workload, &settings(Flaw::Memory(Defect::NoFences)));
+        assert!(report.map_or(true, |report| !report.violations.is_empty()), "{name} without any fence");
+        // Each fence and each flush of the disk alone.
+        let sound = explore(&mut rig, workload, &settings(Flaw::None)).expect("it can be run");
+        let fences = sound.points - 1;
+        let found = (0..fences).filter(|&fence| {
+            let flaw = Flaw::Memory(Defect::SkipFence(fence));
+            explore(&mut rig, workload, &settings(flaw)).map_or(true, |report| !report.violations.is_empty())
+        });
+        let found: Vec<u64> = found.collect();
+        println!("{name}: {fences} fences, of which {found:?} are missed");
+        assert!(!found.is_empty(), "{name}: no fence is missed");
+    }
+}
