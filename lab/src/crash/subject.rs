@@ -73,6 +73,11 @@ pub trait Subject: Sync {
     /// A write is all or nothing after a crash. Otherwise what was being overwritten may be there word by word.
     fn atomic_write(&self) -> bool;
 
+    /// Blocks that are free, or would be on a disk that is no tier.
+    fn free_blocks(&self, fs: &Self::Fs) -> u64 {
+        fs.stat().free
+    }
+
     /// Sizes of the disks beside the memory.
     fn disks(&self) -> &'static [u64] {
         &[]

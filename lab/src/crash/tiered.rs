@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, FallocateMode, FileBlock, FileKind, Kind, Names, Result, Tiered, Timestamp};
+use nacre_engine::{
+    BLOCK_SIZE, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, Result, Tiered, Timestamp,
+};
 use nacre_layout_log::{LogFs, MountOptions};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
@@ -93,6 +95,11 @@ impl Subject for LogWithDisk {
 
     fn disks(&self) -> &'static [u64] {
         &DISK
+    }
+
+    fn free_blocks(&self, fs: &Fs) -> u64 {
+        let on_disk = fs.layout().tier_space(TIER).map(|space| space.free);
+        fs.layout().stat().free + on_disk.unwrap_or(DISK[0] / BLOCK_SIZE - 2)
     }
 
     fn relocate(&self, fs: &Fs, op: &Op) -> Option<Result<()>> {

@@ -88,7 +88,7 @@ pub(super) fn free_when_empty<S: Subject>(subject: &S, fs: S::Fs, fills: bool) -
     let tree = Tree::of(&fs)?;
     subject.use_lane(0);
     let fs = write_and_empty(fs, &tree, fills, &mut Vec::new())?;
-    let free = fs.stat().free;
+    let free = subject.free_blocks(&fs);
     subject.abandon(fs);
     Ok(free)
 }
@@ -173,7 +173,7 @@ fn recover<S: Subject>(
         .mount(pm, Mounting::default())
         .map_err(|e| e.operation("mount of the emptied file system"))?;
     let empty = Tree::of(&fs)?;
-    let free = fs.stat().free;
+    let free = subject.free_blocks(&fs);
     subject.abandon(fs);
     if free + SPARE_BLOCKS < expected.free_when_empty {
         problems
