@@ -247,6 +247,11 @@ pub struct CacheNode<N> {
 }
 
 impl<N> CacheNode<N> {
+    /// The node of the layout below.
+    pub fn below(&self) -> &N {
+        &self.inner
+    }
+
     pub(crate) fn new(inner: N) -> CacheNode<N> {
         CacheNode { inner, file: OnceLock::new() }
     }

@@ -72,7 +72,7 @@ impl Machine {
     fn mount(&self) -> Arc<Fs> {
         let fs = self.open();
         let token = fs.layout().summary().mount_epoch + 2;
-        fs.attach(self.disk(), VOLUME, token).expect("the tier is attached");
+        fs.attach(self.disk(), VOLUME, Some(token)).expect("the tier is attached");
         let fs = Arc::new(fs);
         self.begin(&fs);
         fs

@@ -67,12 +67,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         &self.tiers
     }
 
-    /// Attaches the device of a tier that the file system has. `token` is a number that no other mount chooses, and not 0.
+    /// Attaches the device of a tier that the file system has. `token` is a number that no other mount chooses, and not 0;
+    /// without one nothing is written to it, or to the file system, and it may only be read.
     ///
     /// A device that was last used by another mount than the file system says is an older copy of the tier, or the file
     /// system is an older copy: [`Corrupt`](Kind::Corrupt). [`InvalidInput`](Kind::InvalidInput) for a device that is no tier
     /// of this file system.
-    pub fn attach(&self, device: D, volume: Uuid, token: u64) -> Result<u8> {
+    pub fn attach(&self, device: D, volume: Uuid, token: Option<u64>) -> Result<u8> {
         let _changing = self.changing.lock();
         let label = Label::read(&device)?.ok_or_else(|| {
             Error::new(Kind::InvalidInput)
@@ -105,8 +106,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             .advice("one of them is an older copy: give the one that belongs to the other"));
         }
         self.tiers.attach(tier.number, device, label);
-        self.use_from(&Tier { token: has, ..*tier }, token)
-            .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;
+        if let Some(token) = token {
+            self.use_from(&Tier { token: has, ..*tier }, token)
+                .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;
+        }
         Ok(tier.number)
     }
 

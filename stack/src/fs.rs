@@ -18,6 +18,7 @@ use crate::info::{CacheInfo, DeviceInfo, Info, ScrubInfo, SpaceInfo, VolumeInfo}
 use crate::layout::{AnyLayout, probe};
 use crate::mkfs::{self, MkfsOptions};
 use crate::preset::{LayoutKind, Preset};
+use crate::tiers::{self, TierDevice};
 
 /// Threads that write back to emulated memory at the most, when nobody says how many.
 const MAX_WRITERS: u64 = 16;
@@ -55,6 +56,8 @@ pub struct OpenOptions {
     pub buffer: WriteBuffer,
     /// Another preset than the one that the file system was made with, of the same layout.
     pub preset: Option<Preset>,
+    /// Devices of its tiers; of those that are not given, where they are is looked for.
+    pub tiers: Vec<TierDevice>,
     /// In whose name.
     pub identity: Identity,
 }
@@ -70,6 +73,7 @@ impl Default for OpenOptions {
             emulation: None,
             buffer: WriteBuffer::Preset,
             preset: None,
+            tiers: Vec::new(),
             identity: Identity::default(),
         }
     }
@@ -253,7 +257,7 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
     Ok(match layout {
         LayoutKind::Log => {
             let mount = MountOptions { read_only, lanes, media_read_only, ..MountOptions::default() };
-            let layout = LogFs::mount(pm, &mount)?;
+            let layout = tiers::mount(LogFs::mount(pm, &mount)?, &summary, options)?;
             match cache {
                 None => AnyLayout::Log(layout),
                 Some(cache) => AnyLayout::LogCached(CacheFs::new(layout, &cache)?),

@@ -14,8 +14,13 @@ use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, RecoveryReport, Summary};
 use nacre_layout_parts::scrub::ScrubStatus;
 use nacre_media::RealPm;
+use nacre_media::block::RealDisk;
+use nacre_mover::MoverFs;
 
 use crate::preset::LayoutKind;
+
+/// The `log` layout, with whatever tiers it has.
+pub(crate) type TieredLog = MoverFs<LogFs<RealPm>, RealDisk>;
 
 /// Any layout that exists, on real media, with and without a write buffer. A branch on a closed enum stands where a
 /// virtual call would.
@@ -23,9 +28,9 @@ pub enum AnyLayout {
     /// The `inplace` layout.
     Inplace(InplaceFs<RealPm>),
     /// The `log` layout.
-    Log(LogFs<RealPm>),
+    Log(TieredLog),
     /// The `log` layout under a write buffer.
-    LogCached(CacheFs<LogFs<RealPm>>),
+    LogCached(CacheFs<TieredLog>),
     /// The `inplace` layout under a write buffer.
     InplaceCached(CacheFs<InplaceFs<RealPm>>),
 }
@@ -36,9 +41,9 @@ pub enum AnyNode {
     /// Of the `inplace` layout.
     Inplace(<InplaceFs<RealPm> as Names>::Node),
     /// Of the `log` layout.
-    Log(<LogFs<RealPm> as Names>::Node),
+    Log(<TieredLog as Names>::Node),
     /// Of the `log` layout under a write buffer.
-    LogCached(<CacheFs<LogFs<RealPm>> as Names>::Node),
+    LogCached(<CacheFs<TieredLog> as Names>::Node),
     /// Of the `inplace` layout under a write buffer.
     InplaceCached(<CacheFs<InplaceFs<RealPm>> as Names>::Node),
 }
@@ -106,18 +111,36 @@ impl AnyLayout {
     /// The memory that it is on.
     pub(crate) fn pm(&self) -> &Arc<RealPm> {
         match self {
-            AnyLayout::Log(layout) => layout.pm(),
-            AnyLayout::LogCached(cache) => cache.layout().pm(),
+            AnyLayout::Log(layout) => layout.layout().pm(),
+            AnyLayout::LogCached(cache) => cache.layout().layout().pm(),
             AnyLayout::Inplace(layout) => layout.pm(),
             AnyLayout::InplaceCached(cache) => cache.layout().pm(),
+        }
+    }
+
+    /// The layer that knows tiers, where the layout may have some.
+    pub(crate) fn mover(&self) -> Option<&TieredLog> {
+        match self {
+            AnyLayout::Log(mover) => Some(mover),
+            AnyLayout::LogCached(cache) => Some(cache.layout()),
+            AnyLayout::Inplace(_) | AnyLayout::InplaceCached(_) => None,
+        }
+    }
+
+    /// A node as that layer knows it.
+    pub(crate) fn node_below<'n>(&self, node: &'n AnyNode) -> Option<&'n <TieredLog as Names>::Node> {
+        match node {
+            AnyNode::Log(node) => Some(node),
+            AnyNode::LogCached(node) => Some(node.below()),
+            AnyNode::Inplace(_) | AnyNode::InplaceCached(_) => None,
         }
     }
 
     /// What recovery found and did.
     pub(crate) fn recovery(&self) -> &RecoveryReport {
         match self {
-            AnyLayout::Log(layout) => layout.recovery(),
-            AnyLayout::LogCached(cache) => cache.layout().recovery(),
+            AnyLayout::Log(layout) => layout.layout().recovery(),
+            AnyLayout::LogCached(cache) => cache.layout().layout().recovery(),
             AnyLayout::Inplace(layout) => layout.recovery(),
             AnyLayout::InplaceCached(cache) => cache.layout().recovery(),
         }
@@ -126,8 +149,8 @@ impl AnyLayout {
     /// Starts to read everything in the background.
     pub(crate) fn start_scrub(&self, rate: u64) -> Result<()> {
         match self {
-            AnyLayout::Log(layout) => layout.start_scrub(rate),
-            AnyLayout::LogCached(cache) => cache.layout().start_scrub(rate),
+            AnyLayout::Log(layout) => layout.layout().start_scrub(rate),
+            AnyLayout::LogCached(cache) => cache.layout().layout().start_scrub(rate),
             AnyLayout::Inplace(layout) => layout.start_scrub(rate),
             AnyLayout::InplaceCached(cache) => cache.layout().start_scrub(rate),
         }
@@ -136,8 +159,8 @@ impl AnyLayout {
     /// How far that is.
     pub(crate) fn scrub_status(&self) -> ScrubStatus {
         match self {
-            AnyLayout::Log(layout) => layout.scrub_status(),
-            AnyLayout::LogCached(cache) => cache.layout().scrub_status(),
+            AnyLayout::Log(layout) => layout.layout().scrub_status(),
+            AnyLayout::LogCached(cache) => cache.layout().layout().scrub_status(),
             AnyLayout::Inplace(layout) => layout.scrub_status(),
             AnyLayout::InplaceCached(cache) => cache.layout().scrub_status(),
         }
@@ -173,11 +196,11 @@ impl AnyLayout {
     /// Writes back what waits, and unmounts.
     pub(crate) fn unmount(self) -> Result<()> {
         match self {
-            AnyLayout::Log(layout) => layout.unmount(),
+            AnyLayout::Log(layout) => layout.into_layout().unmount(),
             AnyLayout::Inplace(layout) => layout.unmount(),
             AnyLayout::LogCached(cache) => {
                 let (layout, flushed) = cache.unmount();
-                let unmounted = layout.unmount();
+                let unmounted = layout.into_layout().unmount();
                 flushed.and(unmounted)
             }
             AnyLayout::InplaceCached(cache) => {

@@ -69,6 +69,7 @@ mod mkfs;
 mod names;
 mod preset;
 pub mod signature;
+mod tiers;
 
 pub use nacre_cache::{CacheOptions, Checker, Granularity, Settings as CacheSettings};
 pub use nacre_engine::{
@@ -90,3 +91,4 @@ pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures};
 pub use preset::{LayoutKind, Preset};
+pub use tiers::{NewTier, TierDevice, TierInfo};

@@ -88,7 +88,7 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<VolumeInfo>
 pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, VolumeInfo)> {
     let pm_options =
         PmOptions { require: options.require, emulation: options.emulation.clone(), ..PmOptions::default() };
-    let prepared = prepare(path, options)?;
+    let prepared = prepare(path, options.size, options.force)?;
     let pm = match prepared {
         Prepared::Absent(size) => RealPm::create(path, size, &pm_options)?,
         Prepared::Present(_) => RealPm::open(path, &pm_options)?,
@@ -149,18 +149,20 @@ pub fn signatures(path: impl AsRef<Path>) -> Result<Vec<Signature>> {
     signature::detect(&file, len, &name)
 }
 
-/// What mkfs finds at the path.
-enum Prepared {
+/// What is found where something is to be made.
+pub(crate) enum Prepared {
     /// Nothing; a file of this size is to be made.
     Absent(u64),
     /// Something that may be overwritten, with these marks.
     Present(Vec<Signature>),
 }
 
-fn prepare(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
+/// Finds out whether something can be made there: of this size, where one is given, and over what is there, when that is
+/// forced.
+pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Prepared> {
     let name = path.display().to_string();
     let refuse = |kind, advice| Err(Error::new(kind).object(name.clone()).advice(advice));
-    if let Some(size) = options.size
+    if let Some(size) = size
         && !size.is_multiple_of(BLOCK_SIZE)
     {
         return Err(Error::new(Kind::InvalidInput)
@@ -170,7 +172,7 @@ fn prepare(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return match options.size {
+            return match size {
                 Some(size) => Ok(Prepared::Absent(size)),
                 None => refuse(Kind::NotFound, "give a size and the file is made"),
             };
@@ -181,12 +183,12 @@ fn prepare(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
         return refuse(Kind::IsDirectory, "give a device or a file");
     }
     let signatures = signatures(path)?;
-    if !options.force {
+    if !force {
         refuse_content(path, &name, &signatures, metadata.is_file())?;
     }
     if metadata.is_file() {
-        set_size(path, &name, options)?;
-    } else if let Some(size) = options.size {
+        set_size(path, &name, size, force)?;
+    } else if let Some(size) = size {
         let file = File::open(path).map_err(|error| open_error(&name, error))?;
         if !metadata.file_type().is_char_device() && length(&file, &name)? != size {
             return refuse(Kind::InvalidInput, "the device has another size; leave the size out");
@@ -218,12 +220,12 @@ fn refuse_content(path: &Path, name: &str, signatures: &[Signature], plain_file:
 }
 
 /// Gives an empty file its size, and another one a new size when that is forced.
-fn set_size(path: &Path, name: &str, options: &MkfsOptions) -> Result<()> {
+fn set_size(path: &Path, name: &str, size: Option<u64>, force: bool) -> Result<()> {
     let file = File::options().read(true).write(true).open(path).map_err(|error| open_error(name, error))?;
     let len = length(&file, name)?;
-    let advice = match options.size {
+    let advice = match size {
         None if len == 0 => "the file is empty: give a size",
-        Some(size) if size != len && len != 0 && !options.force => {
+        Some(size) if size != len && len != 0 && !force => {
             "the file has another size; leave the size out or force"
         }
         Some(size) if size != len => {

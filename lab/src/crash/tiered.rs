@@ -41,7 +41,7 @@ impl LogWithDisk {
         let fs = MoverFs::new(layout, MoverOptions { page_cache: 0, read_ahead: 1, group: 2 });
         // A crash may come before there is one.
         if !fs.layout().tiers().is_empty() {
-            fs.attach(SimDisk::of(pm, 0), VOLUME, LogWithDisk::token(&fs))?;
+            fs.attach(SimDisk::of(pm, 0), VOLUME, Some(LogWithDisk::token(&fs)))?;
         }
         Ok(fs)
     }

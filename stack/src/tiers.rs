@@ -1,0 +1,322 @@
+//! The tiers of a file system: devices below persistent memory, found, added, listed and removed; and moving files between
+//! them and persistent memory.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, Tiered};
+use nacre_layout_log::{LogFs, Summary};
+use nacre_media::RealPm;
+use nacre_media::block::{BlockDevice, DiskOptions, Pages, RealDisk};
+use nacre_media::disk::Disk;
+use nacre_mover::{MoverFs, MoverOptions};
+use nacre_tiers::Label;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::fs::{FileSystem, OpenOptions};
+use crate::layout::{AnyNode, TieredLog};
+use crate::mkfs::{Prepared, prepare};
+
+/// The rank of a tier of which nobody says how fast it is.
+const USUAL_RANK: u8 = 2;
+
+/// A device that may be a tier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TierDevice {
+    /// A file or a block device.
+    pub path: PathBuf,
+    /// The disk that it stands for: each access takes at least as long as there.
+    pub emulation: Option<Disk>,
+}
+
+/// What becomes a tier.
+#[derive(Debug, Clone)]
+pub struct NewTier {
+    /// Where it is.
+    pub device: TierDevice,
+    /// Size in bytes of a file that is not there or empty.
+    pub size: Option<u64>,
+    /// Smaller is faster; devices of one rank are used alike. By default a disk that turns has 3, another one 2.
+    pub rank: Option<u8>,
+    /// Overwrite whatever the device holds.
+    pub force: bool,
+}
+
+/// A tier of a file system.
+#[derive(Debug, Clone, Serialize)]
+pub struct TierInfo {
+    /// Its number; 1 is the first that was added.
+    pub number: u8,
+    /// Its name for machines.
+    pub uuid: String,
+    /// Bytes that files can have on it.
+    pub size: u64,
+    /// Bytes of them that are free.
+    pub free: u64,
+    /// Smaller is faster.
+    pub rank: u8,
+    /// Its blocks are on their way elsewhere.
+    pub draining: bool,
+    /// Its device, when it is there.
+    pub device: Option<String>,
+    /// Why it is not there.
+    pub missing: Option<String>,
+    /// Operations of the device that failed since it was opened.
+    pub errors: u64,
+}
+
+/// Over a mounted layout, with the devices of its tiers. One that cannot be found, or used, is missing: what is on it fails,
+/// and nothing else does.
+pub(crate) fn mount(layout: LogFs<RealPm>, summary: &Summary, options: &OpenOptions) -> Result<TieredLog> {
+    let beside = PathBuf::from(layout.pm().name());
+    let mover = MoverFs::new(layout, MoverOptions::default());
+    let known = mover.layout().tiers();
+    if known.is_empty() && options.tiers.is_empty() {
+        return Ok(mover);
+    }
+    let attach = |device: &TierDevice| {
+        let token = (!options.read_only).then(new_token);
+        open(device, options.read_only).and_then(|device| mover.attach(device, summary.uuid, token))
+    };
+    options.tiers.iter().try_for_each(|given| attach(given).map(drop))?;
+    let is_missing = |tier: &&Tier| mover.tiers().attachment(tier.number).is_none_or(|at| at.device.is_err());
+    let missing: Vec<Tier> = known.iter().filter(is_missing).copied().collect();
+    if missing.is_empty() {
+        return Ok(mover);
+    }
+    for path in candidates(&beside) {
+        let Some(uuid) = tier_at(&path, summary.uuid) else { continue };
+        let Some(tier) = missing.iter().find(|tier| tier.uuid == uuid.into_bytes()) else { continue };
+        let device = TierDevice { path, emulation: None };
+        // There may be older copies beside it.
+        let is_there = mover.tiers().attachment(tier.number).is_some_and(|at| at.device.is_ok());
+        if !is_there && let Err(error) = attach(&device) {
+            mover.tiers().detach(tier.number, error.to_string());
+        }
+    }
+    Ok(mover)
+}
+
+/// A number that no other mount chooses.
+fn new_token() -> u64 {
+    (Uuid::new_v4().as_u128() as u64).max(1)
+}
+
+fn open(device: &TierDevice, read_only: bool) -> Result<RealDisk> {
+    let options = DiskOptions { read_only, emulation: device.emulation.clone(), ..DiskOptions::default() };
+    RealDisk::open(&device.path, &options)
+}
+
+/// Where a tier may be whose path nobody gave: in the directory of the memory's file, and on block devices.
+fn candidates(beside: &Path) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    let files = beside.parent().and_then(|dir| fs::read_dir(dir).ok());
+    for entry in files.into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            paths.push(entry.path());
+        }
+    }
+    for entry in fs::read_dir("/sys/class/block").into_iter().flatten().flatten() {
+        paths.push(Path::new("/dev").join(entry.file_name()));
+    }
+    paths
+}
+
+/// The tier of this file system that a path leads to. What cannot be read is none.
+fn tier_at(path: &Path, volume: Uuid) -> Option<Uuid> {
+    use std::io::Read;
+    // Most are none: that shows without locking them.
+    let mut magic = [0; 8];
+    fs::File::open(path).ok()?.read_exact(&mut magic).ok()?;
+    if magic != *b"nacreTIR" {
+        return None;
+    }
+    let device = RealDisk::open(path, &DiskOptions { read_only: true, ..DiskOptions::default() }).ok()?;
+    let label = Label::read(&device).ok()??;
+    (label.volume() == volume).then(|| label.uuid())
+}
+
+/// How fast a device is, as far as the kernel says.
+fn rank_of(path: &Path) -> u8 {
+    let name = fs::canonicalize(path).ok().and_then(|path| path.file_name().map(PathBuf::from));
+    let turns = name.and_then(|name| {
+        fs::read_to_string(Path::new("/sys/class/block").join(name).join("queue/rotational")).ok()
+    });
+    if turns.is_some_and(|text| text.trim() == "1") { USUAL_RANK + 1 } else { USUAL_RANK }
+}
+
+impl FileSystem {
+    fn mover(&self) -> Result<&TieredLog> {
+        self.inner.vfs.layout().mover().ok_or_else(|| {
+            Error::new(Kind::Unsupported)
+                .object("tiers on the layout inplace")
+                .advice("make the file system with the layout log, as the presets nacre and nova do")
+        })
+    }
+
+    fn volume(&self) -> Result<Uuid> {
+        Ok(self.mover()?.layout().summary().uuid)
+    }
+
+    /// The tiers.
+    pub fn tiers(&self) -> Vec<TierInfo> {
+        let Ok(mover) = self.mover() else { return Vec::new() };
+        let info = |tier: Tier| {
+            let space = mover.layout().tier_space(tier.number).unwrap_or_default();
+            let attached = mover.tiers().attachment(tier.number);
+            let (device, errors) =
+                attached.map_or((Err("it is not attached".into()), 0), |at| (at.device, at.errors));
+            TierInfo {
+                number: tier.number,
+                uuid: Uuid::from_bytes(tier.uuid).to_string(),
+                size: space.blocks * BLOCK_SIZE,
+                free: space.free * BLOCK_SIZE,
+                rank: tier.rank,
+                draining: tier.state == TierState::Draining,
+                device: device.as_ref().ok().cloned(),
+                missing: device.err(),
+                errors,
+            }
+        };
+        mover.layout().tiers().into_iter().map(info).collect()
+    }
+
+    /// Makes a device a tier; gives its number.
+    ///
+    /// [`Exists`](Kind::Exists) when the device holds anything that is known, or a plain file anything at all, unless forced;
+    /// [`Busy`](Kind::Busy) when it is in use.
+    pub fn add_tier(&self, new: &NewTier) -> Result<u8> {
+        let path = &new.device.path;
+        let described = |error: Error| error.operation("add the tier").object(path.display().to_string());
+        let mover = self.mover()?;
+        let options = DiskOptions { emulation: new.device.emulation.clone(), ..DiskOptions::default() };
+        let prepared = prepare(path, new.size, new.force).map_err(described)?;
+        let (device, is_new) = match prepared {
+            Prepared::Absent(size) => (RealDisk::create(path, size, &options)?, true),
+            Prepared::Present(signatures) => {
+                let device = RealDisk::open(path, &options)?;
+                for signature in signatures {
+                    wipe(&device, signature.offset, signature.len).map_err(described)?;
+                }
+                (device, false)
+            }
+        };
+        let rank = new.rank.unwrap_or_else(|| rank_of(path));
+        let added = mover.add(device, self.volume()?, rank, new_token(), SystemTime::now().into());
+        if added.is_err() && is_new {
+            // The file is ours and of no use; that it stays behind is not worth another error.
+            let _ = fs::remove_file(path);
+        }
+        added.map_err(described)
+    }
+
+    /// Attaches the device of a tier that is missing, or has come back; gives its number.
+    pub fn attach_tier(&self, device: &TierDevice) -> Result<u8> {
+        let described =
+            |error: Error| error.operation("attach the tier").object(device.path.display().to_string());
+        let mover = self.mover()?;
+        open(device, false)
+            .and_then(|device| mover.attach(device, self.volume()?, Some(new_token())))
+            .map_err(described)
+    }
+
+    /// Takes a tier's device away: what is on it fails until it is attached again.
+    pub fn detach_tier(&self, number: u8) -> Result<()> {
+        let mover = self.mover()?;
+        if mover.layout().tiers().iter().all(|tier| tier.number != number) {
+            return Err(Error::new(Kind::InvalidInput).operation("detach").object(format!("tier {number}")));
+        }
+        mover.tiers().detach(number, "it was taken offline");
+        Ok(())
+    }
+
+    /// Brings everything that is on a tier up to persistent memory; gives the number of bytes. Nothing new is placed on it
+    /// from then on. What was moved stays moved when this ends early, and `goes_on` says whether it goes on.
+    pub fn drain_tier(&self, number: u8, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+        let mover = self.mover()?;
+        mover.set_state(number, TierState::Draining)?;
+        let mut moved = 0;
+        let _is_done = drain(mover, &mover.root(), &mut moved, goes_on)?;
+        Ok(moved * BLOCK_SIZE)
+    }
+
+    /// Removes a tier on which nothing is any more. [`Busy`](Kind::Busy) otherwise: drain it first.
+    pub fn remove_tier(&self, number: u8) -> Result<()> {
+        self.mover()?.remove(number)
+    }
+
+    /// Moves the blocks of a file to a tier; gives the number of bytes that moved.
+    pub fn demote(&self, path: impl AsRef<Path>, tier: u8) -> Result<u64> {
+        self.relocate(path.as_ref(), |mover, node| {
+            mover.move_down(node, tier, FileBlock(0), u64::MAX, false).map(|moved| moved.moved)
+        })
+    }
+
+    /// Brings the blocks of a file up to persistent memory; gives the number of bytes that moved.
+    pub fn promote(&self, path: impl AsRef<Path>) -> Result<u64> {
+        self.relocate(path.as_ref(), |mover, node| {
+            mover.bring_up(node, FileBlock(0), u64::MAX).map(|moved| moved.moved)
+        })
+    }
+
+    fn relocate(
+        &self,
+        path: &Path,
+        act: impl Fn(&TieredLog, &<TieredLog as Names>::Node) -> Result<u64>,
+    ) -> Result<u64> {
+        let mover = self.mover()?;
+        let node: AnyNode = self.inner.node(path, true)?;
+        let layout = self.inner.vfs.layout();
+        let below = layout.node_below(&node).ok_or_else(|| Error::new(Kind::Unsupported))?;
+        if mover.kind(below) != FileKind::Regular {
+            return Err(Error::new(Kind::InvalidInput)
+                .object(path.display().to_string())
+                .advice("only files have blocks that move"));
+        }
+        act(mover, below).map(|blocks| blocks * BLOCK_SIZE)
+    }
+}
+
+/// Brings up what is in a directory and below it; false when it is to end.
+fn drain(
+    mover: &TieredLog,
+    dir: &<TieredLog as Names>::Node,
+    moved: &mut u64,
+    goes_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<bool> {
+    let mut children = Vec::new();
+    mover.read_dir(dir, 0, &mut |entry| {
+        children.push((entry.id, entry.kind));
+        ControlFlow::Continue(())
+    })?;
+    for (id, kind) in children {
+        // What was removed meanwhile has nothing there.
+        let node = match mover.node(id) {
+            Err(error) if error.kind() == Kind::Stale => continue,
+            other => other?,
+        };
+        match kind {
+            FileKind::Directory if !drain(mover, &node, moved, goes_on)? => return Ok(false),
+            FileKind::Regular => *moved += mover.bring_up(&node, FileBlock(0), u64::MAX)?.moved,
+            _ => {}
+        }
+        if !goes_on(*moved * BLOCK_SIZE) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Zeroes a mark, so that nobody takes the device for what it was.
+fn wipe(device: &RealDisk, offset: u64, len: u64) -> Result<()> {
+    let (first, end) = (offset - offset % BLOCK_SIZE, (offset + len).next_multiple_of(BLOCK_SIZE));
+    let mut block = Pages::new((end.min(device.len()) - first) as usize);
+    device.read(first, &mut block)?;
+    let from = (offset - first) as usize;
+    block[from..from + len as usize].fill(0);
+    device.write(first, &block)?;
+    device.flush().map(drop)
+}

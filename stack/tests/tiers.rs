@@ -1,0 +1,188 @@
+//! Tiers in the library: added, found again, missing, drained and removed.
+
+use std::path::{Path, PathBuf};
+
+use nacre::{FileSystem, Kind, MkfsOptions, NewTier, OpenOptions, Place, Preset, TierDevice, WriteBuffer};
+
+const MIB: u64 = 1 << 20;
+
+fn options() -> OpenOptions {
+    OpenOptions { buffer: WriteBuffer::Never, ..OpenOptions::default() }
+}
+
+fn device(path: PathBuf) -> TierDevice {
+    TierDevice { path, emulation: None }
+}
+
+fn new(path: PathBuf, size: u64) -> NewTier {
+    NewTier { device: device(path), size: Some(size), rank: None, force: false }
+}
+
+fn create(dir: &Path, options: &OpenOptions) -> FileSystem {
+    FileSystem::create(dir.join("pm"), &MkfsOptions::with_size(64 * MIB), options).unwrap()
+}
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 100) as u8).collect()
+}
+
+fn places(fs: &FileSystem, path: &str) -> Vec<u8> {
+    let extents = fs.extents(path).unwrap().into_iter();
+    let mut tiers: Vec<u8> =
+        extents.map(|extent| if let Place::Tier { tier, .. } = extent.place { tier } else { 0 }).collect();
+    tiers.dedup();
+    tiers
+}
+
+#[test]
+fn files_live_on_tiers_and_are_found_there_again() {
+    for buffer in [WriteBuffer::Never, WriteBuffer::Preset] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = OpenOptions { buffer, ..OpenOptions::default() };
+        let fs = create(dir.path(), &options);
+        let before = fs.statfs();
+        assert_eq!(fs.add_tier(&new(dir.path().join("disk"), 256 * MIB)).unwrap(), 1);
+        let after = fs.statfs();
+        assert_eq!(after.blocks - before.blocks, 256 * MIB / 4096 - 2);
+        let bytes = content(5_000_000);
+        fs.write("large", &bytes).unwrap();
+        fs.sync().unwrap();
+        assert_eq!(fs.demote("large", 1).unwrap(), 5_001_216);
+        assert_eq!(places(&fs, "large"), [1]);
+        assert!(fs.read("large").unwrap() == bytes);
+        let info = &fs.tiers()[0];
+        assert_eq!((info.number, info.size - info.free), (1, 5_001_216));
+        assert!(info.device.as_ref().unwrap().ends_with("disk") && info.missing.is_none());
+        fs.close().unwrap();
+        // Without being told where it is.
+        let fs = FileSystem::open(dir.path().join("pm"), &options).unwrap();
+        assert!(fs.read("large").unwrap() == bytes);
+        assert_eq!(fs.promote("large").unwrap(), 5_001_216);
+        assert_eq!(places(&fs, "large"), [0]);
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn what_is_on_a_tier_that_is_missing_fails_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pm, disk) = (dir.path().join("pm"), dir.path().join("disk"));
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(disk.clone(), 64 * MIB)).unwrap();
+    for name in ["here", "there"] {
+        fs.write(name, content(100_000)).unwrap();
+    }
+    fs.demote("there", 1).unwrap();
+    fs.close().unwrap();
+    let away = dir.path().join("elsewhere");
+    std::fs::create_dir(&away).unwrap();
+    let moved = away.join("other-name");
+    std::fs::rename(&disk, &moved).unwrap();
+    let fs = FileSystem::open(&pm, &options()).unwrap();
+    assert!(fs.read("here").unwrap() == content(100_000));
+    let error = fs.read("there").unwrap_err();
+    assert_eq!(error.kind(), Kind::DeviceLost);
+    assert!(error.to_string().contains("tier 1"), "{error}");
+    assert!(fs.tiers()[0].missing.is_some());
+    fs.write("new", content(5000)).unwrap();
+    // It is known by what it is, not by where.
+    assert_eq!(fs.attach_tier(&device(moved.clone())).unwrap(), 1);
+    assert!(fs.read("there").unwrap() == content(100_000));
+    fs.detach_tier(1).unwrap();
+    assert_eq!(fs.read("there").unwrap_err().kind(), Kind::DeviceLost);
+    fs.close().unwrap();
+    let given = OpenOptions { tiers: vec![device(moved)], ..options() };
+    let fs = FileSystem::open(&pm, &given).unwrap();
+    assert!(fs.read("there").unwrap() == content(100_000));
+    fs.close().unwrap();
+    let fs = FileSystem::open(&pm, &OpenOptions { read_only: true, ..given }).unwrap();
+    assert!(fs.read("there").unwrap() == content(100_000));
+    assert_eq!(fs.demote("here", 1).unwrap_err().kind(), Kind::ReadOnly);
+}
+
+#[test]
+fn an_older_copy_and_another_file_systems_tier_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pm, disk, copy) = (dir.path().join("pm"), dir.path().join("disk"), dir.path().join("copy"));
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(disk.clone(), 64 * MIB)).unwrap();
+    fs.write("file", content(100_000)).unwrap();
+    fs.close().unwrap();
+    std::fs::copy(&disk, &copy).unwrap();
+    let pm_copy = dir.path().join("pm-copy");
+    std::fs::copy(&pm, &pm_copy).unwrap();
+    let fs = FileSystem::open(&pm, &options()).unwrap();
+    fs.demote("file", 1).unwrap();
+    fs.close().unwrap();
+    std::fs::rename(&disk, dir.path().join("newer")).unwrap();
+    let given = |path: &Path| OpenOptions { tiers: vec![device(path.to_owned())], ..options() };
+    let error = FileSystem::open(&pm, &given(&copy)).unwrap_err();
+    assert!(error.kind() == Kind::Corrupt && error.to_string().contains("older copy"), "{error}");
+    // The other way round.
+    let error = FileSystem::open(&pm_copy, &given(&dir.path().join("newer"))).unwrap_err();
+    assert!(error.kind() == Kind::Corrupt && error.to_string().contains("older copy"), "{error}");
+    let other = dir.path().join("others");
+    std::fs::create_dir(&other).unwrap();
+    drop(create(&other, &options()));
+    let error = FileSystem::open(other.join("pm"), &given(&dir.path().join("newer"))).unwrap_err();
+    assert!(
+        error.kind() == Kind::InvalidInput && error.to_string().contains("another file system"),
+        "{error}"
+    );
+    let fs = FileSystem::open(&pm, &options()).unwrap();
+    assert!(fs.read("file").unwrap() == content(100_000));
+}
+
+#[test]
+fn a_tier_is_drained_before_it_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(dir.path().join("disk"), 64 * MIB)).unwrap();
+    fs.create_dir("d").unwrap();
+    for name in ["one", "d/two"] {
+        fs.write(name, content(300_000)).unwrap();
+        fs.demote(name, 1).unwrap();
+    }
+    let error = fs.remove_tier(1).unwrap_err();
+    assert!(error.kind() == Kind::Busy && error.to_string().contains("drain"), "{error}");
+    // Interrupted, and begun again.
+    let mut calls = 0;
+    fs.drain_tier(1, &mut |_| {
+        calls += 1;
+        false
+    })
+    .unwrap();
+    assert!(calls == 1 && fs.tiers()[0].draining);
+    fs.drain_tier(1, &mut |_| true).unwrap();
+    fs.remove_tier(1).unwrap();
+    assert!(fs.tiers().is_empty());
+    for name in ["one", "d/two"] {
+        assert!(fs.read(name).unwrap() == content(300_000));
+    }
+    fs.close().unwrap();
+    let fs = FileSystem::open(dir.path().join("pm"), &options()).unwrap();
+    assert!(fs.read("d/two").unwrap() == content(300_000));
+}
+
+#[test]
+fn what_holds_something_becomes_no_tier_by_mistake() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = create(dir.path(), &options());
+    let other = dir.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    drop(create(&other, &options()));
+    let taken = NewTier { size: None, ..new(other.join("pm"), 0) };
+    let error = fs.add_tier(&taken).unwrap_err();
+    assert!(error.kind() == Kind::Exists && error.to_string().contains("nacre file system"), "{error}");
+    let text = dir.path().join("text");
+    std::fs::write(&text, vec![b'x'; 2 << 20]).unwrap();
+    let error = fs.add_tier(&NewTier { size: None, ..new(text, 0) }).unwrap_err();
+    assert_eq!(error.kind(), Kind::Exists);
+    assert_eq!(fs.add_tier(&new(dir.path().join("small"), 4096)).unwrap_err().kind(), Kind::InvalidInput);
+    assert!(!dir.path().join("small").exists(), "the file that was made for it is gone");
+    assert_eq!(fs.add_tier(&NewTier { force: true, ..taken }).unwrap(), 1);
+    let inplace = MkfsOptions { preset: Preset::Pmfs, ..MkfsOptions::with_size(32 * MIB) };
+    let fs = FileSystem::create(dir.path().join("pmfs"), &inplace, &options()).unwrap();
+    let error = fs.add_tier(&new(dir.path().join("disk"), 64 * MIB)).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unsupported);
+}
