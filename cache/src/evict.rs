@@ -108,7 +108,9 @@ impl<L: Data + Extents> Shared<L> {
     /// Whether the layout has no data for a block of a file. An error says nothing.
     fn was_never_written(&self, node: &L::Node, block: u64) -> bool {
         let extents = self.layout.resolve(node, FileBlock(block), 1).unwrap_or_default();
-        extents.first().is_some_and(|extent| matches!(extent.place, Place::Hole | Place::Unwritten(_)))
+        extents.first().is_some_and(|extent| {
+            matches!(extent.place, Place::Hole | Place::Unwritten(_) | Place::UnwrittenOnTier { .. })
+        })
     }
 
     /// The last block of a file is about to leave: the layout's times become those that callers see. Under `blocks`,

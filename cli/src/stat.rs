@@ -142,6 +142,7 @@ fn extent(placed: &PlacedExtent) -> Extent {
         Place::Hole => ("hole", None, None),
         Place::Pm(block) => ("pm", Some(block.0), None),
         Place::Unwritten(block) => ("unwritten", Some(block.0), None),
+        Place::UnwrittenOnTier { tier, block } => ("unwritten", Some(block.0), Some(tier)),
         Place::Tier { tier, block } => ("tier", Some(block.0), Some(tier)),
     };
     Extent { start: placed.start.0, len: placed.len, place: place.to_owned(), block, tier }

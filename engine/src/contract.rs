@@ -273,6 +273,13 @@ pub enum Place {
     Pm(Block),
     /// On persistent memory, allocated but not written: it reads as zeros.
     Unwritten(Block),
+    /// On a tier, allocated but not written: it reads as zeros.
+    UnwrittenOnTier {
+        /// The tier; 1 is the fastest.
+        tier: u8,
+        /// The first block on it.
+        block: Block,
+    },
     /// On tier `tier`, from this block on.
     Tier {
         /// The tier; 1 is the fastest.

@@ -163,6 +163,17 @@ pub trait Tiered: Data + Extents {
         proof: Self::Proof,
     ) -> Result<()>;
 
+    /// The same for blocks that the file has at these places already, allocated and not written. False, and nothing is
+    /// changed, when one of them is not.
+    fn publish_first_write(
+        &self,
+        node: &Self::Node,
+        written: &[Written],
+        size: u64,
+        now: Timestamp,
+        proof: Self::Proof,
+    ) -> Result<bool>;
+
     /// Brings blocks of one [`Movable`] up to persistent memory: `content` is what is in them. False, and nothing is
     /// changed, when the version is another one.
     fn bring_up(

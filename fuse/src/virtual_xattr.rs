@@ -132,6 +132,9 @@ fn row(extent: &PlacedExtent) -> String {
     let place = match extent.place {
         Place::Hole => "\"place\":\"hole\"".to_owned(),
         Place::Pm(block) => format!("\"place\":\"pm\",\"block\":{}", block.0),
+        Place::UnwrittenOnTier { tier, block } => {
+            format!("\"place\":\"unwritten\",\"tier\":{tier},\"block\":{}", block.0)
+        }
         Place::Unwritten(block) => format!("\"place\":\"unwritten\",\"block\":{}", block.0),
         Place::Tier { tier, block } => format!("\"place\":\"tier\",\"tier\":{tier},\"block\":{}", block.0),
     };

@@ -4,12 +4,13 @@ use std::io::IoSlice;
 
 use nacre_engine::{
     BLOCK_SIZE, Data, Durability, FallocateMode, FileBlock, Kind, Place, PlacedExtent, Result, SeekTo,
-    TierRun, Tiered, Timestamp, WriteAt,
+    TierRun, Tiered, Timestamp, WriteAt, Written,
 };
 use nacre_media::Durable;
-use nacre_media::block::BlockDevice;
+use nacre_media::block::{BlockDevice, Pages};
 
 use crate::fs::MoverFs;
+use crate::watch::{Sample, millis};
 
 /// Times that an operation is tried, with the blocks at its edges brought up before each: another thread may move them
 /// down in between.
@@ -33,7 +34,7 @@ impl<L: Tiered> Drop for Reading<'_, L> {
     }
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Reads a range of which some blocks are on tiers, or were a moment ago.
     fn read_from_tiers(
         &self,
@@ -63,6 +64,66 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             self.layout.note_read(node, now);
         }
         Ok(done)
+    }
+
+    /// On a full file system: writes blocks of a tier that the file has already, allocated and not written. `None` when the
+    /// range is not all of that kind.
+    fn write_where_allocated(
+        &self,
+        node: &L::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        now: Timestamp,
+    ) -> Result<Option<u64>> {
+        let WriteAt::Offset(offset) = at else { return Ok(None) };
+        let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
+        let (first, end) = (offset / BLOCK_SIZE, (offset + len).div_ceil(BLOCK_SIZE));
+        // One at a time, or of two that write to one block the second would undo the first.
+        let _alone = self.filling.lock();
+        let _reading = Reading::begin(&self.layout);
+        let found = self.layout.resolve(node, FileBlock(first), end - first)?;
+        let mut written = Vec::new();
+        for PlacedExtent { start, len, place } in found {
+            let Place::UnwrittenOnTier { tier, block } = place else { return Ok(None) };
+            written.push(Written { start, run: TierRun { tier, start: block, len } });
+        }
+        let blocks: u64 = written.iter().map(|part| part.run.len).sum();
+        if blocks != end - first {
+            return Ok(None);
+        }
+        // What is not written of them reads as zeros.
+        let mut content = Pages::new((blocks * BLOCK_SIZE) as usize);
+        let mut to = (offset % BLOCK_SIZE) as usize;
+        for slice in data {
+            content[to..to + slice.len()].copy_from_slice(slice);
+            to += slice.len();
+        }
+        let mut rest = &content[..];
+        let mut pieces = Vec::new();
+        for part in &written {
+            let (here, behind) = rest.split_at((part.run.len * BLOCK_SIZE) as usize);
+            pieces.push((part.run, here));
+            rest = behind;
+        }
+        self.tiers.write(&pieces)?;
+        let proof = self.tiers.flush(written.iter().map(|part| part.run.tier))?;
+        let is_done = self.layout.publish_first_write(node, &written, offset + len, now, proof)?;
+        Ok(is_done.then_some(offset))
+    }
+
+    /// Leaves a sample of an access to persistent memory.
+    fn note(&self, node: &L::Node, is_write: bool, offset: u64, len: u64, now: Timestamp) {
+        let Ok(attr) = self.layout.getattr(node) else { return };
+        let start = offset / BLOCK_SIZE;
+        let sample = Sample {
+            id: attr.id,
+            is_write,
+            start,
+            blocks: (offset + len).div_ceil(BLOCK_SIZE) - start,
+            size: attr.size.div_ceil(BLOCK_SIZE),
+            at_ms: millis(now),
+        };
+        self.sink.note(sample, len);
     }
 
     /// Reads what lies together from `at` on; 0 at the end of the file.
@@ -98,16 +159,24 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     }
 
     /// Does something that fails where a part of a block is kept that is on a tier; then the blocks at its edges, which
-    /// `edges` gives for the size of the file, and the last block of the file, are brought up, and it is done again.
+    /// `edges` gives for the size of the file, and the last block of the file, are brought up, and it is done again. Where it
+    /// finds no space for the `blocks` that it needs, others move down first.
     pub(crate) fn with_edges<T>(
         &self,
         node: &L::Node,
+        blocks: u64,
         edges: impl Fn(u64) -> Vec<u64>,
         act: impl Fn() -> Result<T>,
     ) -> Result<T> {
         for _ in 0..ATTEMPTS {
             match act() {
                 Err(error) if error.kind() == Kind::Elsewhere => {}
+                Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
+                    if !self.make_room(blocks)? {
+                        return Err(error);
+                    }
+                    continue;
+                }
                 other => return other,
             }
             let size = self.layout.getattr(node)?.size;
@@ -125,6 +194,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
     fn read(&self, node: &L::Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize> {
         match self.layout.read(node, offset, buf, now) {
             Err(error) if error.kind() == Kind::Elsewhere => self.read_from_tiers(node, offset, buf, now),
+            Ok(count) if self.sink.is_on() => {
+                if let Some(now) = now {
+                    self.note(node, false, offset, count as u64, now);
+                }
+                Ok(count)
+            }
             other => other,
         }
     }
@@ -142,7 +217,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
             let offset = if let WriteAt::Offset(offset) = at { offset } else { size };
             vec![offset / BLOCK_SIZE, (offset + len).saturating_sub(1) / BLOCK_SIZE]
         };
-        self.with_edges(node, edges, || self.layout.write(node, at, data, durability, now))
+        let write = || self.layout.write(node, at, data, durability, now);
+        let written = match self.with_edges(node, len / BLOCK_SIZE + 2, edges, write) {
+            Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
+                self.write_where_allocated(node, at, data, now)?.ok_or(error)?
+            }
+            other => other?,
+        };
+        if self.sink.is_on() {
+            self.note(node, true, written, len, now);
+        }
+        Ok(written)
     }
 
     fn fallocate(
@@ -154,7 +239,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
         now: Timestamp,
     ) -> Result<()> {
         let edges = |_: u64| vec![offset / BLOCK_SIZE, offset.saturating_add(len) / BLOCK_SIZE];
-        self.with_edges(node, edges, || self.layout.fallocate(node, mode, offset, len, now))
+        self.with_edges(node, len / BLOCK_SIZE + 2, edges, || {
+            self.layout.fallocate(node, mode, offset, len, now)
+        })
     }
 
     fn seek(&self, node: &L::Node, offset: u64, to: SeekTo) -> Result<u64> {

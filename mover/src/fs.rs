@@ -1,6 +1,7 @@
 //! Setting it up; the tiers of a file system.
 
 use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::AtomicU64;
 use nacre_engine::{
     BLOCK_SIZE, Error, FileBlock, FsStat, Kind, MAX_TIERS, Result, Tier, TierChange, TierState, Tiered,
     Timestamp,
@@ -10,6 +11,9 @@ use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_tiers::{Label, NewLabel, TierSet};
 use uuid::Uuid;
+
+use crate::keeper::Keeper;
+use crate::watch::Sink;
 
 /// How it is set up.
 #[derive(Debug, Clone)]
@@ -38,6 +42,12 @@ pub struct MoverFs<L, D> {
     pub(crate) layout: L,
     pub(crate) tiers: TierSet<D>,
     pub(crate) options: MoverOptions,
+    pub(crate) sink: Sink,
+    pub(crate) keeper: Mutex<Keeper>,
+    /// Held by who writes blocks of a tier that a file has already.
+    pub(crate) filling: Mutex<()>,
+    /// Blocks that were moved because space was short.
+    pub(crate) moved: AtomicU64,
     /// Who changes the list of tiers.
     changing: Mutex<()>,
 }
@@ -49,7 +59,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         for tier in layout.tiers() {
             tiers.detach(tier.number, "it is not attached");
         }
-        MoverFs { layout, tiers, options, changing: Mutex::new(()) }
+        MoverFs {
+            layout,
+            tiers,
+            options,
+            sink: Sink::default(),
+            keeper: Mutex::new(Keeper::new()),
+            filling: Mutex::new(()),
+            moved: AtomicU64::new(0),
+            changing: Mutex::new(()),
+        }
     }
 
     /// The layout below.
@@ -110,6 +129,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             self.use_from(&Tier { token: has, ..*tier }, token)
                 .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;
         }
+        self.sink.set(true);
         Ok(tier.number)
     }
 

@@ -8,6 +8,7 @@
 //! | `fs` | setting it up; the tiers of a file system, added, removed and listed |
 //! | `names`, `data` | the contract: what meets blocks on tiers is read there, or brings them up first |
 //! | `migrate` | moving blocks: resolve, copy, publish |
+//! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
 //!
 //! **Reading.** The layout is asked first, so that files on persistent memory cost nothing more. When it says that blocks
 //! are elsewhere, the range is resolved and each part read from where it is; blocks that are freed meanwhile are not used
@@ -21,8 +22,10 @@
 
 mod data;
 mod fs;
+mod keeper;
 mod migrate;
 mod names;
+mod watch;
 
 pub use fs::{MoverFs, MoverOptions};
 pub use migrate::Moved;

@@ -33,6 +33,35 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         len: u64,
         keep: bool,
     ) -> Result<Moved> {
+        self.move_range(
+            node,
+            tier,
+            (start, len),
+            keep,
+            |place| !matches!(place, Place::Tier { tier: there, .. } if *there == tier),
+        )
+    }
+
+    /// The same, of what is on persistent memory.
+    pub(crate) fn move_from_memory(
+        &self,
+        node: &L::Node,
+        tier: u8,
+        start: FileBlock,
+        len: u64,
+        keep: bool,
+    ) -> Result<Moved> {
+        self.move_range(node, tier, (start, len), keep, |place| matches!(place, Place::Pm(_)))
+    }
+
+    fn move_range(
+        &self,
+        node: &L::Node,
+        tier: u8,
+        (start, len): (FileBlock, u64),
+        keep: bool,
+        which: impl Fn(&Place) -> bool + Copy,
+    ) -> Result<Moved> {
         let mut total = Moved::default();
         if self.layout.kind(node) != FileKind::Regular {
             return Ok(total);
@@ -42,7 +71,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         let mut at = start.0;
         while at < end {
             let wanted = self.options.group.min(end - at);
-            let group = self.move_group(node, tier, (FileBlock(at), wanted), modified, keep)?;
+            let group = self.move_group(node, tier, (FileBlock(at), wanted), modified, keep, which)?;
             let Some(group) = group else { break };
             total.moved += group.moved;
             total.changed += group.changed;
@@ -59,6 +88,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         (start, len): (FileBlock, u64),
         modified: Timestamp,
         keep: bool,
+        which: impl Fn(&Place) -> bool,
     ) -> Result<Option<Moved>> {
         let size = self.layout.getattr(node)?.size.div_ceil(BLOCK_SIZE);
         if start.0 >= size {
@@ -67,7 +97,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         let mut moved = Moved::default();
         let reading = Reading::begin(&self.layout);
         let mut found = self.layout.resolve_movable(node, start, len)?;
-        found.retain(|at| !matches!(at.extent.place, Place::Tier { tier: there, .. } if there == tier));
+        found.retain(|at| which(&at.extent.place));
         let blocks: u64 = found.iter().map(|at| at.extent.len).sum();
         if blocks == 0 {
             return Ok(Some(moved));

@@ -46,15 +46,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
     }
 
     fn create(&self, dir: &L::Node, name: &[u8], new: &NewInode<'_>) -> Result<L::Node> {
-        self.layout.create(dir, name, new)
+        self.with_room(|| self.layout.create(dir, name, new))
     }
 
     fn create_unnamed(&self, new: &NewInode<'_>) -> Result<L::Node> {
-        self.layout.create_unnamed(new)
+        self.with_room(|| self.layout.create_unnamed(new))
     }
 
     fn link(&self, node: &L::Node, dir: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.layout.link(node, dir, name, now)
+        self.with_room(|| self.layout.link(node, dir, name, now))
     }
 
     fn unlink(&self, dir: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
@@ -74,7 +74,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         mode: RenameMode,
         now: Timestamp,
     ) -> Result<()> {
-        self.layout.rename(from_dir, from, to_dir, to, mode, now)
+        self.with_room(|| self.layout.rename(from_dir, from, to_dir, to, mode, now))
     }
 
     fn read_dir(
@@ -102,7 +102,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
 
     fn setattr(&self, node: &L::Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         let edge = |_: u64| change.size.map(|size| size / BLOCK_SIZE).into_iter().collect();
-        self.with_edges(node, edge, || self.layout.setattr(node, change, now))
+        self.with_edges(node, 1, edge, || self.layout.setattr(node, change, now))
     }
 
     fn get_xattr(&self, node: &L::Node, name: &[u8]) -> Result<Vec<u8>> {
@@ -122,7 +122,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         mode: Option<u32>,
         now: Timestamp,
     ) -> Result<()> {
-        self.layout.set_xattr(node, name, value, how, mode, now)
+        self.with_room(|| self.layout.set_xattr(node, name, value, how, mode, now))
     }
 
     fn remove_xattr(&self, node: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {

@@ -393,7 +393,7 @@ impl<P: Pm> Shared<P> {
         while at < end {
             let (found, len) = map.find(at, end - at);
             match found {
-                Some(raw) if !is_written(raw) => {
+                Some(raw) if !is_written(raw) && place::tier(raw) == 0 => {
                     let run = Run { start: Block(raw & place::BLOCK_MASK), len };
                     prepared.targets.push(Target { run, kept: true });
                 }

@@ -341,7 +341,18 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         now: Timestamp,
         proof: Durable,
     ) -> Result<()> {
-        self.writable()?.publish_write(&node.inode, written, size, now, proof)
+        self.writable()?.publish_write(&node.inode, written, size, now, proof, false).map(drop)
+    }
+
+    fn publish_first_write(
+        &self,
+        node: &Node,
+        written: &[Written],
+        size: u64,
+        now: Timestamp,
+        proof: Durable,
+    ) -> Result<bool> {
+        self.writable()?.publish_write(&node.inode, written, size, now, proof, true)
     }
 
     fn bring_up(&self, node: &Node, from: &Movable, content: &[u8], modified: Timestamp) -> Result<bool> {

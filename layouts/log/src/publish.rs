@@ -90,7 +90,8 @@ impl<P: Pm> Shared<P> {
         Ok(refused)
     }
 
-    /// Commits a write whose content is on tiers.
+    /// Commits a write whose content is on tiers: in new blocks, or in those that the file `has` there already, not written;
+    /// false when it has not.
     pub(crate) fn publish_write(
         &self,
         inode: &Arc<Inode>,
@@ -98,7 +99,8 @@ impl<P: Pm> Shared<P> {
         size: u64,
         now: Timestamp,
         proof: Durable,
-    ) -> Result<()> {
+        has: bool,
+    ) -> Result<bool> {
         let map = inode.file()?;
         let extend = inode.extend.lock();
         self.finish_trim(inode, &extend);
@@ -112,6 +114,9 @@ impl<P: Pm> Shared<P> {
             push_change(&mut changes, start.0, run.len, raw);
         }
         let mut log = inode.log.lock();
+        if has && !changes.iter_mut().all(|change| keep_unwritten(map, change)) {
+            return Ok(false);
+        }
         let before = inode.size();
         let first = changes.first().map_or(u64::MAX, |change| change.start * BLOCK_SIZE);
         // What lies between the end that was and the first block would show.
@@ -125,7 +130,7 @@ impl<P: Pm> Shared<P> {
         self.commit_changes(inode, &mut log, batch, &changes, size, now, proof, &mut freed)?;
         drop(log);
         freed.into_iter().for_each(|piece| self.free_piece(piece));
-        Ok(())
+        Ok(true)
     }
 
     /// Copies blocks from a tier to persistent memory.
@@ -228,6 +233,18 @@ fn is_current(inode: &Inode, map: &BlockMap, from: &Movable) -> bool {
     });
     // A truncation that has still to free them took them away.
     is_same && covered == len && start.0 + len <= inode.size().div_ceil(BLOCK_SIZE)
+}
+
+/// Blocks that the file has at this place already, and that were not written, stay its own; false when they are none.
+fn keep_unwritten(map: &BlockMap, change: &mut Change) -> bool {
+    let Some(raw) = change.place else { return false };
+    let mut same = 0;
+    map.for_each(change.start, change.len, |piece| {
+        let there = raw + (piece.start - change.start) | place::UNWRITTEN;
+        same += if piece.place == there { piece.len } else { 0 };
+    });
+    change.kept = same;
+    same == change.len
 }
 
 /// Adds blocks, to the change before them where they continue it.

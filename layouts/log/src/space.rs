@@ -160,7 +160,8 @@ impl<P: Pm> Shared<P> {
             _ => size,
         };
         let mut freed = Freed::new();
-        let mut plan = Plan { changes: Changes::new(), allocated: Runs::new(), flushed: None };
+        let mut plan =
+            Plan { changes: Changes::new(), allocated: Runs::new(), unwritten: Vec::new(), flushed: None };
         let result = self.plan_fallocate(map, mode, offset, end, size, new_size, &mut plan).and_then(|()| {
             let after = match plan.flushed.take() {
                 Some(flushed) => self.pm.fence(flushed),
@@ -195,6 +196,9 @@ impl<P: Pm> Shared<P> {
             }
             Err(error) => {
                 self.free_runs(&plan.allocated);
+                for (place, len) in plan.unwritten {
+                    self.free_piece(Piece { start: 0, len, place, owner: 0 });
+                }
                 Err(error)
             }
         }
@@ -265,14 +269,10 @@ impl<P: Pm> Shared<P> {
 
     /// Plans unwritten blocks for a range.
     fn plan_unwritten(&self, mut start: u64, len: u64, plan: &mut Plan) -> Result<()> {
-        let kept = plan.allocated.len();
-        let mut runs = Runs::new();
-        self.alloc.allocate(len, Purpose::Data, &mut runs)?;
-        plan.allocated.extend(runs);
-        for run in &plan.allocated[kept..] {
-            let place = Some(run.start.0 | place::UNWRITTEN);
-            plan.changes.push(Change { start, len: run.len, place, kept: 0 });
-            start += run.len;
+        for (raw, len) in self.allocate_unwritten(len)? {
+            plan.unwritten.push((raw, len));
+            plan.changes.push(Change { start, len, place: Some(raw), kept: 0 });
+            start += len;
         }
         Ok(())
     }
@@ -432,6 +432,8 @@ pub(crate) fn attr_entry(inode: &Inode, attributes: &Attributes, size: u64) -> A
 struct Plan {
     changes: Changes,
     allocated: Runs,
+    /// What else was allocated: places, and blocks there.
+    unwritten: Vec<(u64, u64)>,
     flushed: Option<Flushed>,
 }
 
@@ -468,7 +470,8 @@ pub(crate) fn place_of(raw: u64) -> Place {
     match (tier, is_written(raw)) {
         (0, true) => Place::Pm(block),
         (0, false) => Place::Unwritten(block),
-        (tier, _) => Place::Tier { tier, block },
+        (tier, true) => Place::Tier { tier, block },
+        (tier, false) => Place::UnwrittenOnTier { tier, block },
     }
 }
 
@@ -476,9 +479,11 @@ pub(crate) fn follows(last: &PlacedExtent, place: Place) -> bool {
     match (last.place, place) {
         (Place::Hole, Place::Hole) => true,
         (Place::Pm(a), Place::Pm(b)) | (Place::Unwritten(a), Place::Unwritten(b)) => a.0 + last.len == b.0,
-        (Place::Tier { tier: one, block: a }, Place::Tier { tier: other, block: b }) => {
-            one == other && a.0 + last.len == b.0
-        }
+        (Place::Tier { tier: one, block: a }, Place::Tier { tier: other, block: b })
+        | (
+            Place::UnwrittenOnTier { tier: one, block: a },
+            Place::UnwrittenOnTier { tier: other, block: b },
+        ) => one == other && a.0 + last.len == b.0,
         _ => false,
     }
 }

@@ -14,6 +14,7 @@ use nacre_layout_parts::format::{MAX_TIERS, RawTier, incompatible, tier_state};
 use nacre_media::Pm;
 
 use crate::alloc::{Allocator, Purpose, Run, Runs};
+use crate::blockmap::Piece;
 use crate::format::{RawSuperblock, place};
 use crate::fs::Shared;
 
@@ -49,8 +50,7 @@ impl Reach {
     /// Whether blocks could be there, or once were, if there is or was such a tier.
     pub(crate) fn can_be(raw: u64) -> bool {
         let (tier, first) = (usize::from(place::tier(raw)), raw & place::BLOCK_MASK);
-        let unwritten = raw & place::UNWRITTEN != 0;
-        raw & UNKNOWN_BITS == 0 && !(unwritten && tier > 0) && first > 0 && tier <= MAX_TIERS
+        raw & UNKNOWN_BITS == 0 && first > 0 && tier <= MAX_TIERS
     }
 
     /// All blocks.
@@ -190,6 +190,47 @@ impl<P: Pm> Shared<P> {
         let superblock = self.superblock.lock();
         let rows = (1..).zip(&superblock.raw.tiers).filter(|(_, row)| row.state != 0);
         rows.map(|(number, row)| tier_of(number, row)).collect()
+    }
+
+    /// The tiers that new blocks may be on, the fastest first.
+    fn tiers_in_use(&self) -> Vec<u8> {
+        let mut tiers = self.tier_list();
+        tiers.retain(|tier| tier.state == TierState::Active);
+        tiers.sort_by_key(|tier| (tier.rank, tier.number));
+        tiers.into_iter().map(|tier| tier.number).collect()
+    }
+
+    /// Places for so many blocks that nobody writes yet: on persistent memory, and as far as that is full on tiers. Gives
+    /// the raw places, and how many blocks are at each.
+    pub(crate) fn allocate_unwritten(&self, blocks: u64) -> Result<Vec<(u64, u64)>> {
+        let mut runs = Runs::new();
+        let Err(error) = self.alloc.allocate(blocks, Purpose::Data, &mut runs) else {
+            return Ok(runs.into_iter().map(|run| (run.start.0 | place::UNWRITTEN, run.len)).collect());
+        };
+        let mut places = Vec::new();
+        let mut missing = blocks;
+        // Half of what is left here: other files want some, too.
+        let here = (self.alloc.available_blocks() / 2).min(missing);
+        if here > 0 && self.alloc.allocate(here, Purpose::Data, &mut runs).is_ok() {
+            places.extend(runs.into_iter().map(|run| (run.start.0 | place::UNWRITTEN, run.len)));
+            missing -= here;
+        }
+        for tier in self.tiers_in_use() {
+            let free = self.tiers.space(tier).map_or(0, |space| space.free).min(missing);
+            // What waits for readers is not free yet.
+            if free > 0
+                && let Ok(taken) = self.tiers.allocate(tier, None, free)
+            {
+                let raw = |run: TierRun| (place::on_tier(tier, run.start.0) | place::UNWRITTEN, run.len);
+                places.extend(taken.into_iter().map(raw));
+                missing -= free;
+            }
+        }
+        if missing == 0 {
+            return Ok(places);
+        }
+        places.into_iter().for_each(|(place, len)| self.free_piece(Piece { start: 0, len, place, owner: 0 }));
+        Err(error)
     }
 
     pub(crate) fn change_tier(&self, change: TierChange) -> Result<()> {

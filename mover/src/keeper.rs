@@ -1,0 +1,180 @@
+//! When blocks move: persistent memory is kept from being full.
+//!
+//! Above the utilisation threshold (TPFS, equation 1) what was not written for longest moves to the fastest tier that has
+//! room, until usage is below it. Whoever finds no space for a write does the same at once, for as much as the write needs:
+//! then the file system is full only when all of its devices are.
+
+use std::ops::ControlFlow;
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{FileBlock, FileKind, Kind, Result, Tiered};
+use nacre_media::Durable;
+use nacre_media::block::BlockDevice;
+use nacre_policy::thresholds::utilisation_threshold;
+
+use crate::fs::MoverFs;
+use crate::watch::{Cold, Heats, millis};
+
+/// What the mover knows. Held by whoever moves blocks because space is short: one at a time.
+pub(crate) struct Keeper {
+    heats: Heats,
+    /// Everything was looked through for files of which nothing was known, and nothing was found to move.
+    exhausted: bool,
+}
+
+impl Keeper {
+    pub(crate) fn new() -> Keeper {
+        Keeper { heats: Heats::new(), exhausted: false }
+    }
+}
+
+/// Of a write that finds no space, as many blocks more are made free: the next ones need some, too.
+const AT_LEAST: u64 = 2048;
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
+    /// Blocks of persistent memory that are in use, in percent of those that can be.
+    pub fn usage(&self) -> f64 {
+        let stat = self.layout.stat();
+        100.0 * (stat.blocks - stat.available.min(stat.blocks)) as f64 / stat.blocks.max(1) as f64
+    }
+
+    /// The usage above which cold blocks move down now, in percent.
+    pub fn threshold(&self) -> f64 {
+        let (read, written) = self.sink.traffic();
+        utilisation_threshold(read, written)
+    }
+
+    /// Looks at what was accessed, and moves cold blocks down while usage is above the threshold; gives the number of
+    /// blocks. For a thread that does it again and again, a few times in a second, at a time in milliseconds since 1970.
+    pub fn keep(&self, now_ms: u64, goes_on: &dyn Fn() -> bool) -> Result<u64> {
+        let mut keeper = self.keeper.lock();
+        self.take_in(&mut keeper);
+        let mut moved = 0;
+        while goes_on() && self.usage() > self.threshold() && !self.usable().is_empty() {
+            let cold = keeper.heats.coldest(now_ms, self.options.group);
+            let Some(cold) = cold.or_else(|| self.look_for_more(&mut keeper, now_ms)) else { break };
+            let is_enough = || self.usage() <= self.threshold();
+            moved += self.move_cold(&mut keeper, &cold, &is_enough)?;
+        }
+        Ok(moved)
+    }
+
+    /// Makes at least so many blocks of persistent memory free; false when nothing more can be moved.
+    pub(crate) fn make_room(&self, blocks: u64) -> Result<bool> {
+        if self.usable().is_empty() {
+            return Ok(false);
+        }
+        let mut keeper = self.keeper.lock();
+        self.take_in(&mut keeper);
+        let wanted = self.layout.stat().available + blocks.max(AT_LEAST);
+        let is_enough = || self.layout.stat().available >= wanted;
+        let mut moved = 0;
+        // Somebody else may have made room while this one waited.
+        while !is_enough() {
+            let cold = keeper.heats.coldest_whole(self.options.group);
+            let cold = cold.or_else(|| self.look_for_more(&mut keeper, u64::MAX));
+            let Some(cold) = cold else { break };
+            match self.move_cold(&mut keeper, &cold, &is_enough) {
+                Ok(count) => moved += count,
+                // All tiers are full, or there is no space for the entry that would say it.
+                Err(error) if error.kind() == Kind::NoSpace => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(moved > 0 || is_enough())
+    }
+
+    /// Does something that needs a little space; when there is none, blocks move down first.
+    pub(crate) fn with_room<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
+        match act() {
+            Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => match self.make_room(1)? {
+                true => act(),
+                false => Err(error),
+            },
+            other => other,
+        }
+    }
+
+    fn take_in(&self, keeper: &mut Keeper) {
+        let samples = self.sink.take();
+        keeper.exhausted &= samples.is_empty();
+        samples.iter().for_each(|sample| keeper.heats.take_in(sample));
+    }
+
+    /// Moves what of a file is cold, until there is enough.
+    fn move_cold(&self, keeper: &mut Keeper, cold: &Cold, is_enough: &dyn Fn() -> bool) -> Result<u64> {
+        let node = match self.layout.node(cold.id) {
+            Err(error) if error.kind() == Kind::Stale => {
+                keeper.heats.forget(cold.id);
+                return Ok(0);
+            }
+            other => other?,
+        };
+        let mut moved = 0;
+        for group in &cold.groups {
+            let blocks = match self.place_group(&node, FileBlock(group.start), group.len) {
+                // A program has it mapped: it stays.
+                Err(error) if error.kind() == Kind::Busy => break,
+                other => other?,
+            };
+            moved += blocks;
+            if blocks > 0 && is_enough() {
+                break;
+            }
+        }
+        self.moved.fetch_add(moved, Ordering::Relaxed);
+        Ok(moved)
+    }
+
+    /// Moves a group to the fastest tier that has room.
+    fn place_group(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<u64> {
+        let mut full = Kind::NoSpace.into();
+        for tier in self.usable() {
+            // A copy stays in DRAM while that has room (TPFS, 5.3).
+            let keep = self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2;
+            let moved = self.move_from_memory(node, tier.number, start, len, keep).map(|moved| moved.moved);
+            match moved {
+                Err(error) if error.kind() == Kind::NoSpace => full = error,
+                other => return other,
+            }
+        }
+        Err(full)
+    }
+
+    /// Looks through all files for those of which nothing is known, as after a mount; gives the coldest.
+    fn look_for_more(&self, keeper: &mut Keeper, now_ms: u64) -> Option<Cold> {
+        if std::mem::replace(&mut keeper.exhausted, true) {
+            return None;
+        }
+        self.find_files(keeper, &self.layout.root());
+        if keeper.heats.is_empty() {
+            return None;
+        }
+        keeper.heats.coldest(now_ms, self.options.group)
+    }
+
+    fn find_files(&self, keeper: &mut Keeper, dir: &L::Node) {
+        let mut children = Vec::new();
+        let listed = self.layout.read_dir(dir, 0, &mut |entry| {
+            children.push((entry.id, entry.kind));
+            ControlFlow::Continue(())
+        });
+        // A directory that was removed meanwhile, or cannot be read, has nothing for us.
+        if listed.is_err() {
+            return;
+        }
+        for (id, kind) in children {
+            let Ok(node) = self.layout.node(id) else { continue };
+            match kind {
+                FileKind::Directory => self.find_files(keeper, &node),
+                FileKind::Regular => {
+                    let Ok(attr) = self.layout.getattr(&node) else { continue };
+                    // Known or not, it is looked at again.
+                    keeper.heats.forget(id);
+                    keeper.heats.found(id, attr.size.div_ceil(nacre_engine::BLOCK_SIZE), millis(attr.mtime));
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What is accessed: samples that foreground operations leave, and what the mover makes of them.
+//!
+//! An operation leaves a sample where there is room for it and nobody is just looking; it never waits. Times are those that
+//! operations bring with them, in milliseconds since 1970.
+
+use std::collections::{BTreeMap, HashMap};
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nacre_engine::{InodeId, Timestamp};
+use nacre_policy::temperature::{EntryHeat, Group, groups, write_cold};
+use nacre_policy::{Heat, Temperatures};
+
+/// Samples that wait at the most.
+const MAX_SAMPLES: usize = 4096;
+/// Files whose temperature is known at the most.
+const MAX_FILES: usize = 1 << 16;
+/// Blocks that have a temperature of their own: 2 MiB.
+const PART: u64 = 512;
+/// Parts of a file that have one; of larger files, parts are larger.
+const MAX_PARTS: u64 = 4096;
+
+/// What was done with blocks of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) id: InodeId,
+    pub(crate) is_write: bool,
+    pub(crate) start: u64,
+    pub(crate) blocks: u64,
+    /// The size of the file in blocks, as far as the operation knows it.
+    pub(crate) size: u64,
+    pub(crate) at_ms: u64,
+}
+
+/// Where samples wait.
+#[derive(Default)]
+pub(crate) struct Sink {
+    samples: Mutex<Vec<Sample>>,
+    /// Without tiers nobody looks.
+    is_on: AtomicBool,
+    read: AtomicU64,
+    written: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Sink {
+    pub(crate) fn set(&self, is_on: bool) {
+        self.is_on.store(is_on, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Leaves a sample, if there is room.
+    pub(crate) fn note(&self, sample: Sample, bytes: u64) {
+        let sum = if sample.is_write { &self.written } else { &self.read };
+        sum.fetch_add(bytes, Ordering::Relaxed);
+        match self.samples.try_lock() {
+            Some(mut samples) if samples.len() < MAX_SAMPLES => samples.push(sample),
+            _ => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<Sample> {
+        std::mem::take(&mut *self.samples.lock())
+    }
+
+    /// Bytes that were read from persistent memory, and written to it.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed))
+    }
+}
+
+/// Milliseconds since 1970; what is before that is at its start.
+pub(crate) fn millis(time: Timestamp) -> u64 {
+    u64::try_from(time.secs)
+        .unwrap_or(0)
+        .saturating_mul(1000)
+        .saturating_add(u64::from(time.nanos) / 1_000_000)
+}
+
+/// How hot files on persistent memory are.
+pub(crate) struct Heats {
+    lists: Temperatures<InodeId>,
+    files: HashMap<InodeId, FileHeat>,
+}
+
+/// One file, and its parts.
+#[derive(Debug, Clone, Default)]
+struct FileHeat {
+    heat: Heat,
+    size: u64,
+    last_modified_ms: u64,
+    /// Modified and read, by part.
+    parts: BTreeMap<u64, (u64, u64)>,
+}
+
+impl FileHeat {
+    fn part_blocks(&self) -> u64 {
+        PART * (self.size / (PART * MAX_PARTS) + 1).next_power_of_two()
+    }
+
+    fn entries(&self) -> Vec<EntryHeat> {
+        let len = self.part_blocks();
+        let parts = 0..self.size.div_ceil(len);
+        parts
+            .map(|part| {
+                let (modified_ms, read_ms) = self.parts.get(&part).copied().unwrap_or_default();
+                EntryHeat { start: part * len, len, modified_ms, read_ms }
+            })
+            .collect()
+    }
+}
+
+/// What of a file moves down.
+#[derive(Debug)]
+pub(crate) struct Cold {
+    pub(crate) id: InodeId,
+    pub(crate) groups: Vec<Group>,
+}
+
+impl Heats {
+    pub(crate) fn new() -> Heats {
+        Heats { lists: Temperatures::new(MAX_FILES), files: HashMap::new() }
+    }
+
+    pub(crate) fn take_in(&mut self, sample: &Sample) {
+        if self.files.len() > 2 * MAX_FILES {
+            // Those that the lists have forgotten: their next access begins anew.
+            self.files.clear();
+            self.lists = Temperatures::new(MAX_FILES);
+        }
+        let file = self.files.entry(sample.id).or_default();
+        let before = file.part_blocks();
+        file.size = sample.size.max(sample.start + sample.blocks);
+        let len = file.part_blocks();
+        if len != before {
+            file.parts.clear();
+        }
+        for part in sample.start / len..(sample.start + sample.blocks.max(1)).div_ceil(len) {
+            let times = file.parts.entry(part).or_default();
+            let time = if sample.is_write { &mut times.0 } else { &mut times.1 };
+            *time = (*time).max(sample.at_ms);
+        }
+        if sample.is_write {
+            file.heat.wrote(sample.blocks, file.size, sample.at_ms);
+            file.last_modified_ms = file.last_modified_ms.max(sample.at_ms);
+        } else {
+            file.heat.read(sample.blocks, file.size, sample.at_ms);
+        }
+        self.lists.set(sample.id, file.heat);
+    }
+
+    /// A file of which nothing but its attributes is known.
+    pub(crate) fn found(&mut self, id: InodeId, size: u64, modified_ms: u64) {
+        if !self.files.contains_key(&id) {
+            let heat = Heat { modified_ms, read_ms: 0 };
+            let file = FileHeat { heat, size, last_modified_ms: modified_ms, parts: BTreeMap::new() };
+            self.files.insert(id, file);
+            self.lists.set(id, heat);
+        }
+    }
+
+    pub(crate) fn forget(&mut self, id: InodeId) {
+        self.files.remove(&id);
+        self.lists.remove(id);
+    }
+
+    /// Takes the file out that was modified longest ago, with what of it moves down at this time.
+    pub(crate) fn coldest(&mut self, now_ms: u64, group: u64) -> Option<Cold> {
+        let (id, heat) = self.lists.pop_write_cold()?;
+        let file = self.files.get(&id)?;
+        let entries = file.entries();
+        let cold = write_cold(&entries, heat, file.last_modified_ms, now_ms);
+        Some(Cold { id, groups: groups(cold, group) })
+    }
+
+    /// The same, whatever of it: for who needs space now.
+    pub(crate) fn coldest_whole(&mut self, group: u64) -> Option<Cold> {
+        let (id, _) = self.lists.pop_write_cold()?;
+        let entries = self.files.get(&id)?.entries();
+        Some(Cold { id, groups: groups(&entries, group) })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lists.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::InodeId;
+
+    use super::{Heats, PART, Sample};
+
+    fn id(number: u64) -> InodeId {
+        InodeId { number, generation: 1, volume: 0 }
+    }
+
+    fn write(number: u64, start: u64, blocks: u64, size: u64, at_ms: u64) -> Sample {
+        Sample { id: id(number), is_write: true, start, blocks, size, at_ms }
+    }
+
+    #[test]
+    fn the_file_that_rests_goes_whole_and_of_a_busy_one_the_old_part() {
+        let mut heats = Heats::new();
+        heats.take_in(&write(1, 0, 4 * PART, 4 * PART, 100_000));
+        heats.take_in(&write(2, 0, 10, 10, 1000));
+        heats.take_in(&write(1, 3 * PART, 10, 4 * PART, 150_000));
+        let cold = heats.coldest(160_000, 1 << 20).unwrap();
+        assert_eq!((cold.id, cold.groups[0].start, cold.groups[0].len), (id(2), 0, PART));
+        // Its last part was written since.
+        let cold = heats.coldest(160_000, 1 << 20).unwrap();
+        assert_eq!((cold.id, cold.groups.len(), cold.groups[0].len), (id(1), 1, 3 * PART));
+        assert!(heats.coldest(160_000, 1 << 20).is_none() && heats.is_empty());
+        // Who comes again is in the lists again.
+        heats.take_in(&write(1, 0, 1, 4 * PART, 170_000));
+        assert_eq!(heats.coldest_whole(2 * PART).unwrap().groups.len(), 2);
+    }
+
+    #[test]
+    fn large_files_have_large_parts() {
+        let mut heats = Heats::new();
+        heats.take_in(&write(1, 0, 1, 1 << 32, 1000));
+        heats.take_in(&write(1, 1 << 31, 1, 1 << 32, 90_000));
+        let parts = heats.files[&id(1)].entries().len() as u64;
+        assert!((2..=2 * super::MAX_PARTS).contains(&parts), "{parts}");
+    }
+}
