@@ -158,6 +158,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         let tier = Tier { number, uuid, blocks, token, pending: 0, rank, state: TierState::Active };
         self.tiers.attach(number, device, label);
         self.layout.change_tier(TierChange::Set(tier)).inspect_err(|_| self.tiers.forget(number))?;
+        self.sink.set(true);
         Ok(number)
     }
 

@@ -115,10 +115,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             let blocks = match self.place_group(&node, FileBlock(group.start), group.len) {
                 // A program has it mapped: it stays.
                 Err(error) if error.kind() == Kind::Busy => break,
-                other => other?,
+                Err(error) => {
+                    // There may be room for it later.
+                    keeper.heats.put_back(cold.id);
+                    keeper.exhausted = false;
+                    self.moved.fetch_add(moved, Ordering::Relaxed);
+                    // What did move made room.
+                    return if moved > 0 && error.kind() == Kind::NoSpace { Ok(moved) } else { Err(error) };
+                }
+                Ok(blocks) => blocks,
             };
             moved += blocks;
             if blocks > 0 && is_enough() {
+                keeper.heats.put_back(cold.id);
                 break;
             }
         }

@@ -165,6 +165,13 @@ impl Heats {
         }
     }
 
+    /// A file that was taken out has blocks that did not move.
+    pub(crate) fn put_back(&mut self, id: InodeId) {
+        if let Some(file) = self.files.get(&id) {
+            self.lists.set(id, file.heat);
+        }
+    }
+
     pub(crate) fn forget(&mut self, id: InodeId) {
         self.files.remove(&id);
         self.lists.remove(id);

@@ -200,7 +200,7 @@ impl<P: Pm> Shared<P> {
         tiers.into_iter().map(|tier| tier.number).collect()
     }
 
-    /// Places for so many blocks that nobody writes yet: on persistent memory, and as far as that is full on tiers. Gives
+    /// Places for so many blocks that nobody writes yet: on persistent memory, or where they do not fit there on tiers. Gives
     /// the raw places, and how many blocks are at each.
     pub(crate) fn allocate_unwritten(&self, blocks: u64) -> Result<Vec<(u64, u64)>> {
         let mut runs = Runs::new();
@@ -209,12 +209,6 @@ impl<P: Pm> Shared<P> {
         };
         let mut places = Vec::new();
         let mut missing = blocks;
-        // Half of what is left here: other files want some, too.
-        let here = (self.alloc.available_blocks() / 2).min(missing);
-        if here > 0 && self.alloc.allocate(here, Purpose::Data, &mut runs).is_ok() {
-            places.extend(runs.into_iter().map(|run| (run.start.0 | place::UNWRITTEN, run.len)));
-            missing -= here;
-        }
         for tier in self.tiers_in_use() {
             let free = self.tiers.space(tier).map_or(0, |space| space.free).min(missing);
             // What waits for readers is not free yet.
@@ -225,6 +219,10 @@ impl<P: Pm> Shared<P> {
                 places.extend(taken.into_iter().map(raw));
                 missing -= free;
             }
+        }
+        if missing < blocks && missing > 0 && self.alloc.allocate(missing, Purpose::Data, &mut runs).is_ok() {
+            places.extend(runs.into_iter().map(|run| (run.start.0 | place::UNWRITTEN, run.len)));
+            missing = 0;
         }
         if missing == 0 {
             return Ok(places);
