@@ -50,7 +50,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut keeper = self.keeper.lock();
         self.take_in(&mut keeper);
         let mut moved = 0;
-        while goes_on() && self.usage() > self.threshold() && !self.usable().is_empty() {
+        while self.sink.is_on() && goes_on() && self.usage() > self.threshold() && !self.usable().is_empty() {
             let cold = keeper.heats.coldest(now_ms, self.options.group);
             let Some(cold) = cold.or_else(|| self.look_for_more(&mut keeper, now_ms)) else { break };
             let is_enough = || self.usage() <= self.threshold();

@@ -15,6 +15,7 @@ use nacre_vfs::{Vfs, VfsOptions};
 use crate::cost;
 use crate::identity::Identity;
 use crate::info::{CacheInfo, DeviceInfo, Info, ScrubInfo, SpaceInfo, VolumeInfo};
+use crate::keeper::Keeper;
 use crate::layout::{AnyLayout, probe};
 use crate::mkfs::{self, MkfsOptions};
 use crate::preset::{LayoutKind, Preset};
@@ -101,6 +102,8 @@ pub(crate) struct Inner {
     pub(crate) vfs: Arc<Vfs<AnyLayout>>,
     pub(crate) identity: Identity,
     pm: Arc<RealPm>,
+    /// Shared by all in whose names it acts.
+    keeper: Option<Arc<Keeper>>,
 }
 
 impl FileSystem {
@@ -142,14 +145,17 @@ impl FileSystem {
         let pm = layout.pm().clone();
         let vfs_options = VfsOptions { read_only: options.read_only, no_atime: options.no_atime };
         let vfs = Arc::new(Vfs::new(layout, vfs_options));
-        Ok(FileSystem { inner: Arc::new(Inner { vfs, identity: options.identity.clone(), pm }) })
+        let may_move = vfs.layout().mover().is_some() && !options.read_only;
+        let keeper = may_move.then(|| Keeper::start(&vfs).map(Arc::new)).transpose()?;
+        Ok(FileSystem { inner: Arc::new(Inner { vfs, identity: options.identity.clone(), pm, keeper }) })
     }
 
     /// The same file system in another user's name.
     #[must_use]
     pub fn as_user(&self, identity: Identity) -> FileSystem {
-        let Inner { vfs, pm, .. } = &*self.inner;
-        FileSystem { inner: Arc::new(Inner { vfs: vfs.clone(), identity, pm: pm.clone() }) }
+        let Inner { vfs, pm, keeper, .. } = &*self.inner;
+        let (vfs, pm, keeper) = (vfs.clone(), pm.clone(), keeper.clone());
+        FileSystem { inner: Arc::new(Inner { vfs, identity, pm, keeper }) }
     }
 
     /// Closes it in order and says whether that succeeded. Without this call the same happens, silently, when the last
@@ -160,6 +166,8 @@ impl FileSystem {
     pub fn close(self) -> Result<()> {
         let busy = || Error::new(Kind::Busy).operation("close").advice("drop all files and clones first");
         let inner = Arc::into_inner(self.inner).ok_or_else(busy)?;
+        // It holds the file system now and then.
+        drop(inner.keeper);
         let vfs = Arc::into_inner(inner.vfs).ok_or_else(busy)?;
         vfs.into_layout().unmount()
     }

@@ -62,6 +62,7 @@ mod file;
 mod fs;
 mod identity;
 mod info;
+mod keeper;
 mod layout;
 mod mapping;
 mod metadata;

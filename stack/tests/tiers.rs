@@ -186,3 +186,24 @@ fn what_holds_something_becomes_no_tier_by_mistake() {
     let error = fs.add_tier(&new(dir.path().join("disk"), 64 * MIB)).unwrap_err();
     assert_eq!(error.kind(), Kind::Unsupported);
 }
+
+/// Nobody asks for it: what is cold goes down while the rest is written.
+#[test]
+fn cold_files_move_down_by_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(dir.path().join("disk"), 256 * MIB)).unwrap();
+    for number in 0..120u8 {
+        fs.write(format!("{number}"), vec![number; 1 << 20]).unwrap();
+    }
+    let has_moved = |path: &str| places(&fs, path).contains(&1);
+    let begin = std::time::Instant::now();
+    while !has_moved("0") && begin.elapsed().as_secs() < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(has_moved("0") && !has_moved("119"), "the oldest is on the tier, the newest is not");
+    for number in 0..120u8 {
+        assert!(fs.read(format!("{number}")).unwrap() == vec![number; 1 << 20], "{number}");
+    }
+    fs.close().unwrap();
+}

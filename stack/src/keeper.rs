@@ -1,0 +1,70 @@
+//! The thread that keeps persistent memory from being full.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nacre_engine::{Error, Result, background};
+use nacre_vfs::Vfs;
+
+use crate::layout::AnyLayout;
+
+/// How often it looks.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Runs as long as this lives.
+pub(crate) struct Keeper {
+    ends: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Begins to look after a file system that may have tiers.
+    pub(crate) fn start(vfs: &Arc<Vfs<AnyLayout>>) -> Result<Keeper> {
+        let ends = Arc::new((Mutex::new(false), Condvar::new()));
+        let (vfs, told) = (Arc::downgrade(vfs), Arc::clone(&ends));
+        let thread = thread::Builder::new()
+            .name("nacre-mover".to_owned())
+            .spawn(move || keep(&vfs, &told))
+            .map_err(|error| Error::io("open", "background thread", error))?;
+        Ok(Keeper { ends, thread: Some(thread) })
+    }
+
+    /// Ends it, and waits for what it is doing.
+    pub(crate) fn stop(&mut self) {
+        *self.ends.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.ends.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn keep(vfs: &Weak<Vfs<AnyLayout>>, ends: &(Mutex<bool>, Condvar)) {
+    background::begin();
+    let is_over = || *ends.0.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let over = ends.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if *over {
+            return;
+        }
+        let (over, _) = ends.1.wait_timeout(over, PERIOD).unwrap_or_else(PoisonError::into_inner);
+        if *over {
+            return;
+        }
+        drop(over);
+        let Some(vfs) = vfs.upgrade() else { return };
+        if let Some(mover) = vfs.layout().mover() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            // A device that fails, or a tier that is full, is told to who meets it; later it may be otherwise.
+            let _ = mover.keep(now.as_millis() as u64, &|| !is_over());
+        }
+    }
+}
