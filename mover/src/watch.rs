@@ -3,6 +3,7 @@
 //! An operation leaves a sample where there is room for it and nobody is just looking; it never waits. Times are those that
 //! operations bring with them, in milliseconds since 1970.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use nacre_engine::sync::Mutex;
@@ -157,10 +158,9 @@ impl Heats {
 
     /// A file of which nothing but its attributes is known.
     pub(crate) fn found(&mut self, id: InodeId, size: u64, modified_ms: u64) {
-        if !self.files.contains_key(&id) {
+        if let Entry::Vacant(place) = self.files.entry(id) {
             let heat = Heat { modified_ms, read_ms: 0 };
-            let file = FileHeat { heat, size, last_modified_ms: modified_ms, parts: BTreeMap::new() };
-            self.files.insert(id, file);
+            place.insert(FileHeat { heat, size, last_modified_ms: modified_ms, parts: BTreeMap::new() });
             self.lists.set(id, heat);
         }
     }

@@ -24,6 +24,7 @@ pub(crate) type TieredLog = MoverFs<LogFs<RealPm>, RealDisk>;
 
 /// Any layout that exists, on real media, with and without a write buffer. A branch on a closed enum stands where a
 /// virtual call would.
+#[expect(clippy::large_enum_variant, reason = "there is one for each mount")]
 pub enum AnyLayout {
     /// The `inplace` layout.
     Inplace(InplaceFs<RealPm>),

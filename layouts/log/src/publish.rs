@@ -240,7 +240,7 @@ fn keep_unwritten(map: &BlockMap, change: &mut Change) -> bool {
     let Some(raw) = change.place else { return false };
     let mut same = 0;
     map.for_each(change.start, change.len, |piece| {
-        let there = raw + (piece.start - change.start) | place::UNWRITTEN;
+        let there = (raw + (piece.start - change.start)) | place::UNWRITTEN;
         same += if piece.place == there { piece.len } else { 0 };
     });
     change.kept = same;
