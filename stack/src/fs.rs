@@ -1,8 +1,8 @@
 //! An open file system.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use nacre_cache::{CacheFs, CacheOptions, Settings};
 use nacre_engine::{BLOCK_SIZE, Error, Extents, FsStat, Kind, Result};
@@ -102,8 +102,8 @@ pub(crate) struct Inner {
     pub(crate) vfs: Arc<Vfs<AnyLayout>>,
     pub(crate) identity: Identity,
     pm: Arc<RealPm>,
-    /// Shared by all in whose names it acts.
-    keeper: Option<Arc<Keeper>>,
+    /// From the first tier on; shared by all in whose names it acts.
+    keeper: Arc<OnceLock<Keeper>>,
 }
 
 impl FileSystem {
@@ -145,9 +145,21 @@ impl FileSystem {
         let pm = layout.pm().clone();
         let vfs_options = VfsOptions { read_only: options.read_only, no_atime: options.no_atime };
         let vfs = Arc::new(Vfs::new(layout, vfs_options));
-        let may_move = vfs.layout().mover().is_some() && !options.read_only;
-        let keeper = may_move.then(|| Keeper::start(&vfs).map(Arc::new)).transpose()?;
-        Ok(FileSystem { inner: Arc::new(Inner { vfs, identity: options.identity.clone(), pm, keeper }) })
+        let identity = options.identity.clone();
+        let fs = FileSystem { inner: Arc::new(Inner { vfs, identity, pm, keeper: Arc::default() }) };
+        if !options.read_only && !fs.tiers().is_empty() {
+            fs.start_keeper()?;
+        }
+        Ok(fs)
+    }
+
+    /// Has a thread look after persistent memory from now on.
+    pub(crate) fn start_keeper(&self) -> Result<()> {
+        if self.inner.keeper.get().is_none() {
+            // Of two that come at once, one is not needed, and ends.
+            let _ = self.inner.keeper.set(Keeper::start(&self.inner.vfs)?);
+        }
+        Ok(())
     }
 
     /// The same file system in another user's name.

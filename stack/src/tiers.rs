@@ -210,7 +210,9 @@ impl FileSystem {
             // The file is ours and of no use; that it stays behind is not worth another error.
             let _ = fs::remove_file(path);
         }
-        added.map_err(described)
+        let number = added.map_err(described)?;
+        self.start_keeper()?;
+        Ok(number)
     }
 
     /// Attaches the device of a tier that is missing, or has come back; gives its number.
@@ -220,6 +222,7 @@ impl FileSystem {
         let mover = self.mover()?;
         open(device, false)
             .and_then(|device| mover.attach(device, self.volume()?, Some(new_token())))
+            .and_then(|number| self.start_keeper().map(|()| number))
             .map_err(described)
     }
 
