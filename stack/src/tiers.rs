@@ -242,7 +242,7 @@ impl FileSystem {
         let mover = self.mover()?;
         mover.set_state(number, TierState::Draining)?;
         let mut moved = 0;
-        let _is_done = drain(mover, &mover.root(), &mut moved, goes_on)?;
+        let _is_done = drain(mover, &mut moved, goes_on)?;
         Ok(moved * BLOCK_SIZE)
     }
 
@@ -283,28 +283,23 @@ impl FileSystem {
     }
 }
 
-/// Brings up what is in a directory and below it; false when it is to end.
-fn drain(
-    mover: &TieredLog,
-    dir: &<TieredLog as Names>::Node,
-    moved: &mut u64,
-    goes_on: &mut dyn FnMut(u64) -> bool,
-) -> Result<bool> {
-    let mut children = Vec::new();
-    mover.read_dir(dir, 0, &mut |entry| {
-        children.push((entry.id, entry.kind));
-        ControlFlow::Continue(())
-    })?;
-    for (id, kind) in children {
+/// Brings up what is on any tier; false when it is to end.
+fn drain(mover: &TieredLog, moved: &mut u64, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
+    // Not by recursion: directories may be deeper than a stack.
+    let mut waiting = vec![(mover.id(&mover.root()), FileKind::Directory)];
+    while let Some((id, kind)) = waiting.pop() {
         // What was removed meanwhile has nothing there.
         let node = match mover.node(id) {
             Err(error) if error.kind() == Kind::Stale => continue,
             other => other?,
         };
         match kind {
-            FileKind::Directory if !drain(mover, &node, moved, goes_on)? => return Ok(false),
+            FileKind::Directory => mover.read_dir(&node, 0, &mut |entry| {
+                waiting.push((entry.id, entry.kind));
+                ControlFlow::Continue(())
+            })?,
             FileKind::Regular => *moved += mover.bring_up(&node, FileBlock(0), u64::MAX)?.moved,
-            _ => {}
+            _ => continue,
         }
         if !goes_on(*moved * BLOCK_SIZE) {
             return Ok(false);
