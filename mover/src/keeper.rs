@@ -7,7 +7,7 @@
 use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{FileBlock, FileKind, Kind, Result, Tiered};
+use nacre_engine::{DirEntry, FileBlock, FileKind, Kind, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::thresholds::utilisation_threshold;
@@ -155,27 +155,27 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if std::mem::replace(&mut keeper.exhausted, true) {
             return None;
         }
-        self.find_files(keeper, &self.layout.root());
+        self.find_files(keeper);
         if keeper.heats.is_empty() {
             return None;
         }
         keeper.heats.coldest(now_ms, self.options.group)
     }
 
-    fn find_files(&self, keeper: &mut Keeper, dir: &L::Node) {
-        let mut children = Vec::new();
-        let listed = self.layout.read_dir(dir, 0, &mut |entry| {
-            children.push((entry.id, entry.kind));
-            ControlFlow::Continue(())
-        });
-        // A directory that was removed meanwhile, or cannot be read, has nothing for us.
-        if listed.is_err() {
-            return;
-        }
-        for (id, kind) in children {
+    fn find_files(&self, keeper: &mut Keeper) {
+        // Not by recursion: directories may be deeper than a stack.
+        let mut waiting = vec![(self.layout.id(&self.layout.root()), FileKind::Directory)];
+        while let Some((id, kind)) = waiting.pop() {
             let Ok(node) = self.layout.node(id) else { continue };
             match kind {
-                FileKind::Directory => self.find_files(keeper, &node),
+                FileKind::Directory => {
+                    let mut visit = |entry: DirEntry<'_>| {
+                        waiting.push((entry.id, entry.kind));
+                        ControlFlow::Continue(())
+                    };
+                    // A directory that was removed meanwhile, or cannot be read, has nothing for us.
+                    let _ = self.layout.read_dir(&node, 0, &mut visit);
+                }
                 FileKind::Regular => {
                     let Ok(attr) = self.layout.getattr(&node) else { continue };
                     // Known or not, it is looked at again.
