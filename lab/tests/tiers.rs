@@ -189,10 +189,15 @@ fn passes(is_calm: bool, which: fn(&str) -> bool) -> u64 {
     machine.unrest.moved.load(Ordering::Relaxed)
 }
 
+/// Does it until enough blocks have moved to tell something: on a machine that is busy the thread that moves them hardly runs.
+fn is_told(mut run: impl FnMut() -> u64) {
+    let enough = (0..20).map(|_| run()).any(|moved| moved > 100);
+    assert!(enough, "hardly a block was moved");
+}
+
 #[test]
 fn the_suite_passes_while_blocks_move() {
-    let moved = passes(false, |name| !name.starts_with("full-"));
-    assert!(moved > 100, "{moved} blocks were moved");
+    is_told(|| passes(false, |name| !name.starts_with("full-")));
 }
 
 /// A copy that is being made takes space, so that how much there is can only be told when nobody makes any.
@@ -210,16 +215,21 @@ fn random_calls_are_like_the_model_while_blocks_move() {
     let mut model = VfsTarget::new("the reference model", layout, reopen, &[]);
     let settings =
         Settings { calls: 1500, compare_every: 100, remount_every: Some(400), exact_allocation: true };
-    let total = match check_for(&mut target, &mut model, settings, number("NACRE_SEED"), model_time()) {
-        Ok(total) => total,
-        Err(failure) => panic!("{failure}"),
-    };
-    total.assert_mixed();
-    let unrest = &machine.unrest;
-    let (moved, changed) = (unrest.moved.load(Ordering::Relaxed), unrest.changed.load(Ordering::Relaxed));
-    println!("{:?}, {moved} blocks moved, {changed} changed meanwhile", total.total());
+    let unrest = Arc::clone(&machine.unrest);
+    is_told(|| {
+        let seed = number("NACRE_SEED");
+        let total = match check_for(&mut target, &mut model, settings, seed, model_time()) {
+            Ok(total) => total,
+            Err(failure) => panic!("{failure}"),
+        };
+        total.assert_mixed();
+        let moved = unrest.moved.load(Ordering::Relaxed);
+        let changed = unrest.changed.load(Ordering::Relaxed);
+        println!("{:?}, {moved} blocks moved, {changed} changed meanwhile", total.total());
+        moved
+    });
     let fs = target.into_layout();
-    assert!(moved > 100 && fs.stat().free > 0, "{moved} blocks were moved");
+    assert!(fs.stat().free > 0);
     machine.unmount(fs);
 }
 

@@ -272,7 +272,7 @@ impl Generator {
     }
 
     fn content_call(&mut self) -> Call {
-        match self.rng.random_range(0..35) {
+        match self.rng.random_range(0..36) {
             0..7 => {
                 let path = if self.rng.random_ratio(1, 3) { self.new_path() } else { self.content_path() };
                 Call::Open { slot: self.slot(), path, how: self.how() }
@@ -282,16 +282,16 @@ impl Generator {
                 let slot = self.slot_of(|how| how.read);
                 Call::Pread { slot, offset: self.offset(), len: self.len() }
             }
-            13..18 => {
+            13..17 => {
                 let slot = self.written_slot();
                 Call::Pwrite { slot, offset: self.offset(), len: self.len(), seed: self.rng.random() }
             }
-            18..22 => {
+            17..22 => {
                 let slot = self.slot_of(|how| how.append);
                 Call::Append { slot, len: self.len(), seed: self.rng.random() }
             }
-            22..24 => Call::Ftruncate { slot: self.written_slot(), size: self.offset() },
-            24..27 => {
+            22..25 => Call::Ftruncate { slot: self.written_slot(), size: self.offset() },
+            25..28 => {
                 let mode = self.pick(&[
                     FallocateMode::Allocate,
                     FallocateMode::AllocateKeepSize,
@@ -303,12 +303,12 @@ impl Generator {
                 let offset = self.offset() % (64 * BLOCK_SIZE);
                 Call::Fallocate { slot: self.written_slot(), mode, offset, len: self.len() as u64 }
             }
-            27..31 => {
+            28..32 => {
                 // Often near the start: few files are long.
                 let offset = self.offset() % (self.pick(&[4, 64]) * BLOCK_SIZE);
                 Call::Lseek { slot: self.slot_in_use(), offset, to: self.pick(&[SeekTo::Data, SeekTo::Hole]) }
             }
-            31..33 => Call::Fsync { slot: self.slot_in_use(), only_data: self.rng.random() },
+            32..34 => Call::Fsync { slot: self.slot_in_use(), only_data: self.rng.random() },
             _ => Call::Fstat { slot: self.slot_in_use() },
         }
     }
@@ -372,9 +372,9 @@ impl Generator {
                 let (atime, mtime) = (self.time(), self.time());
                 Call::Utimens { path: self.path(), atime, mtime, follow }
             }
-            13..17 => Call::Truncate { path: self.content_path(), size: self.offset() },
-            17..20 => Call::Fchmod { slot: self.slot_in_use(), mode: self.mode() },
-            20..24 => {
+            13..16 => Call::Truncate { path: self.content_path(), size: self.offset() },
+            16..19 => Call::Fchmod { slot: self.slot_in_use(), mode: self.mode() },
+            19..24 => {
                 let how = self.pick(&[XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]);
                 let len = self.pick(&[0, 1, 10, 100, 1000, 3000]);
                 Call::Setxattr { path: self.path(), name, len, seed: self.rng.random(), how }

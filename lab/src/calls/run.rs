@@ -52,10 +52,16 @@ impl Stats {
         if made < ENOUGH {
             return;
         }
+        let wanted = made as f64 / 100.0;
+        // Four standard deviations: what is one in a hundred is a little less in every other run.
+        let least = wanted - 4.0 * wanted.sqrt();
         for (name, (_, succeeded)) in &self.calls {
             // How often a target is mounted is a setting.
             let is_setting = [Call::Remount.name(), Call::Crash.name()].contains(name);
-            assert!(is_setting || succeeded * 100 >= made, "{name}: {succeeded} successes of {made} calls");
+            assert!(
+                is_setting || *succeeded as f64 >= least,
+                "{name}: {succeeded} successes of {made} calls"
+            );
         }
     }
 
