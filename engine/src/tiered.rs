@@ -183,4 +183,8 @@ pub trait Tiered: Data + Extents {
         content: &[u8],
         modified: Timestamp,
     ) -> Result<bool>;
+
+    /// Gives blocks of a draining tier that a file has allocated and not written, of those in the range, other places: on
+    /// persistent memory or, where that is full, on tiers that blocks are placed on. Gives their number.
+    fn replace_unwritten(&self, node: &Self::Node, tier: u8, start: FileBlock, len: u64) -> Result<u64>;
 }

@@ -1,5 +1,7 @@
 //! Setting it up; the tiers of a file system.
 
+use std::collections::BTreeMap;
+
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::AtomicU64;
 use nacre_engine::{
@@ -12,6 +14,7 @@ use nacre_media::block::BlockDevice;
 use nacre_tiers::{Label, NewLabel, TierSet};
 use uuid::Uuid;
 
+use crate::drain::Drain;
 use crate::keeper::Keeper;
 use crate::watch::Sink;
 
@@ -46,6 +49,8 @@ pub struct MoverFs<L, D> {
     pub(crate) keeper: Mutex<Keeper>,
     /// Held by who writes blocks of a tier that a file has already.
     pub(crate) filling: Mutex<()>,
+    /// Drains that were begun and are not done; none while one goes on.
+    pub(crate) drains: Mutex<BTreeMap<u8, Option<Drain>>>,
     /// Blocks that were moved because space was short.
     pub(crate) moved: AtomicU64,
     /// Who changes the list of tiers.
@@ -66,6 +71,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             sink: Sink::default(),
             keeper: Mutex::new(Keeper::new()),
             filling: Mutex::new(()),
+            drains: Mutex::new(BTreeMap::new()),
             moved: AtomicU64::new(0),
             changing: Mutex::new(()),
         }
@@ -166,17 +172,25 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     pub fn remove(&self, number: u8) -> Result<()> {
         let _changing = self.changing.lock();
         self.layout.change_tier(TierChange::Remove(number))?;
+        self.drains.lock().remove(&number);
         self.tiers.forget(number);
         Ok(())
     }
 
-    /// No new blocks are placed on a tier from now on, or again.
+    /// No new blocks are placed on a tier from now on, or again. Then a drain that was begun is to begin anew.
     pub fn set_state(&self, number: u8, state: TierState) -> Result<()> {
         let _changing = self.changing.lock();
         let known = self.layout.tiers();
         let tier = known.iter().find(|tier| tier.number == number);
         let tier = tier.ok_or_else(|| Error::new(Kind::InvalidInput).object(format!("tier {number}")))?;
-        self.layout.change_tier(TierChange::Set(Tier { state, ..*tier }))
+        if tier.state == state {
+            return Ok(());
+        }
+        self.layout.change_tier(TierChange::Set(Tier { state, ..*tier }))?;
+        if state == TierState::Active {
+            self.drains.lock().retain(|drained, drain| *drained != number || drain.is_none());
+        }
+        Ok(())
     }
 
     /// The tiers that blocks can be placed on, the fastest first.

@@ -8,6 +8,7 @@
 //! | `fs` | setting it up; the tiers of a file system, added, removed and listed |
 //! | `names`, `data` | the contract: what meets blocks on tiers is read there, or brings them up first |
 //! | `migrate` | moving blocks: resolve, copy, publish |
+//! | `drain` | taking everything from a tier before it goes |
 //! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
 //!
 //! **Reading.** The layout is asked first, so that files on persistent memory cost nothing more. When it says that blocks
@@ -21,11 +22,13 @@
 //! version, in one commit of the layout. Where the version is another one by then, they stay, and the copy is forgotten.
 
 mod data;
+mod drain;
 mod fs;
 mod keeper;
 mod migrate;
 mod names;
 mod watch;
 
+pub use drain::Drained;
 pub use fs::{MoverFs, MoverOptions};
 pub use migrate::Moved;

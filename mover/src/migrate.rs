@@ -155,8 +155,31 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         Ok(())
     }
 
+    /// Moves blocks of a file from one tier to another; the parameters are those of [`MoverFs::move_down`].
+    pub(crate) fn move_between(&self, node: &L::Node, from: u8, to: u8) -> Result<Moved> {
+        let all = (FileBlock(0), u64::MAX);
+        self.move_range(
+            node,
+            to,
+            all,
+            false,
+            |place| matches!(place, Place::Tier { tier, .. } if *tier == from),
+        )
+    }
+
     /// Brings blocks of a file up to persistent memory, as far as they are on tiers.
     pub fn bring_up(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Moved> {
+        self.bring_up_from(node, start, len, |_| true)
+    }
+
+    /// The same, as far as they are on some tiers.
+    pub(crate) fn bring_up_from(
+        &self,
+        node: &L::Node,
+        start: FileBlock,
+        len: u64,
+        which: impl Fn(u8) -> bool,
+    ) -> Result<Moved> {
         let mut total = Moved::default();
         if self.layout.kind(node) != FileKind::Regular {
             return Ok(total);
@@ -177,7 +200,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
                 continue;
             };
             let on_tier = found.into_iter().find_map(|from| match from.extent.place {
-                Place::Tier { tier, block } => Some((from, tier, block)),
+                Place::Tier { tier, block } if which(tier) => Some((from, tier, block)),
                 _ => None,
             });
             let Some((from, tier, block)) = on_tier else {

@@ -2,7 +2,6 @@
 //! them and persistent memory.
 
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -11,7 +10,7 @@ use nacre_layout_log::{LogFs, Summary};
 use nacre_media::RealPm;
 use nacre_media::block::{BlockDevice, DiskOptions, Pages, RealDisk};
 use nacre_media::disk::Disk;
-use nacre_mover::{MoverFs, MoverOptions};
+use nacre_mover::{Drained, MoverFs, MoverOptions};
 use nacre_tiers::Label;
 use serde::Serialize;
 use uuid::Uuid;
@@ -236,14 +235,18 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Brings everything that is on a tier up to persistent memory; gives the number of bytes. Nothing new is placed on it
-    /// from then on. What was moved stays moved when this ends early, and `goes_on` says whether it goes on.
-    pub fn drain_tier(&self, number: u8, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
-        let mover = self.mover()?;
-        mover.set_state(number, TierState::Draining)?;
-        let mut moved = 0;
-        let _is_done = drain(mover, &mut moved, goes_on)?;
-        Ok(moved * BLOCK_SIZE)
+    /// Moves everything that is on a tier to other tiers or, where these have no room, up to persistent memory. Nothing new is
+    /// placed on it from then on. What was moved stays moved when this ends early, as `goes_on` may say after each file; the
+    /// next call goes on from there.
+    ///
+    /// [`NoSpace`](Kind::NoSpace) when nothing else has room; [`Busy`](Kind::Busy) while another call drains it.
+    pub fn drain_tier(&self, number: u8, goes_on: &mut dyn FnMut(&Drained) -> bool) -> Result<Drained> {
+        self.mover()?.drain(number, goes_on)
+    }
+
+    /// Places blocks on a tier again that was being drained.
+    pub fn use_tier(&self, number: u8) -> Result<()> {
+        self.mover()?.set_state(number, TierState::Active)
     }
 
     /// Removes a tier on which nothing is any more. [`Busy`](Kind::Busy) otherwise: drain it first.
@@ -281,31 +284,6 @@ impl FileSystem {
         }
         act(mover, below).map(|blocks| blocks * BLOCK_SIZE)
     }
-}
-
-/// Brings up what is on any tier; false when it is to end.
-fn drain(mover: &TieredLog, moved: &mut u64, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
-    // Not by recursion: directories may be deeper than a stack.
-    let mut waiting = vec![(mover.id(&mover.root()), FileKind::Directory)];
-    while let Some((id, kind)) = waiting.pop() {
-        // What was removed meanwhile has nothing there.
-        let node = match mover.node(id) {
-            Err(error) if error.kind() == Kind::Stale => continue,
-            other => other?,
-        };
-        match kind {
-            FileKind::Directory => mover.read_dir(&node, 0, &mut |entry| {
-                waiting.push((entry.id, entry.kind));
-                ControlFlow::Continue(())
-            })?,
-            FileKind::Regular => *moved += mover.bring_up(&node, FileBlock(0), u64::MAX)?.moved,
-            _ => continue,
-        }
-        if !goes_on(*moved * BLOCK_SIZE) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// Zeroes a mark, so that nobody takes the device for what it was.

@@ -1,6 +1,5 @@
 //! The log layout over memory and a disk, and workloads that move blocks between them.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nacre_engine::{
@@ -56,23 +55,6 @@ impl LogWithDisk {
         fs.add(disk, VOLUME, 1, LogWithDisk::token(fs), Timestamp::new(1_000_000, 0)).map(drop)
     }
 
-    fn remove_tier(fs: &Fs, dir: &<Fs as Names>::Node) -> Result<()> {
-        let mut children = Vec::new();
-        fs.read_dir(dir, 0, &mut |entry| {
-            children.push((entry.id, entry.kind));
-            ControlFlow::Continue(())
-        })?;
-        for (id, kind) in children {
-            let node = fs.node(id)?;
-            match kind {
-                FileKind::Directory => LogWithDisk::remove_tier(fs, &node)?,
-                FileKind::Regular => drop(fs.bring_up(&node, FileBlock(0), u64::MAX)?),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
     fn walk(fs: &Fs, path: &str) -> Result<<Fs as Names>::Node> {
         path.split('/').try_fold(fs.root(), |dir, name| fs.lookup(&dir, name.as_bytes()))
     }
@@ -114,7 +96,7 @@ impl Subject for LogWithDisk {
             Op::AddTier if fs.layout().tiers().is_empty() => LogWithDisk::add_tier(fs),
             Op::AddTier => Ok(()),
             Op::RemoveTier if fs.layout().tiers().is_empty() => Ok(()),
-            Op::RemoveTier => match LogWithDisk::remove_tier(fs, &fs.root()).and_then(|()| fs.remove(TIER)) {
+            Op::RemoveTier => match fs.drain(TIER, &mut |_| true).and_then(|_| fs.remove(TIER)) {
                 // Files that are open and have no name.
                 Err(error) if error.kind() == Kind::Busy => Ok(()),
                 other => other,

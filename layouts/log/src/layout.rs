@@ -358,6 +358,10 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
     fn bring_up(&self, node: &Node, from: &Movable, content: &[u8], modified: Timestamp) -> Result<bool> {
         self.writable()?.bring_up(&node.inode, from, content, modified)
     }
+
+    fn replace_unwritten(&self, node: &Node, tier: u8, start: FileBlock, len: u64) -> Result<u64> {
+        self.writable()?.replace_unwritten(&node.inode, tier, start, len)
+    }
 }
 
 fn dir_entry(dentry: &Dentry) -> Result<DirEntry<'_>> {

@@ -252,7 +252,7 @@ impl<'a> Builder<'a> {
         let in_range = blocks > 0
             && (start + blocks) * BLOCK_SIZE <= MAX_FILE_SIZE
             && (if on_tier { Reach::can_be(write.place) } else { self.reach.holds(write.place, blocks) })
-            && !(moved && (write.size != 0 || write.place & place::UNWRITTEN != 0))
+            && !(moved && write.size != 0)
             && write.reserved == 0;
         // Only files have blocks that move.
         let is_file = self.kind == FileKind::Regular || self.kind == FileKind::Symlink && !moved && !on_tier;

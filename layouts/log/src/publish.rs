@@ -174,6 +174,58 @@ impl<P: Pm> Shared<P> {
         committed
     }
 
+    /// Gives blocks of a tier that were never written other places.
+    pub(crate) fn replace_unwritten(
+        &self,
+        inode: &Arc<Inode>,
+        tier: u8,
+        start: FileBlock,
+        len: u64,
+    ) -> Result<u64> {
+        let map = inode.file()?;
+        let extend = inode.extend.lock();
+        // What a truncation has still to free is not the file's any more.
+        self.finish_trim(inode, &extend);
+        let modified = inode.attr.get().mtime;
+        let mut log = inode.log.lock();
+        let mut found = Vec::new();
+        let last = MAX_FILE_SIZE / BLOCK_SIZE;
+        map.for_each(start.0.min(last), len.min(last.saturating_sub(start.0)), |piece| {
+            if place::tier(piece.place) == tier && !is_written(piece.place) {
+                found.push((piece.start, piece.len));
+            }
+        });
+        let blocks = found.iter().map(|(_, len)| len).sum();
+        if blocks == 0 {
+            return Ok(0);
+        }
+        let taken = self.allocate_unwritten(blocks)?;
+        let mut changes = Changes::new();
+        let mut places = taken.iter().copied();
+        let (mut raw, mut left) = (0, 0);
+        for (mut at, mut missing) in found {
+            while missing > 0 {
+                if left == 0 {
+                    (raw, left) = places.next().unwrap_or((0, missing));
+                }
+                let count = left.min(missing);
+                push_change(&mut changes, at, count, raw);
+                (at, missing, raw, left) = (at + count, missing - count, raw + count, left - count);
+            }
+        }
+        let mut freed = Freed::new();
+        let done =
+            self.commit_moved(inode, &mut log, &changes, modified, Durable::nothing_before(), &mut freed);
+        drop(log);
+        // After a media error nobody knows whether the entry is there: then the blocks stay taken.
+        if done.as_ref().is_err_and(|error| error.kind() != Kind::Media) {
+            let piece = |(place, len)| Piece { start: 0, len, place, owner: 0 };
+            taken.into_iter().for_each(|unused| self.free_piece(piece(unused)));
+        }
+        freed.into_iter().for_each(|piece| self.free_piece(piece));
+        done.map(|()| blocks)
+    }
+
     fn copy_runs(&self, runs: &Runs, content: &[u8]) -> Result<Option<Flushed>> {
         let (mut flushed, mut rest) = (None, content);
         for run in runs {

@@ -460,3 +460,40 @@ fn a_block_of_a_tier_that_two_files_claim_is_found() {
     let fs = mount(&machine.memory);
     assert_eq!(used(&fs), 1);
 }
+
+#[test]
+fn allocated_blocks_of_a_tier_that_goes_get_other_places() {
+    for crash in [false, true] {
+        let (machine, fs) = Machine::new();
+        let allocate = |node: &Node, blocks: u64| {
+            fs.fallocate(node, FallocateMode::AllocateKeepSize, 0, blocks * BLOCK_SIZE, now(1)).unwrap();
+        };
+        let (full, node) = (create(&fs, "full"), create(&fs, "file"));
+        allocate(&full, fs.stat().available - 10);
+        allocate(&node, 20);
+        assert_eq!(used(&fs), 20, "there was no room for them elsewhere");
+        put(&fs, &node, 3 * BLOCK_SIZE, &bytes(BLOCK, 1)).unwrap();
+        assert_eq!(used(&fs), 19);
+        let before = fs.getattr(&node).unwrap();
+        drop(full);
+        fs.unlink(&fs.root(), b"full", now(2)).unwrap();
+        fs.change_tier(TierChange::Set(Tier { state: TierState::Draining, ..tier() })).unwrap();
+        assert_eq!(fs.replace_unwritten(&node, 2, FileBlock(0), u64::MAX).unwrap(), 0);
+        assert_eq!(fs.replace_unwritten(&node, 3, FileBlock(0), 2).unwrap(), 2);
+        assert_eq!(fs.replace_unwritten(&node, 3, FileBlock(0), u64::MAX).unwrap(), 17);
+        assert_eq!(fs.replace_unwritten(&node, 3, FileBlock(0), u64::MAX).unwrap(), 0);
+        assert_eq!(used(&fs), 0);
+        fs.change_tier(TierChange::Remove(3)).unwrap();
+        let free = fs.stat().free;
+        drop(node);
+        let fs = machine.remount(fs, crash);
+        assert_eq!(fs.stat().free, free);
+        let node = fs.lookup(&fs.root(), b"file").unwrap();
+        let after = fs.getattr(&node).unwrap();
+        assert_eq!((after.size, after.allocated), (4 * BLOCK_SIZE, 20 * BLOCK_SIZE));
+        assert_eq!((after.mtime, after.ctime), (before.mtime, before.ctime));
+        let mut expected = vec![0; 3 * BLOCK];
+        expected.extend(bytes(BLOCK, 1));
+        assert!(machine.content(&fs, &node) == expected);
+    }
+}
