@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use nacre_engine::{
-    Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, Timestamp, WriteAt,
+    Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, Timestamp, WriteAt, XattrMode,
 };
 use nacre_lab::calls::{Settings, check_for};
 use nacre_lab::environment::{model_time, number};
@@ -18,7 +18,7 @@ use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{MoverFs, MoverOptions};
+use nacre_mover::{MoverFs, MoverOptions, PIN};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use uuid::Uuid;
@@ -309,5 +309,77 @@ fn memory_is_kept_from_being_full() {
     }
     drop(files);
     fs.into_layout().unmount().expect("unmount");
+    machine.assert_sound();
+}
+
+#[test]
+fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
+    const FILE: u64 = 1 << 20;
+    let (machine, fs) = Machine::new(true);
+    let time = |at: i64| Timestamp::new(1_700_000_000 + at, 0);
+    let new = |kind, at| NewInode {
+        kind,
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        target: b"",
+        xattrs: &[],
+        now: time(at),
+    };
+    let put = |dir: &<Fs as Names>::Node, at: i64| {
+        let node = fs.create(dir, format!("{at}").as_bytes(), &new(FileKind::Regular, at)).expect("create");
+        let bytes = vec![at as u8; FILE as usize];
+        fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(at))
+            .expect("write");
+        node
+    };
+    let below = |node: &<Fs as Names>::Node| {
+        let extents = fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve");
+        let on_tier = extents.iter().filter(|extent| matches!(extent.place, Place::Tier { .. }));
+        on_tier.map(|extent| extent.len * 4096).sum::<u64>()
+    };
+    // Whatever is made in a pinned directory, directly or not, is pinned; and it is the oldest.
+    let outer = fs.create(&fs.root(), b"kept", &new(FileKind::Directory, 0)).expect("create");
+    fs.set_xattr(&outer, PIN, b"1", XattrMode::Set, None, time(0)).expect("set");
+    let inner = fs.create(&outer, b"inner", &new(FileKind::Directory, 0)).expect("create");
+    let kept: Vec<_> = (1..=40).map(|at| put(&inner, at)).collect();
+    let others: Vec<_> = (41..=58).map(|at| put(&fs.root(), at)).collect();
+    assert_eq!(fs.get_xattr(&kept[0], PIN).expect("inherited"), b"1");
+    assert!(fs.get_xattr(&others[0], PIN).is_err());
+
+    let now = |second: u64| 1_700_010_000_000 + 1000 * second;
+    assert!(fs.usage() > fs.threshold(), "{} %", fs.usage());
+    fs.pause(true);
+    assert_eq!(fs.keep(now(0), &|| true).expect("it pauses"), 0);
+    assert!(fs.status().paused && fs.status().is_idle);
+    fs.pause(false);
+    // A group of 128 KiB more than that is possible.
+    fs.limit(Some(FILE));
+    assert!(!fs.status().is_idle);
+    let moved = 4096 * fs.keep(now(10), &|| true).expect("blocks move");
+    assert!((FILE..=FILE + (128 << 10)).contains(&moved), "{moved}");
+    assert_eq!(fs.keep(now(10), &|| true).expect("no time passed"), 0);
+    let more = 4096 * fs.keep(now(11), &|| true).expect("blocks move");
+    assert!((FILE - (256 << 10)..=FILE + (128 << 10)).contains(&more), "{more}");
+    assert_eq!(others.iter().map(below).sum::<u64>(), moved + more);
+    let status = fs.status();
+    assert_eq!((status.moved, status.rate, status.is_idle), (moved + more, Some(FILE), false));
+
+    fs.limit(None);
+    fs.keep(now(20), &|| true).expect("blocks move");
+    assert!(fs.usage() > fs.threshold() && fs.status().is_idle, "nothing else can move");
+    assert_eq!(others.iter().map(below).sum::<u64>(), 18 * FILE);
+    assert_eq!(kept.iter().map(below).sum::<u64>(), 0, "pinned");
+    // Who needs space does not get theirs, either: what goes down is the others'.
+    fs.pause(true);
+    let more: Vec<_> = (100..140).map(|at| put(&fs.root(), at)).collect();
+    assert_eq!(kept.iter().map(below).sum::<u64>(), 0, "pinned");
+    fs.pause(false);
+    fs.remove_xattr(&kept[3], PIN, time(1000)).expect("unpin");
+    fs.keep(now(2000), &|| true).expect("blocks move");
+    assert_eq!((below(&kept[3]), below(&kept[4])), (FILE, 0));
+    drop((outer, inner, kept, others, more));
+    Arc::into_inner(fs).expect("nobody else has it").into_layout().unmount().expect("unmount");
     machine.assert_sound();
 }

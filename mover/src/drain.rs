@@ -22,17 +22,26 @@ pub struct Drained {
     pub is_done: bool,
 }
 
+/// Groups of a file that are moved before the next question whether it goes on.
+const GROUPS_AT_ONCE: u64 = 4;
+
 /// The rest of the files to look at.
-#[derive(Default)]
 pub(crate) struct Drain {
-    waiting: Vec<(InodeId, FileKind)>,
+    waiting: Vec<Waiting>,
     /// Blocks.
     moved: u64,
 }
 
+/// A file or directory that was not looked at, or a file from a block on.
+struct Waiting {
+    id: InodeId,
+    kind: FileKind,
+    from: u64,
+}
+
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves everything that is on a tier to others or, where these have no room, up to persistent memory. Nothing new is
-    /// placed on it from then on. After each file `goes_on` says whether it goes on; what was moved stays moved, and the next
+    /// placed on it from then on. Now and then `goes_on` says whether it goes on; what was moved stays moved, and the next
     /// call goes on from there.
     ///
     /// [`Busy`](Kind::Busy) while another call does it; [`NoSpace`](Kind::NoSpace) when nothing else has room.
@@ -45,8 +54,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
             Some(Some(drain)) => drain,
             None => {
-                let root = (self.layout.id(&self.layout.root()), FileKind::Directory);
-                Drain { waiting: vec![root], moved: 0 }
+                let id = self.layout.id(&self.layout.root());
+                Drain { waiting: vec![Waiting { id, kind: FileKind::Directory, from: 0 }], moved: 0 }
             }
         };
         let result = self.drain_files(tier, &mut drain, goes_on);
@@ -69,7 +78,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             Ok(Drained { moved: drain.moved * BLOCK_SIZE, left, is_done })
         };
         // By a list instead of recursion: directories may be deeper than a stack.
-        while let Some((id, kind)) = drain.waiting.pop() {
+        while let Some(Waiting { id, kind, from }) = drain.waiting.pop() {
             let node = match self.layout.node(id) {
                 // It was removed meanwhile.
                 Err(error) if error.kind() == Kind::Stale => continue,
@@ -79,15 +88,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 FileKind::Directory => {
                     let waiting = &mut drain.waiting;
                     self.layout.read_dir(&node, 0, &mut |entry: DirEntry<'_>| {
-                        waiting.push((entry.id, entry.kind));
+                        waiting.push(Waiting { id: entry.id, kind: entry.kind, from: 0 });
                         ControlFlow::Continue(())
                     })?;
                 }
-                FileKind::Regular => {
-                    // Of what fails the rest is tried again by the next call.
-                    let done = self.drain_file(&node, tier, &mut drain.moved);
-                    done.inspect_err(|_| drain.waiting.push((id, kind)))?;
-                }
+                FileKind::Regular => match self.drain_part(&node, tier, from, &mut drain.moved) {
+                    Ok(Some(from)) => drain.waiting.push(Waiting { id, kind, from }),
+                    Ok(None) => {}
+                    // What fails is tried again by the next call.
+                    Err(error) => {
+                        drain.waiting.push(Waiting { id, kind, from });
+                        return Err(error);
+                    }
+                },
                 _ => {}
             }
             if !goes_on(&state(drain, false)?) {
@@ -97,19 +110,25 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         state(drain, true)
     }
 
-    /// Moves what of a file is on a tier; adds the blocks to those that were `moved`.
-    fn drain_file(&self, node: &L::Node, tier: u8, moved: &mut u64) -> Result<()> {
+    /// Moves what of a part of a file is on a tier; adds the blocks to those that were `moved`. Gives where the next part
+    /// begins.
+    fn drain_part(&self, node: &L::Node, tier: u8, from: u64, moved: &mut u64) -> Result<Option<u64>> {
+        let blocks = self.layout.getattr(node)?.size.div_ceil(BLOCK_SIZE);
+        let part = GROUPS_AT_ONCE * self.options.group;
+        // What is allocated behind the end of the file belongs to the last part.
+        let next = Some(from + part).filter(|next| *next < blocks);
+        let range = (FileBlock(from), next.map_or(u64::MAX - from, |next| next - from));
         for other in self.usable() {
-            match self.move_between(node, tier, other.number) {
+            match self.move_between(node, tier, other.number, range) {
                 // The next one may have room.
                 Err(error) if error.kind() == Kind::NoSpace => {}
                 other => *moved += other?.moved,
             }
         }
         // What was written meanwhile, and all when there is no other tier.
-        let up = || self.bring_up_from(node, FileBlock(0), u64::MAX, |here| here == tier);
+        let up = || self.bring_up_from(node, range.0, range.1, |here| here == tier);
         *moved += self.with_room(up)?.moved;
-        *moved += self.layout.replace_unwritten(node, tier, FileBlock(0), u64::MAX)?;
-        Ok(())
+        *moved += self.layout.replace_unwritten(node, tier, range.0, range.1)?;
+        Ok(next)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::AtomicU64;
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64};
 use nacre_engine::{
     BLOCK_SIZE, Error, FileBlock, FsStat, Kind, MAX_TIERS, Result, Tier, TierChange, TierState, Tiered,
     Timestamp,
@@ -53,6 +53,12 @@ pub struct MoverFs<L, D> {
     pub(crate) drains: Mutex<BTreeMap<u8, Option<Drain>>>,
     /// Blocks that were moved because space was short.
     pub(crate) moved: AtomicU64,
+    /// Blocks are moved only for who needs space now.
+    pub(crate) paused: AtomicBool,
+    /// Bytes that are moved in a second at the most, but for who needs space now.
+    pub(crate) rate: AtomicU64,
+    /// Files may move that did not before.
+    pub(crate) look_again: AtomicBool,
     /// Who changes the list of tiers.
     changing: Mutex<()>,
 }
@@ -73,6 +79,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             filling: Mutex::new(()),
             drains: Mutex::new(BTreeMap::new()),
             moved: AtomicU64::new(0),
+            paused: AtomicBool::new(false),
+            rate: AtomicU64::new(u64::MAX),
+            look_again: AtomicBool::new(false),
             changing: Mutex::new(()),
         }
     }

@@ -4,10 +4,11 @@
 //! room, until usage is below it. Whoever finds no space for a write does the same at once, for as much as the write needs:
 //! then the file system is full only when all of its devices are.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{DirEntry, FileBlock, FileKind, Kind, Result, Tiered};
+use nacre_engine::{BLOCK_SIZE, DirEntry, FileBlock, FileKind, Kind, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::thresholds::utilisation_threshold;
@@ -15,18 +16,62 @@ use nacre_policy::thresholds::utilisation_threshold;
 use crate::fs::MoverFs;
 use crate::watch::{Cold, Heats, millis};
 
+/// What the mover does by itself.
+#[derive(Debug, Clone)]
+pub struct MoverStatus {
+    /// It was told to pause.
+    pub paused: bool,
+    /// Nothing is to be moved now, or nothing can be.
+    pub is_idle: bool,
+    /// Blocks of persistent memory that are in use, in percent.
+    pub usage: f64,
+    /// The usage above which cold blocks move down.
+    pub threshold: f64,
+    /// Bytes that moved because space was short, since the mount.
+    pub moved: u64,
+    /// Bytes that it moves in a second at the most.
+    pub rate: Option<u64>,
+    /// Bytes that were read from persistent memory since the mount, while there were tiers.
+    pub read: u64,
+    /// Bytes that were written to it.
+    pub written: u64,
+    /// Accesses of which it did not hear, because it was behind.
+    pub unheard: u64,
+    /// Bytes of tiers in DRAM.
+    pub cached: u64,
+    /// Why it moved nothing when it last tried.
+    pub failure: Option<String>,
+}
+
 /// What the mover knows. Held by whoever moves blocks because space is short: one at a time.
 pub(crate) struct Keeper {
     heats: Heats,
     /// Everything was looked through for files of which nothing was known, and nothing was found to move.
     exhausted: bool,
+    /// Bytes that the rate allows to be moved now; less than none after a group was larger.
+    allowance: i64,
+    /// When it was looked at, in milliseconds since 1970.
+    looked_ms: u64,
+    failure: Option<String>,
 }
 
 impl Keeper {
     pub(crate) fn new() -> Keeper {
-        Keeper { heats: Heats::new(), exhausted: false }
+        Keeper { heats: Heats::new(), exhausted: false, allowance: 0, looked_ms: 0, failure: None }
+    }
+
+    /// What may be moved at this time, at so many bytes in a second.
+    fn allow(&mut self, rate: u64, now_ms: u64) {
+        let passed = now_ms.saturating_sub(self.looked_ms).min(ALLOWANCE_MS);
+        self.looked_ms = now_ms;
+        let each_second = i64::try_from(rate).unwrap_or(i64::MAX);
+        let more = each_second.saturating_mul(passed as i64) / 1000;
+        self.allowance = self.allowance.saturating_add(more).min(each_second);
     }
 }
+
+/// What was not moved in this time cannot be made up for.
+const ALLOWANCE_MS: u64 = 1000;
 
 /// Of a write that finds no space, as many blocks more are made free: the next ones need some, too.
 const AT_LEAST: u64 = 2048;
@@ -49,14 +94,66 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     pub fn keep(&self, now_ms: u64, goes_on: &dyn Fn() -> bool) -> Result<u64> {
         let mut keeper = self.keeper.lock();
         self.take_in(&mut keeper);
+        keeper.allow(self.rate.load(Ordering::Relaxed), now_ms);
         let mut moved = 0;
-        while self.sink.is_on() && goes_on() && self.usage() > self.threshold() && !self.usable().is_empty() {
+        while goes_on() && self.is_too_full() && keeper.allowance > 0 {
             let cold = keeper.heats.coldest(now_ms, self.options.group);
             let Some(cold) = cold.or_else(|| self.look_for_more(&mut keeper, now_ms)) else { break };
-            let is_enough = || self.usage() <= self.threshold();
-            moved += self.move_cold(&mut keeper, &cold, &is_enough)?;
+            let allowance = Cell::new(keeper.allowance);
+            let is_enough = |blocks| {
+                allowance.set(allowance.get().saturating_sub_unsigned(blocks * BLOCK_SIZE));
+                allowance.get() <= 0 || !self.is_too_full()
+            };
+            let done = self.move_cold(&mut keeper, &cold, &is_enough);
+            keeper.allowance = allowance.get();
+            keeper.failure = done.as_ref().err().map(ToString::to_string);
+            moved += done?;
         }
         Ok(moved)
+    }
+
+    /// Whether cold blocks are to move down.
+    fn is_too_full(&self) -> bool {
+        self.sink.is_on()
+            && !self.paused.load(Ordering::Relaxed)
+            && self.usage() > self.threshold()
+            && !self.usable().is_empty()
+    }
+
+    /// What it does.
+    pub fn status(&self) -> MoverStatus {
+        let is_too_full = self.is_too_full();
+        let (read, written) = self.sink.traffic();
+        let (is_idle, failure) = match self.keeper.try_lock() {
+            Some(keeper) => {
+                let is_done = keeper.exhausted && keeper.heats.is_empty();
+                (!is_too_full || is_done || keeper.failure.is_some(), keeper.failure.clone())
+            }
+            None => (false, None),
+        };
+        MoverStatus {
+            paused: self.paused.load(Ordering::Relaxed),
+            is_idle,
+            usage: self.usage(),
+            threshold: self.threshold(),
+            moved: self.moved.load(Ordering::Relaxed) * BLOCK_SIZE,
+            rate: Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX),
+            read,
+            written,
+            unheard: self.sink.unheard(),
+            cached: self.tiers.pages().bytes(),
+            failure,
+        }
+    }
+
+    /// Moves blocks only for who needs space now, or as usual again.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
+    }
+
+    /// Bytes that are moved in a second at the most, but for who needs space now. A block at least is.
+    pub fn limit(&self, rate: Option<u64>) {
+        self.rate.store(rate.map_or(u64::MAX, |rate| rate.max(BLOCK_SIZE)), Ordering::Relaxed);
     }
 
     /// Makes at least so many blocks of persistent memory free; false when nothing more can be moved.
@@ -67,10 +164,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut keeper = self.keeper.lock();
         self.take_in(&mut keeper);
         let wanted = self.layout.stat().available + blocks.max(AT_LEAST);
-        let is_enough = || self.layout.stat().available >= wanted;
+        let is_enough = |_| self.layout.stat().available >= wanted;
         let mut moved = 0;
         // Somebody else may have made room while this one waited.
-        while !is_enough() {
+        while !is_enough(0) {
             let cold = keeper.heats.coldest_whole(self.options.group);
             let cold = cold.or_else(|| self.look_for_more(&mut keeper, u64::MAX));
             let Some(cold) = cold else { break };
@@ -81,7 +178,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(moved > 0 || is_enough())
+        Ok(moved > 0 || is_enough(0))
     }
 
     /// Does something that needs a little space; when there is none, blocks move down first.
@@ -97,12 +194,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     fn take_in(&self, keeper: &mut Keeper) {
         let samples = self.sink.take();
-        keeper.exhausted &= samples.is_empty();
+        keeper.exhausted &= samples.is_empty() && !self.look_again.swap(false, Ordering::Relaxed);
         samples.iter().for_each(|sample| keeper.heats.take_in(sample));
     }
 
-    /// Moves what of a file is cold, until there is enough.
-    fn move_cold(&self, keeper: &mut Keeper, cold: &Cold, is_enough: &dyn Fn() -> bool) -> Result<u64> {
+    /// Moves what of a file is cold, until it is enough: that is asked after each group, with the blocks that moved.
+    fn move_cold(&self, keeper: &mut Keeper, cold: &Cold, is_enough: &dyn Fn(u64) -> bool) -> Result<u64> {
         let node = match self.layout.node(cold.id) {
             Err(error) if error.kind() == Kind::Stale => {
                 keeper.heats.forget(cold.id);
@@ -110,6 +207,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
             other => other?,
         };
+        if self.is_pinned(&node) {
+            return Ok(0);
+        }
         let mut moved = 0;
         for group in &cold.groups {
             let blocks = match self.place_group(&node, FileBlock(group.start), group.len) {
@@ -126,7 +226,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Ok(blocks) => blocks,
             };
             moved += blocks;
-            if blocks > 0 && is_enough() {
+            if blocks > 0 && is_enough(blocks) {
                 keeper.heats.put_back(cold.id);
                 break;
             }
@@ -180,7 +280,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                     let Ok(attr) = self.layout.getattr(&node) else { continue };
                     // Known or not, it is looked at again.
                     keeper.heats.forget(id);
-                    keeper.heats.found(id, attr.size.div_ceil(nacre_engine::BLOCK_SIZE), millis(attr.mtime));
+                    keeper.heats.found(id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
                 }
                 _ => {}
             }

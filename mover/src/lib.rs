@@ -9,6 +9,7 @@
 //! | `names`, `data` | the contract: what meets blocks on tiers is read there, or brings them up first |
 //! | `migrate` | moving blocks: resolve, copy, publish |
 //! | `drain` | taking everything from a tier before it goes |
+//! | `pin` | files that stay where they are |
 //! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
 //!
 //! **Reading.** The layout is asked first, so that files on persistent memory cost nothing more. When it says that blocks
@@ -27,8 +28,11 @@ mod fs;
 mod keeper;
 mod migrate;
 mod names;
+mod pin;
 mod watch;
 
 pub use drain::Drained;
 pub use fs::{MoverFs, MoverOptions};
+pub use keeper::MoverStatus;
 pub use migrate::Moved;
+pub use pin::PIN;

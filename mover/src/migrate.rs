@@ -156,12 +156,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     }
 
     /// Moves blocks of a file from one tier to another; the parameters are those of [`MoverFs::move_down`].
-    pub(crate) fn move_between(&self, node: &L::Node, from: u8, to: u8) -> Result<Moved> {
-        let all = (FileBlock(0), u64::MAX);
+    pub(crate) fn move_between(
+        &self,
+        node: &L::Node,
+        from: u8,
+        to: u8,
+        range: (FileBlock, u64),
+    ) -> Result<Moved> {
         self.move_range(
             node,
             to,
-            all,
+            range,
             false,
             |place| matches!(place, Place::Tier { tier, .. } if *tier == from),
         )

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, BLOCK_SIZE, DirEntry, FileKind, InodeId, Names, NewInode, RenameMode, Result, SetAttr, Tiered,
     Timestamp, XattrMode,
@@ -10,6 +11,7 @@ use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
 use crate::fs::MoverFs;
+use crate::pin::PIN;
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, D> {
     type Node = L::Node;
@@ -46,7 +48,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
     }
 
     fn create(&self, dir: &L::Node, name: &[u8], new: &NewInode<'_>) -> Result<L::Node> {
-        self.with_room(|| self.layout.create(dir, name, new))
+        let pin = self.inherited_pin(dir);
+        let mut xattrs = new.xattrs.to_vec();
+        let mut new = NewInode { ..*new };
+        if let Some(pin) = &pin
+            && matches!(new.kind, FileKind::Regular | FileKind::Directory)
+        {
+            xattrs.push((PIN, pin));
+            new.xattrs = &xattrs;
+        }
+        self.with_room(|| self.layout.create(dir, name, &new))
     }
 
     fn create_unnamed(&self, new: &NewInode<'_>) -> Result<L::Node> {
@@ -126,6 +137,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
     }
 
     fn remove_xattr(&self, node: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
-        self.layout.remove_xattr(node, name, now)
+        self.layout.remove_xattr(node, name, now)?;
+        if name == PIN {
+            self.look_again.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 }

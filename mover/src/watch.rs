@@ -70,6 +70,11 @@ impl Sink {
         std::mem::take(&mut *self.samples.lock())
     }
 
+    /// Samples for which there was no room.
+    pub(crate) fn unheard(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
     /// Bytes that were read from persistent memory, and written to it.
     pub(crate) fn traffic(&self) -> (u64, u64) {
         (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed))

@@ -91,6 +91,6 @@ pub use layout::{AnyLayout, AnyNode};
 pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures};
-pub use nacre_mover::Drained;
+pub use nacre_mover::{Drained, PIN};
 pub use preset::{LayoutKind, Preset};
-pub use tiers::{NewTier, TierDevice, TierInfo};
+pub use tiers::{MovedPart, MoverInfo, NewTier, TierDevice, TierInfo};

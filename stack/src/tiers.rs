@@ -5,12 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, Tiered};
+use nacre_engine::{
+    BLOCK_SIZE, Error, FileBlock, FileKind, InodeId, Kind, Names, Result, Tier, TierState, Tiered,
+};
 use nacre_layout_log::{LogFs, Summary};
 use nacre_media::RealPm;
 use nacre_media::block::{BlockDevice, DiskOptions, Pages, RealDisk};
 use nacre_media::disk::Disk;
-use nacre_mover::{Drained, MoverFs, MoverOptions};
+use nacre_mover::{Drained, MoverFs, MoverOptions, MoverStatus};
 use nacre_tiers::Label;
 use serde::Serialize;
 use uuid::Uuid;
@@ -65,6 +67,63 @@ pub struct TierInfo {
     pub missing: Option<String>,
     /// Operations of the device that failed since it was opened.
     pub errors: u64,
+}
+
+/// Bytes of a file that [`FileSystem::move_part`] looks at.
+const MOVED_AT_ONCE: u64 = 64 << 20;
+
+/// What became of a part of a file that was to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct MovedPart {
+    /// Bytes that are there now and were not before.
+    pub moved: u64,
+    /// The block that the next part begins with, or none at the end of the file.
+    pub next: Option<u64>,
+}
+
+/// What the mover does by itself.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MoverInfo {
+    /// It moves blocks only for who needs space now.
+    pub paused: bool,
+    /// Nothing is to be moved now, or nothing can be.
+    pub idle: bool,
+    /// Blocks of persistent memory that are in use, in percent.
+    pub usage_percent: f64,
+    /// The usage above which blocks that were not written for long move down.
+    pub threshold_percent: f64,
+    /// Bytes that it moved because space was short, since the file system was opened.
+    pub moved: u64,
+    /// Bytes that it moves in a second at the most.
+    pub rate: Option<u64>,
+    /// Bytes that were read from persistent memory since then, while there were tiers.
+    pub read: u64,
+    /// Bytes that were written to it.
+    pub written: u64,
+    /// Accesses of which it did not hear, because it was behind.
+    pub unheard: u64,
+    /// Bytes of DRAM with blocks of tiers.
+    pub cached: u64,
+    /// Why it moved nothing when it last tried.
+    pub failure: Option<String>,
+}
+
+impl MoverInfo {
+    fn of(status: MoverStatus) -> MoverInfo {
+        MoverInfo {
+            paused: status.paused,
+            idle: status.is_idle,
+            usage_percent: status.usage,
+            threshold_percent: status.threshold,
+            moved: status.moved,
+            rate: status.rate,
+            read: status.read,
+            written: status.written,
+            unheard: status.unheard,
+            cached: status.cached,
+            failure: status.failure,
+        }
+    }
 }
 
 /// Over a mounted layout, with the devices of its tiers. One that cannot be found, or used, is missing: what is on it fails,
@@ -236,8 +295,8 @@ impl FileSystem {
     }
 
     /// Moves everything that is on a tier to other tiers or, where these have no room, up to persistent memory. Nothing new is
-    /// placed on it from then on. What was moved stays moved when this ends early, as `goes_on` may say after each file; the
-    /// next call goes on from there.
+    /// placed on it from then on. What was moved stays moved when this ends early, as `goes_on` may say now and then; the next
+    /// call goes on from there.
     ///
     /// [`NoSpace`](Kind::NoSpace) when nothing else has room; [`Busy`](Kind::Busy) while another call drains it.
     pub fn drain_tier(&self, number: u8, goes_on: &mut dyn FnMut(&Drained) -> bool) -> Result<Drained> {
@@ -266,6 +325,37 @@ impl FileSystem {
         self.relocate(path.as_ref(), |mover, node| {
             mover.bring_up(node, FileBlock(0), u64::MAX).map(|moved| moved.moved)
         })
+    }
+
+    /// Moves some of a file's blocks to a tier, or up to persistent memory where that is none: as many as can be moved in
+    /// moderate time, from a block on. Of anything but a file nothing moves.
+    pub fn move_part(&self, id: InodeId, to: Option<u8>, from: FileBlock) -> Result<MovedPart> {
+        let mover = self.mover()?;
+        let node = mover.node(id)?;
+        let part = MOVED_AT_ONCE / BLOCK_SIZE;
+        let moved = match to {
+            Some(tier) => mover.move_down(&node, tier, from, part, false)?,
+            None => mover.bring_up(&node, from, part)?,
+        };
+        let blocks = mover.getattr(&node)?.size.div_ceil(BLOCK_SIZE);
+        let next = Some(from.0.saturating_add(part)).filter(|next| *next < blocks);
+        Ok(MovedPart { moved: moved.moved * BLOCK_SIZE, next })
+    }
+
+    /// What the mover does by itself; none where there is no mover.
+    pub fn mover_status(&self) -> Option<MoverInfo> {
+        let mover = self.mover().ok()?;
+        Some(MoverInfo::of(mover.status()))
+    }
+
+    /// Has the mover move blocks only for who needs space now, or as usual again.
+    pub fn pause_mover(&self, paused: bool) -> Result<()> {
+        self.mover().map(|mover| mover.pause(paused))
+    }
+
+    /// Bytes that the mover moves in a second at the most, but for who needs space now.
+    pub fn limit_mover(&self, rate: Option<u64>) -> Result<()> {
+        self.mover().map(|mover| mover.limit(rate))
     }
 
     fn relocate(
