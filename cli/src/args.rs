@@ -14,8 +14,11 @@ use crate::fsck::FsckArgs;
 use crate::info::InfoArgs;
 use crate::mkfs::MkfsArgs;
 use crate::mount::MountArgs;
+use crate::mover::MoverArgs;
+use crate::place::{DemoteArgs, FilesArgs};
 use crate::scrub::ScrubArgs;
 use crate::stat::StatArgs;
+use crate::tier::TierArgs;
 use crate::umount::UmountArgs;
 
 /// A file system in user space for persistent memory
@@ -47,6 +50,18 @@ pub(crate) enum Command {
     Df(DfArgs),
     /// Show where a file lives
     Stat(StatArgs),
+    /// Show and change the disks below persistent memory of a mounted file system
+    Tier(TierArgs),
+    /// Bring files up to persistent memory
+    Promote(FilesArgs),
+    /// Move files down to a tier
+    Demote(DemoteArgs),
+    /// Have files stay where they are, and what is made in directories from now on
+    Pin(FilesArgs),
+    /// Let files move again
+    Unpin(FilesArgs),
+    /// Show and steer what moves blocks between persistent memory and tiers
+    Mover(MoverArgs),
     /// Crash a layout in every way, over simulated memory, and see that it loses nothing
     Crash(CrashArgs),
     /// Measure it beside other file systems, on the same work

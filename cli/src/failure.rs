@@ -51,6 +51,15 @@ impl Failure {
         self
     }
 
+    /// Names the file in whose name a mount did something, where the message does not.
+    pub(crate) fn of(mut self, path: &Path) -> Failure {
+        let name = path.display().to_string();
+        if !self.message.contains(&name) {
+            self.message = format!("{name}: {}", self.message);
+        }
+        self
+    }
+
     /// Reports it and gives the exit code of the process.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("nacre: {}", self.message);

@@ -89,12 +89,25 @@ fn describe(info: &Value) -> String {
     if info["cache"].is_object() {
         write_buffer(&info["cache"]).into_iter().for_each(|(name, value)| add(name, value));
     }
+    info["tiers"].as_array().into_iter().flatten().for_each(|tier| add("tier", describe_tier(tier)));
     add("label", text("volume", "label"));
     add("uuid", text("volume", "uuid"));
     add("format", format!("version {}", text("volume", "format_version")));
     add("superblock", format!("{} of 2 copies are valid", text("volume", "superblock_copies")));
     add("state", state(info));
     output::fields(&fields)
+}
+
+/// One of the disks below.
+fn describe_tier(tier: &Value) -> String {
+    let number = |field: &str| tier[field].as_u64().unwrap_or(0);
+    let (size, free) = (number("size"), number("free"));
+    let place = match (tier["device"].as_str(), tier["missing"].as_str()) {
+        (Some(device), None) => device.to_owned(),
+        (_, why) => format!("missing ({})", why.unwrap_or_default()),
+    };
+    let (used, size) = (size::print(size.saturating_sub(free)), size::print(size));
+    format!("{}: {place}, {used} of {size} in use", number("number"))
 }
 
 /// What the write buffer has done.
@@ -168,11 +181,15 @@ mod tests {
             "volume": { "layout": "log", "preset": "nacre", "size": 1u64 << 30, "label": "", "uuid": "u",
                 "format_version": 1, "superblock_copies": 2, "clean": false, "errors": 3, "mount_epoch": 7 },
             "space": null,
+            "tiers": [{ "number": 1, "device": "/dev/sdb", "missing": null, "size": 8192, "free": 4096 },
+                { "number": 3, "device": null, "missing": "it is gone", "size": 8192, "free": 0 }],
         });
         let text = describe(&info);
         assert!(text.contains("device:        /dev/pmem0 (block device, 1 GiB)\n"), "{text}");
         assert!(text.contains("4 KiB, 64 lines, 2 fences"), "{text}");
         assert!(text.contains("not unmounted in order") && text.contains("3 errors"), "{text}");
+        assert!(text.contains("1: /dev/sdb, 4 KiB of 8 KiB in use"), "{text}");
+        assert!(text.contains("3: missing (it is gone), 8 KiB of 8 KiB in use"), "{text}");
         assert!(!text.contains("label") && !text.contains("available"), "{text}");
     }
 }

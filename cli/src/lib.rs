@@ -5,10 +5,11 @@
 //!
 //! - `args`: the command line; help, completions and manual pages come from it.
 //! - one module for each subcommand; `daemon` and `mount_options` serve `mount`, `load` serves `demo`.
-//! - `mounted`: finding and asking mounts; `output`, `failure`: what people and scripts read.
+//! - `mounted`: finding and asking mounts; `control` is what their server answers; `output`, `failure`: what people and scripts read.
 //! - [`fuzz`]: the body of the fuzz target `options`.
 
 mod args;
+mod control;
 mod crash;
 mod daemon;
 mod demo;
@@ -23,9 +24,12 @@ mod mkfs;
 mod mount;
 mod mount_options;
 mod mounted;
+mod mover;
 mod output;
+mod place;
 mod scrub;
 mod stat;
+mod tier;
 mod umount;
 
 use std::ffi::OsString;
@@ -90,6 +94,12 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Info(args) => info::run(args).map(success),
         Command::Df(args) => df::run(args).map(success),
         Command::Stat(args) => stat::run(args).map(success),
+        Command::Tier(args) => tier::run(args).map(success),
+        Command::Promote(args) => place::promote(&args).map(success),
+        Command::Demote(args) => place::demote(&args).map(success),
+        Command::Pin(args) => place::pin(&args).map(success),
+        Command::Unpin(args) => place::unpin(&args).map(success),
+        Command::Mover(args) => mover::run(args).map(success),
         Command::Crash(args) => crash::run(&args),
         Command::Bench(args) => {
             nacre_bench::run_command(args).map(success).map_err(|error| Failure::named("bench", error))

@@ -1,14 +1,15 @@
 //! `nacre mkfs`: makes a file system.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use nacre::{Emulation, Kind, LayoutKind, MkfsOptions, Preset, Promise, VolumeInfo};
+use nacre::{Emulation, Kind, LayoutKind, MkfsOptions, NewTier, Preset, Promise, VolumeInfo};
 use nacre_engine::size;
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::failure::Failure;
+use crate::mount_options::TierOption;
 use crate::output;
 
 /// What `nacre mkfs` is told.
@@ -35,6 +36,10 @@ pub(crate) struct MkfsArgs {
     /// Be as slow as this memory while making it: pcm, optane, or latency=200,bandwidth=1G
     #[arg(long, value_name = "MEMORY", value_parser = |text: &str| text.parse::<Emulation>())]
     emulate: Option<Emulation>,
+    /// A disk below the memory, for blocks that are not written for long: PATH, PATH:SIZE for a file that is to be made,
+    /// PATH@DISK to be as slow as that one; again for each more
+    #[arg(long = "tier", value_name = "PATH[:SIZE]", value_parser = |text: &str| Ok::<_, String>(new_tier(text)))]
+    tiers: Vec<NewTier>,
     /// Overwrite what the device holds
     #[arg(short, long)]
     force: bool,
@@ -54,7 +59,13 @@ pub(crate) fn run(args: MkfsArgs) -> Result<(), Failure> {
     if args.dry_run {
         return dry_run(&args);
     }
-    let options = MkfsOptions {
+    let options = options(&args);
+    let made = nacre::mkfs(&args.device, &options).map_err(|error| Failure::on(&args.device, &error))?;
+    report(&args, &made)
+}
+
+fn options(args: &MkfsArgs) -> MkfsOptions {
+    MkfsOptions {
         size: args.size,
         label: args.label.clone(),
         uuid: args.uuid,
@@ -63,10 +74,27 @@ pub(crate) fn run(args: MkfsArgs) -> Result<(), Failure> {
         force: args.force,
         require: args.require,
         emulation: args.emulate.clone(),
+        tiers: tiers(args),
         ..MkfsOptions::default()
+    }
+}
+
+/// What is forced is so for all devices.
+fn tiers(args: &MkfsArgs) -> Vec<NewTier> {
+    args.tiers.iter().map(|tier| NewTier { force: args.force, ..tier.clone() }).collect()
+}
+
+/// `PATH`, with `:SIZE` and `@DISK` behind it.
+fn new_tier(text: &str) -> NewTier {
+    let TierOption { path, disk } = TierOption::parse(text);
+    let text = path.to_string_lossy();
+    let sized = text.rsplit_once(':').and_then(|(path, size)| Some((path, size::parse(size).ok()?)));
+    let (path, size) = match sized {
+        Some((path, size)) => (path.into(), Some(size)),
+        None => (path.clone(), None),
     };
-    let made = nacre::mkfs(&args.device, &options).map_err(|error| Failure::on(&args.device, &error))?;
-    report(&args, &made)
+    let device = TierOption { path, disk }.device();
+    NewTier { device, size, rank: None, force: false }
 }
 
 fn report(args: &MkfsArgs, made: &VolumeInfo) -> Result<(), Failure> {
@@ -84,21 +112,28 @@ fn report(args: &MkfsArgs, made: &VolumeInfo) -> Result<(), Failure> {
     ))
 }
 
-/// Looks at what is there, as the real run would.
-fn dry_run(args: &MkfsArgs) -> Result<(), Failure> {
-    let found = match nacre::signatures(&args.device) {
+/// Looks at what is there, as the real run would; true when something known would be lost.
+pub(crate) fn look(operation: &str, path: &Path, size: Option<u64>, force: bool) -> Result<bool, Failure> {
+    let found = match nacre::signatures(path) {
         Ok(found) => found,
-        Err(error) if error.kind() == Kind::NotFound && args.size.is_some() => Vec::new(),
-        Err(error) => return Err(Failure::on(&args.device, &error)),
+        Err(error) if error.kind() == Kind::NotFound && size.is_some() => Vec::new(),
+        Err(error) => return Err(Failure::on(path, &error)),
     };
-    if !found.is_empty() && !args.force {
+    if !found.is_empty() && !force {
         let mut names: Vec<&str> = found.iter().map(|signature| signature.name).collect();
         names.dedup();
-        return Err(Failure::new("mkfs", args.device.display(), format!("it holds {}", names.join(", ")))
+        return Err(Failure::new(operation, path.display(), format!("it holds {}", names.join(", ")))
             .advice("-f overwrites it"));
     }
-    let wiped =
-        if found.is_empty() { "nothing that is known would be lost" } else { "its content would be lost" };
+    Ok(!found.is_empty())
+}
+
+fn dry_run(args: &MkfsArgs) -> Result<(), Failure> {
+    for tier in &args.tiers {
+        let _is_lost = look("mkfs", &tier.device.path, tier.size, args.force)?;
+    }
+    let is_lost = look("mkfs", &args.device, args.size, args.force)?;
+    let wiped = if is_lost { "its content would be lost" } else { "nothing that is known would be lost" };
     let size = args.size.map_or_else(|| "the device's size".to_owned(), size::print);
     let layout = args.layout.unwrap_or(args.preset.layout());
     output::text_out(&format!(
@@ -106,4 +141,24 @@ fn dry_run(args: &MkfsArgs) -> Result<(), Failure> {
         args.device.display(),
         args.preset,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::new_tier;
+
+    #[test]
+    fn a_tier_has_a_path_a_size_and_a_disk() {
+        let read = |text: &str| {
+            let tier = new_tier(text);
+            (tier.device.path, tier.size, tier.device.emulation.is_some())
+        };
+        assert_eq!(read("/dev/sdb"), (PathBuf::from("/dev/sdb"), None, false));
+        assert_eq!(read("/a/disk:1G"), (PathBuf::from("/a/disk"), Some(1 << 30), false));
+        assert_eq!(read("/a/disk:64M@nvme,flush=0"), (PathBuf::from("/a/disk"), Some(64 << 20), true));
+        // What is no size and no disk is part of the name.
+        assert_eq!(read("/a/b:c@d"), (PathBuf::from("/a/b:c@d"), None, false));
+    }
 }

@@ -3,17 +3,17 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use nacre::{Emulation, FileSystem, Kind, OpenOptions, Promise, WriteBuffer};
 use nacre_fuse::{ServeOptions, Unmounter, mounts};
-use serde_json::json;
 
+use crate::control::Control;
 use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle};
 use crate::failure::Failure;
-use crate::mount_options::{self, MountSettings};
+use crate::mount_options::{self, MountSettings, TierOption};
 use crate::mounted;
 
 /// Exit codes of mount(8).
@@ -29,7 +29,8 @@ const OPTIONS: &str = "system.nacre.options";
 pub(crate) struct MountArgs {
     /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback, lazy[=SIZE], lazy_low=N, lazy_high=N,
     /// lazy_period=MS, lazy_age=MS, lazy_threads=N, preset=NAME, name_index=on|off (layout inplace), direct_io, threads=N, emulate=MEMORY,
-    /// require=PROMISE, log=FILE, nofail; with remount, lazy_* of the mount that is there
+    /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as), log=FILE, nofail;
+    /// with remount, lazy_* of the mount that is there
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Refuse every change
@@ -196,12 +197,17 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         }
     };
     plan.device = device;
+    // The server works in another directory.
+    for tier in &mut plan.settings.tiers {
+        let absolute = std::path::absolute(&tier.path);
+        tier.path = absolute
+            .map_err(|error| Refusal(format!("tier {}: {error}", tier.path.display()), SYSTEM_ERROR))?;
+    }
     mounts::clear_dead(&plan.dir)?;
     plan.dir = mounts::absolute(&plan.dir)?;
     if plan.settings.remount {
         return remount(&plan).map(|()| None);
     }
-    // The server works in another directory.
     if let Some(log) = &plan.settings.log {
         let absolute = std::path::absolute(log);
         plan.settings.log = Some(absolute.map_err(|error| Refusal(format!("log: {error}"), SYSTEM_ERROR))?);
@@ -318,6 +324,7 @@ fn open_options(settings: &MountSettings) -> OpenOptions {
         buffer: settings.lazy.as_ref().map_or(WriteBuffer::Never, |lazy| WriteBuffer::With(lazy.options())),
         preset: settings.preset,
         name_index: settings.name_index,
+        tiers: settings.tiers.iter().map(TierOption::device).collect(),
         ..OpenOptions::default()
     }
 }
@@ -329,7 +336,6 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
     let root = rustix::process::geteuid().is_root();
     let (log, dir) = (log.clone(), plan.dir.display().to_string());
     let throttle = Throttle::new();
-    let shared = Arc::new(Mutex::new(settings.clone()));
     ServeOptions {
         source: plan.device.to_string_lossy().into_owned(),
         threads: settings.threads,
@@ -348,53 +354,7 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
             Some(true) => log.say(&format!("{dir}: {error}; more of this is not written for a while")),
             None => {}
         }),
-        describe: Some(describe(file_system.clone(), Arc::clone(&shared))),
-        scrub: Some(scrub(file_system.clone())),
-        change: Some(change(file_system.clone(), shared)),
-    }
-}
-
-/// What the mount tells `nacre info`.
-fn describe(file_system: FileSystem, settings: Arc<Mutex<MountSettings>>) -> nacre_fuse::Describe {
-    Arc::new(move || {
-        let options = lock(&settings).to_string();
-        let mut said = match file_system.info() {
-            Ok(info) => json!(info),
-            Err(error) => json!({ "error": error.to_string() }),
-        };
-        said["mount"] = json!({ "options": options, "pid": std::process::id() });
-        said.to_string()
-    })
-}
-
-/// How a remount reaches the mount.
-fn change(file_system: FileSystem, settings: Arc<Mutex<MountSettings>>) -> nacre_fuse::Change {
-    Arc::new(move |options| {
-        let wrong = |why: String| nacre::Error::new(Kind::InvalidInput).object(why);
-        let mut asked = MountSettings::default();
-        asked.take(options, false).map_err(wrong)?;
-        let mut settings = lock(&settings);
-        // What is not named is as it is.
-        asked.read_only = settings.read_only;
-        let (changed, _) = settings.remounted(&asked, &[]).map_err(wrong)?;
-        if let Some(running) = file_system.cache_settings() {
-            file_system.set_cache(changed.buffer_settings(running))?;
-        }
-        *settings = changed;
-        Ok(())
-    })
-}
-
-fn lock(settings: &Mutex<MountSettings>) -> MutexGuard<'_, MountSettings> {
-    settings.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// How `nacre scrub` reaches the mount.
-fn scrub(file_system: FileSystem) -> nacre_fuse::Scrub {
-    let other = file_system.clone();
-    nacre_fuse::Scrub {
-        status: Arc::new(move || json!(file_system.scrub_status()).to_string()),
-        start: Arc::new(move |rate| other.start_scrub(rate)),
+        control: Some(Arc::new(Control::new(file_system.clone(), settings.clone()))),
     }
 }
 

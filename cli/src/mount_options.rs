@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use nacre::{CacheOptions, CacheSettings, Emulation, Preset, Promise};
+use nacre::{CacheOptions, CacheSettings, Disk, Emulation, Preset, Promise, TierDevice};
 
 /// The options of one mount.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -43,6 +43,8 @@ pub(crate) struct MountSettings {
     pub(crate) emulation: Option<Emulation>,
     /// What the device must promise.
     pub(crate) require: Option<Promise>,
+    /// Devices of its tiers, as far as they are named.
+    pub(crate) tiers: Vec<TierOption>,
     /// Where messages go from the background.
     pub(crate) log: Option<PathBuf>,
     /// A device that is not there is no failure.
@@ -51,6 +53,39 @@ pub(crate) struct MountSettings {
     pub(crate) remount: bool,
     /// The settings of our write buffer that were named, as they were written.
     lazy_named: Vec<String>,
+}
+
+/// Where a tier is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TierOption {
+    pub(crate) path: PathBuf,
+    /// The disk that it is to be as slow as, as it was written.
+    pub(crate) disk: Option<String>,
+}
+
+impl TierOption {
+    /// `PATH` or `PATH@DISK`.
+    pub(crate) fn parse(text: &str) -> TierOption {
+        match text.rsplit_once('@') {
+            Some((path, disk)) if disk.parse::<Disk>().is_ok() => {
+                TierOption { path: path.into(), disk: Some(disk.to_owned()) }
+            }
+            _ => TierOption { path: text.into(), disk: None },
+        }
+    }
+
+    /// As the library takes it.
+    pub(crate) fn device(&self) -> TierDevice {
+        let emulation = self.disk.as_ref().and_then(|disk| disk.parse().ok());
+        TierDevice { path: self.path.clone(), emulation }
+    }
+}
+
+impl fmt::Display for TierOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        self.disk.as_ref().map_or(Ok(()), |disk| write!(f, "@{disk}"))
+    }
 }
 
 /// Our write buffer.
@@ -185,6 +220,7 @@ impl MountSettings {
             "name_index" => self.name_index = Some(on_or_off(value).map_err(|error| wrong(&error))?),
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
+            "tier" => self.tiers.push(TierOption::parse(value)),
             "log" => self.log = Some(PathBuf::from(value)),
             _ => return Ok(false),
         }
@@ -198,7 +234,10 @@ impl MountSettings {
         asked: &MountSettings,
         kernel: &[String],
     ) -> Result<(MountSettings, String), String> {
-        let (is, wanted) = (self.to_string(), asked.to_string());
+        // Which tiers there are is looked at below.
+        let without_tiers =
+            |settings: &MountSettings| MountSettings { tiers: Vec::new(), ..settings.clone() };
+        let (is, wanted) = (without_tiers(self).to_string(), without_tiers(asked).to_string());
         let is: Vec<&str> = is.split(',').chain(kernel.iter().map(String::as_str)).collect();
         let other = |option: &&str| !is.contains(option) && !option.starts_with("lazy");
         if let Some(option) = wanted.split(',').find(other) {
@@ -209,6 +248,9 @@ impl MountSettings {
         // What the words of a running mount do not show.
         if asked.emulation.is_some() || asked.log.is_some() {
             return Err("\"emulate\" and \"log\" cannot be changed while it is mounted".into());
+        }
+        if asked.tiers.iter().any(|tier| !self.tiers.contains(tier)) {
+            return Err("tiers of a mount are changed by nacre tier online, add and remove".into());
         }
         let mut changed = self.clone();
         if asked.lazy.is_some() {
@@ -322,6 +364,11 @@ impl fmt::Display for MountSettings {
         }
         if let Some(require) = self.require {
             write!(f, ",require={}", require.as_str())?;
+        }
+        for tier in &self.tiers {
+            let text = tier.to_string();
+            let quote = if text.contains(',') { "\"" } else { "" };
+            write!(f, ",tier={quote}{text}{quote}")?;
         }
         Ok(())
     }

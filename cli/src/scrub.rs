@@ -61,14 +61,8 @@ pub(crate) fn run(args: ScrubArgs) -> Result<bool, Failure> {
 
 /// The place in the tree of the mount that serves a path or a device.
 fn mount_of(path: &Path) -> Result<PathBuf, Failure> {
-    let mount = match mounted::serving(path)? {
-        Some(mount) => Some(mount),
-        None => mounted::of_device(path)?,
-    };
-    mount.map(|mount| mount.mountpoint).ok_or_else(|| {
-        Failure::new("scrub", path.display(), "it is not on a mounted nacre file system")
-            .advice("nacre fsck -c checks a device that is not mounted")
-    })
+    mounted::mountpoint("scrub", path)
+        .map_err(|failure| failure.advice("nacre fsck -c checks a device that is not mounted"))
 }
 
 fn start(path: &Path, rate: Option<u64>) -> Result<(), Failure> {

@@ -95,6 +95,7 @@ pub(crate) fn run(args: StatArgs) -> Result<(), Failure> {
 fn cells(extent: &Extent) -> Vec<String> {
     let place = match (extent.place.as_str(), extent.tier) {
         ("tier", Some(tier)) => format!("tier {tier}"),
+        ("unwritten", Some(tier)) => format!("tier {tier}, not written"),
         ("unwritten", _) => "pm, not written".to_owned(),
         (place, _) => place.to_owned(),
     };

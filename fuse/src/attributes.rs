@@ -99,7 +99,7 @@ impl<L: Layout> Server<L> {
             _ => return Err(Kind::InvalidInput.into()),
         };
         let node = self.node(id)?;
-        if let Some(result) = self.set_virtual_xattr(request.uid(), name, value) {
+        if let Some(result) = self.set_virtual_xattr(&node, request.uid(), name, value) {
             return result;
         }
         let groups = if name == ACL_ACCESS { groups_of(request) } else { Vec::new() };

@@ -7,7 +7,7 @@
 //! - [`mounts`] reads the kernel's table of mounts and clears away what a dead server left.
 //!
 //! Inside: `requests` takes requests apart, `server` with `directory`, `content` and `attributes` answers them,
-//! `virtual_xattr` answers questions about the mount itself, `nodes` holds what the kernel knows, `room` waits for
+//! `virtual_xattr` and `control` answer questions about the mount itself, `nodes` holds what the kernel knows, `room` waits for
 //! space that it is about to give back, `convert` and `errno` translate units and errors.
 //!
 //! Invariants: a request takes no lock that all requests share; reads, writes, lookups and attributes allocate
@@ -15,6 +15,7 @@
 
 mod attributes;
 mod content;
+mod control;
 mod convert;
 mod directory;
 mod errno;
@@ -26,5 +27,6 @@ mod server;
 mod session;
 mod virtual_xattr;
 
-pub use server::{Alarm, Change, Describe, Scrub};
+pub use control::Control;
+pub use server::Alarm;
 pub use session::{ServeOptions, Unmounter, serve, serve_connection};

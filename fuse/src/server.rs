@@ -11,6 +11,7 @@ use fuser::{Errno, FileAttr, Generation, INodeNo, Request};
 use nacre_engine::{Attr, Error, InodeId, Result};
 use nacre_vfs::{Caller, Layout, Vfs};
 
+use crate::control::Control;
 use crate::convert::file_attr;
 use crate::errno::{errno, is_alarming};
 use crate::nodes::Nodes;
@@ -22,21 +23,6 @@ pub(crate) const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Where failures of the device are told; they reach the caller only as a number.
 pub type Alarm = Arc<dyn Fn(&Error) + Send + Sync>;
-
-/// What the server says about itself, as JSON, to whoever reads `system.nacre.info`.
-pub type Describe = Arc<dyn Fn() -> String + Send + Sync>;
-
-/// How the command looks for damage on the mount: `system.nacre.scrub`.
-#[derive(Clone)]
-pub struct Scrub {
-    /// How far it is, as JSON, for whoever reads the attribute.
-    pub status: Describe,
-    /// Starts it; the bytes in a second that it may read, or a default.
-    pub start: Arc<dyn Fn(Option<u64>) -> Result<()> + Send + Sync>,
-}
-
-/// Changes options of the running mount, as they stand after `-o`: what setting `system.nacre.options` does.
-pub type Change = Arc<dyn Fn(&str) -> Result<()> + Send + Sync>;
 
 /// How requests are served.
 #[derive(Debug, Clone, Copy, Default)]
@@ -68,9 +54,7 @@ pub(crate) struct Server<L: Layout> {
     pub(crate) nodes: Nodes<L>,
     pub(crate) room: Room,
     pub(crate) settings: Settings,
-    pub(crate) describe: Option<Describe>,
-    pub(crate) scrub: Option<Scrub>,
-    pub(crate) change: Option<Change>,
+    pub(crate) control: Option<Arc<dyn Control>>,
     alarm: Alarm,
 }
 
@@ -79,12 +63,10 @@ impl<L: Layout> Server<L> {
         vfs: Arc<Vfs<L>>,
         settings: Settings,
         alarm: Alarm,
-        describe: Option<Describe>,
-        scrub: Option<Scrub>,
-        change: Option<Change>,
+        control: Option<Arc<dyn Control>>,
     ) -> Server<L> {
         let nodes = Nodes::new(vfs.layout());
-        Server { vfs, nodes, room: Room::default(), settings, describe, scrub, change, alarm }
+        Server { vfs, nodes, room: Room::default(), settings, control, alarm }
     }
 
     /// The node of a request.

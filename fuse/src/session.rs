@@ -13,8 +13,9 @@ use nacre_engine::{Error, Kind, Result};
 use nacre_vfs::{Layout, Vfs};
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use crate::control::Control;
 use crate::mounts::{self, FSTYPE, FUSERMOUNT};
-use crate::server::{Alarm, Change, Describe, Scrub, Server, Settings};
+use crate::server::{Alarm, Server, Settings};
 
 /// The device through which the kernel and a server talk.
 const FUSE_DEVICE: &str = "/dev/fuse";
@@ -54,12 +55,8 @@ pub struct ServeOptions {
     pub direct_io: bool,
     /// Where failures of the device are told.
     pub alarm: Alarm,
-    /// What the mount says about itself in the extended attribute `system.nacre.info`.
-    pub describe: Option<Describe>,
-    /// What reading and setting the extended attribute `system.nacre.scrub` does.
-    pub scrub: Option<Scrub>,
-    /// What setting the extended attribute `system.nacre.options` does.
-    pub change: Option<Change>,
+    /// What reading and setting the extended attributes `system.nacre.NAME` does.
+    pub control: Option<Arc<dyn Control>>,
 }
 
 impl Default for ServeOptions {
@@ -78,9 +75,7 @@ impl Default for ServeOptions {
             writeback: false,
             direct_io: false,
             alarm: Arc::new(|error| eprintln!("nacre: {error}")),
-            describe: None,
-            scrub: None,
-            change: None,
+            control: None,
         }
     }
 }
@@ -253,8 +248,8 @@ fn server_of<L: Layout>(vfs: Arc<Vfs<L>>, options: &ServeOptions) -> Server<L> {
         durable_on_return: vfs.layout().capabilities().durable_on_return,
         ..Settings::default()
     };
-    let ServeOptions { alarm, describe, scrub, change, .. } = options.clone();
-    Server::new(vfs, settings, alarm, describe, scrub, change)
+    let ServeOptions { alarm, control, .. } = options.clone();
+    Server::new(vfs, settings, alarm, control)
 }
 
 /// Mounts and shakes hands with the kernel.

@@ -1,20 +1,20 @@
 //! Extended attributes that no inode stores: how the command asks a mounted file system about itself.
 //!
-//! - `system.nacre.info` on any file: what the server of the mount says about it, as JSON.
 //! - `system.nacre.extents` on a regular file: the places of its extents from the beginning on;
 //!   `system.nacre.extents.N` from file block N on. The value is JSON: `extents`, an array of `{start, len, place,
 //!   block}` in blocks, with `tier` where the place is one, and `next`, the block to go on from, or null at the end.
 //!   A value holds at most [`EXTENTS_PER_PAGE`], because the kernel allows 64 KiB.
+//! - whatever else the [control](crate::Control) of the mount knows, on any file.
 //!
-//! - `system.nacre.scrub` on any file: how far the search for damage is, as JSON. Root, or the user that mounted, starts it
-//!   by setting the attribute to `start` or, with bytes in a second, `start RATE`.
-//! - `system.nacre.options` on any file: cannot be read; the same users change options of the mount by setting it.
-//!
-//! They do not show in lists, and no other can be set. Who may read a file's attributes may read them.
+//! They do not show in lists. Who may read a file's attributes may read them; root, and the user that mounted, may set those
+//! of the control.
+
+use std::sync::Arc;
 
 use nacre_engine::{FileBlock, FileKind, Kind, Place, PlacedExtent, Result};
 use nacre_vfs::Layout;
 
+use crate::control::Control;
 use crate::server::Server;
 
 /// What the name of each begins with.
@@ -28,37 +28,36 @@ impl<L: Layout> Server<L> {
     /// The value of a virtual attribute; `None` for the name of an ordinary one.
     pub(crate) fn virtual_xattr(&self, node: &L::Node, name: &[u8]) -> Option<Result<Vec<u8>>> {
         let name = name.strip_prefix(PREFIX)?;
-        Some(match (name, &self.describe) {
-            (b"info", Some(describe)) => Ok(describe().into_bytes()),
-            (b"scrub", _) => match &self.scrub {
-                Some(scrub) => Ok((scrub.status)().into_bytes()),
-                None => Err(Kind::NoAttribute.into()),
-            },
-            (b"extents", _) => self.extents(node, 0),
-            _ => match name.strip_prefix(b"extents.").and_then(number) {
-                Some(start) => self.extents(node, start),
-                None => Err(Kind::NoAttribute.into()),
-            },
-        })
+        if name == b"extents" {
+            return Some(self.extents(node, 0));
+        }
+        if let Some(start) = name.strip_prefix(b"extents.").and_then(number) {
+            return Some(self.extents(node, start));
+        }
+        let ask =
+            |control: &Arc<dyn Control>| control.ask(self.vfs.id(node), std::str::from_utf8(name).ok()?);
+        let answer = self.control.as_ref().and_then(ask);
+        Some(answer.map_or_else(|| Err(Kind::NoAttribute.into()), |answer| answer.map(String::into_bytes)))
     }
 
     /// Does what setting a virtual attribute asks for; `None` for an ordinary one.
-    pub(crate) fn set_virtual_xattr(&self, uid: u32, name: &[u8], value: &[u8]) -> Option<Result<()>> {
+    pub(crate) fn set_virtual_xattr(
+        &self,
+        node: &L::Node,
+        uid: u32,
+        name: &[u8],
+        value: &[u8],
+    ) -> Option<Result<()>> {
         let name = name.strip_prefix(PREFIX)?;
         if uid != 0 && uid != rustix::process::geteuid().as_raw() {
             return Some(Err(Kind::NotPermitted.into()));
         }
-        Some(match (name, &self.scrub, &self.change) {
-            (b"scrub", Some(scrub), _) => match rate_of(value) {
-                Some(rate) => (scrub.start)(rate),
-                None => Err(Kind::InvalidInput.into()),
-            },
-            (b"options", _, Some(change)) => match std::str::from_utf8(value) {
-                Ok(options) => change(options),
-                Err(_) => Err(Kind::InvalidInput.into()),
-            },
-            _ => Err(Kind::Unsupported.into()),
-        })
+        let Some(control) = &self.control else { return Some(Err(Kind::Unsupported.into())) };
+        let (Ok(name), Ok(value)) = (std::str::from_utf8(name), std::str::from_utf8(value)) else {
+            return Some(Err(Kind::InvalidInput.into()));
+        };
+        let told = control.tell(self.vfs.id(node), name, value);
+        Some(told.unwrap_or_else(|| Err(Kind::Unsupported.into())))
     }
 
     fn extents(&self, node: &L::Node, start: u64) -> Result<Vec<u8>> {
@@ -84,14 +83,6 @@ impl<L: Layout> Server<L> {
             window = window.saturating_mul(4).min(u64::MAX - at);
         };
         Ok(page(&found, next).into_bytes())
-    }
-}
-
-/// What `start` or `start RATE` says: the rate, if any.
-fn rate_of(value: &[u8]) -> Option<Option<u64>> {
-    match value.strip_prefix(b"start")? {
-        [] => Some(None),
-        rest => number(rest.strip_prefix(b" ")?).map(Some),
     }
 }
 
@@ -145,7 +136,7 @@ fn row(extent: &PlacedExtent) -> String {
 mod tests {
     use nacre_engine::{Block, FileBlock, Place, PlacedExtent};
 
-    use super::{EXTENTS_PER_PAGE, append, number, page, rate_of};
+    use super::{EXTENTS_PER_PAGE, append, number, page};
 
     fn extent(start: u64, len: u64, place: Place) -> PlacedExtent {
         PlacedExtent { start: FileBlock(start), len, place }
@@ -172,13 +163,6 @@ mod tests {
         let place = Place::Tier { tier: u8::MAX, block: Block(u64::MAX) };
         let extents = vec![extent(u64::MAX, u64::MAX, place); EXTENTS_PER_PAGE];
         assert!(page(&extents, Some(u64::MAX)).len() <= 65536);
-    }
-
-    #[test]
-    fn a_scrub_is_started_by_its_word() {
-        assert_eq!(rate_of(b"start"), Some(None));
-        assert_eq!(rate_of(b"start 4096"), Some(Some(4096)));
-        assert_eq!((rate_of(b"starting"), rate_of(b"start "), rate_of(b"stop")), (None, None, None));
     }
 
     #[test]

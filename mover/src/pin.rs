@@ -18,6 +18,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
 
     /// The value for what is made in a directory.
     pub(crate) fn inherited_pin(&self, dir: &<L as Names>::Node) -> Option<Vec<u8>> {
-        self.sink.is_on().then(|| self.layout.get_xattr(dir, PIN).ok()).flatten()
+        // Without tiers, too: there may be some later.
+        self.layout.get_xattr(dir, PIN).ok()
     }
 }

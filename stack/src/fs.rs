@@ -125,9 +125,10 @@ impl FileSystem {
     pub fn create(path: impl AsRef<Path>, make: &MkfsOptions, options: &OpenOptions) -> Result<FileSystem> {
         let path = path.as_ref();
         let make = MkfsOptions { emulation: options.emulation.clone(), ..make.clone() };
-        mkfs::make(path, &make)
+        let fs = mkfs::make(path, &make)
             .and_then(|(pm, _)| FileSystem::over(pm, options))
-            .map_err(|error| error.operation("create").object(path.display().to_string()))
+            .map_err(|error| error.operation("create").object(path.display().to_string()))?;
+        fs.add_tiers(&make.tiers).map(|()| fs)
     }
 
     /// A file system in memory that is gone with the process: for tests and measurements.
@@ -140,7 +141,7 @@ impl FileSystem {
         FileSystem::over(pm, options)
     }
 
-    fn over(pm: RealPm, options: &OpenOptions) -> Result<FileSystem> {
+    pub(crate) fn over(pm: RealPm, options: &OpenOptions) -> Result<FileSystem> {
         let layout = mount(Arc::new(pm), options)?;
         let pm = layout.pm().clone();
         let vfs_options = VfsOptions { read_only: options.read_only, no_atime: options.no_atime };

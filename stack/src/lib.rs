@@ -78,6 +78,7 @@ pub use nacre_engine::{
     Place, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,
 };
 pub use nacre_layout_log::RecoveryReport;
+pub use nacre_media::disk::Disk;
 pub use nacre_media::{Emulation, Promise};
 pub use nacre_vfs::{Caller, SetTime, Vfs};
 

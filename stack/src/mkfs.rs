@@ -9,9 +9,11 @@ use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 use nacre_media::{Emulation, PmOptions, Promise, RealPm};
 use uuid::Uuid;
 
+use crate::fs::{FileSystem, OpenOptions, WriteBuffer};
 use crate::info::VolumeInfo;
 use crate::preset::{LayoutKind, Preset};
 use crate::signature::{self, Signature};
+use crate::tiers::NewTier;
 
 /// What [`mkfs`] makes.
 #[derive(Debug, Clone)]
@@ -35,6 +37,8 @@ pub struct MkfsOptions {
     pub require: Promise,
     /// Slow the device down while the file system is made.
     pub emulation: Option<Emulation>,
+    /// What becomes tiers of it; of the layout `log` only.
+    pub tiers: Vec<NewTier>,
 }
 
 impl Default for MkfsOptions {
@@ -51,6 +55,7 @@ impl Default for MkfsOptions {
             root_owner: owner,
             require: Promise::None,
             emulation: None,
+            tiers: Vec::new(),
         }
     }
 }
@@ -81,13 +86,30 @@ impl MkfsOptions {
 /// ```
 pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<VolumeInfo> {
     let path = path.as_ref();
-    make(path, options).map(|(_, info)| info).map_err(|error| error.operation("mkfs"))
+    let (pm, info) = make(path, options).map_err(|error| error.operation("mkfs"))?;
+    if !options.tiers.is_empty() {
+        let open = OpenOptions { buffer: WriteBuffer::Never, ..OpenOptions::default() };
+        let fs = FileSystem::over(pm, &open)?;
+        fs.add_tiers(&options.tiers)?;
+        fs.close()?;
+    }
+    Ok(info)
 }
 
 /// As [`mkfs`]; also gives the device, which stays open and locked.
 pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, VolumeInfo)> {
     let pm_options =
         PmOptions { require: options.require, emulation: options.emulation.clone(), ..PmOptions::default() };
+    let layout = options.layout.unwrap_or(options.preset.layout());
+    if !options.tiers.is_empty() && layout != LayoutKind::Log {
+        return Err(Error::new(Kind::Unsupported)
+            .object(format!("tiers on the layout {layout}"))
+            .advice("the layout log, as of the presets nacre and nova, can have them"));
+    }
+    // Whatever is refused is refused before anything is overwritten.
+    for tier in &options.tiers {
+        let _prepared = prepare(&tier.device.path, tier.size, tier.force)?;
+    }
     let prepared = prepare(path, options.size, options.force)?;
     let pm = match prepared {
         Prepared::Absent(size) => RealPm::create(path, size, &pm_options)?,
@@ -96,7 +118,6 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
     if let Prepared::Present(signatures) = &prepared {
         signature::wipe(&pm, signatures)?;
     }
-    let layout = options.layout.unwrap_or(options.preset.layout());
     let made = match layout {
         LayoutKind::Log => nacre_layout_log::mkfs(
             &pm,

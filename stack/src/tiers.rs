@@ -273,6 +273,15 @@ impl FileSystem {
         Ok(number)
     }
 
+    /// The tiers of a file system that was made a moment ago.
+    pub(crate) fn add_tiers(&self, tiers: &[NewTier]) -> Result<()> {
+        tiers.iter().try_for_each(|tier| {
+            self.add_tier(tier).map(drop).map_err(|error| {
+                error.advice("the file system is made, without this tier; nacre tier add adds it")
+            })
+        })
+    }
+
     /// Attaches the device of a tier that is missing, or has come back; gives its number.
     pub fn attach_tier(&self, device: &TierDevice) -> Result<u8> {
         let described =

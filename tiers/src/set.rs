@@ -206,7 +206,7 @@ impl<D: BlockDevice> TierSet<D> {
             Slot::There(there) => Ok(Arc::clone(there)),
             Slot::Missing(why) => Err(Error::new(Kind::DeviceLost)
                 .object(format!("tier {number}: {why}"))
-                .advice("nacre tier list shows the tiers; nacre tier replace says where one is now")),
+                .advice("nacre tier list shows the tiers; nacre tier online says where one is now")),
             Slot::None => Err(Error::new(Kind::InvalidInput).object(format!("tier {number}"))),
         }
     }

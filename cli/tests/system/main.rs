@@ -22,4 +22,5 @@ mod programs;
 mod readonly;
 mod reports;
 mod suites;
+mod tiers;
 mod workers;

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nacre_fuse::{ServeOptions, serve_connection};
+use nacre_engine::InodeId;
+use nacre_fuse::{Control, ServeOptions, serve_connection};
 use nacre_layout_log::check::check;
 use nacre_vfs::{Vfs, VfsOptions};
 use rustix::net::{
@@ -29,6 +30,20 @@ const MAX_REQUESTS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A socket takes messages of about 200 KiB; larger replies are lost.
 const MAX_REPLY: usize = 256 << 10;
+
+/// Knows one attribute, which can be read and set.
+struct Answers;
+
+impl Control for Answers {
+    fn ask(&self, _: InodeId, name: &str) -> Option<nacre_engine::Result<String>> {
+        (name == "info").then(|| Ok("{}".to_owned()))
+    }
+
+    fn tell(&self, _: InodeId, name: &str, value: &str) -> Option<nacre_engine::Result<()>> {
+        let wrong = || nacre_engine::Kind::InvalidInput.into();
+        (name == "info").then(|| if value.len().is_multiple_of(2) { Ok(()) } else { Err(wrong()) })
+    }
+}
 
 /// Serves an image, asks for what the bytes say, and ends.
 ///
@@ -52,7 +67,7 @@ pub fn any_requests(data: &[u8]) {
         alarm: Arc::new(move |error| {
             told.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
         }),
-        describe: (how & 0x10 != 0).then(|| Arc::new(|| "{}".to_owned()) as _),
+        control: (how & 0x10 != 0).then(|| Arc::new(Answers) as _),
         ..ServeOptions::default()
     };
     let (ours, theirs) =

@@ -1,0 +1,235 @@
+//! What the server of a mount tells other commands of ours, and does for them.
+//!
+//! An answer is the value of an attribute; so is a command, as JSON under a name that its sender chose. What came of it waits
+//! under that name, because a failure to set an attribute has no words.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nacre::{FileBlock, FileSystem, InodeId, Kind, NewTier, TierDevice};
+use nacre_engine::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::mount_options::MountSettings;
+
+/// Results that wait to be read at the most. Who asks reads at once, so that only those are lost that nobody wants.
+const MAX_RESULTS: usize = 64;
+/// How long a command goes on before it is to be given again.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// What a mount is told to do with its tiers, and with the file that the attribute is set on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Order {
+    AddTier(TierToAdd),
+    AttachTier {
+        path: PathBuf,
+        emulate: Option<String>,
+    },
+    DetachTier(u8),
+    /// Some of it.
+    DrainTier(u8),
+    /// Places blocks on it again.
+    UseTier(u8),
+    RemoveTier(u8),
+    /// Some of the file's blocks, from one on, to a tier or up to persistent memory.
+    MovePart {
+        to: Option<u8>,
+        from: u64,
+    },
+    PauseMover(bool),
+    /// Bytes in a second.
+    LimitMover(Option<u64>),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TierToAdd {
+    pub(crate) path: PathBuf,
+    pub(crate) size: Option<u64>,
+    pub(crate) rank: Option<u8>,
+    pub(crate) force: bool,
+    pub(crate) emulate: Option<String>,
+}
+
+/// An order, and the name under which its result is read.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Envelope {
+    pub(crate) id: String,
+    pub(crate) order: Order,
+}
+
+/// The server's side.
+pub(crate) struct Control {
+    file_system: FileSystem,
+    settings: Mutex<MountSettings>,
+    results: Mutex<VecDeque<(String, Value)>>,
+}
+
+impl Control {
+    pub(crate) fn new(file_system: FileSystem, settings: MountSettings) -> Control {
+        Control { file_system, settings: Mutex::new(settings), results: Mutex::default() }
+    }
+
+    fn info(&self) -> Value {
+        let mut said = match self.file_system.info() {
+            Ok(info) => json!(info),
+            Err(error) => json!({ "error": error.to_string() }),
+        };
+        let options = lock(&self.settings).to_string();
+        said["mount"] = json!({ "options": options, "pid": std::process::id() });
+        let tiers = self.file_system.tiers();
+        if !tiers.is_empty() {
+            said["tiers"] = json!(tiers);
+        }
+        said
+    }
+
+    /// How a remount reaches the mount.
+    fn change(&self, options: &str) -> Result<()> {
+        let wrong = |why: String| Error::new(Kind::InvalidInput).object(why);
+        let mut asked = MountSettings::default();
+        asked.take(options, false).map_err(wrong)?;
+        let mut settings = lock(&self.settings);
+        // What is not named is as it is.
+        asked.read_only = settings.read_only;
+        let (changed, _) = settings.remounted(&asked, &[]).map_err(wrong)?;
+        if let Some(running) = self.file_system.cache_settings() {
+            self.file_system.set_cache(changed.buffer_settings(running))?;
+        }
+        *settings = changed;
+        Ok(())
+    }
+
+    fn run(&self, file: InodeId, order: Order) -> Result<Value> {
+        let fs = &self.file_system;
+        let device = |path, emulate: Option<String>| -> Result<TierDevice> {
+            let emulation = emulate.map(|text| text.parse()).transpose()?;
+            Ok(TierDevice { path, emulation })
+        };
+        Ok(match order {
+            Order::AddTier(TierToAdd { path, size, rank, force, emulate }) => {
+                json!({ "tier": fs.add_tier(&NewTier { device: device(path, emulate)?, size, rank, force })? })
+            }
+            Order::AttachTier { path, emulate } => {
+                json!({ "tier": fs.attach_tier(&device(path, emulate)?)? })
+            }
+            Order::DetachTier(number) => json!(fs.detach_tier(number)?),
+            Order::DrainTier(number) => {
+                let begun = Instant::now();
+                let drained = fs.drain_tier(number, &mut |_| begun.elapsed() < SLICE)?;
+                json!({ "moved": drained.moved, "left": drained.left, "done": drained.is_done })
+            }
+            Order::UseTier(number) => json!(fs.use_tier(number)?),
+            Order::RemoveTier(number) => json!(fs.remove_tier(number)?),
+            Order::MovePart { to, from } => json!(fs.move_part(file, to, FileBlock(from))?),
+            Order::PauseMover(paused) => json!(fs.pause_mover(paused)?),
+            Order::LimitMover(rate) => json!(fs.limit_mover(rate)?),
+        })
+    }
+
+    fn order(&self, file: InodeId, value: &str) -> Result<()> {
+        let Envelope { id, order } = serde_json::from_str(value)
+            .map_err(|error| Error::new(Kind::InvalidInput).object(error.to_string()))?;
+        let result = match self.run(file, order) {
+            Ok(result) => json!({ "result": result }),
+            Err(error) => json!({ "error": error.to_string() }),
+        };
+        let mut results = lock(&self.results);
+        if results.len() >= MAX_RESULTS {
+            results.pop_front();
+        }
+        results.push_back((id, result));
+        Ok(())
+    }
+
+    fn result(&self, id: &str) -> Option<Value> {
+        // It stays, for the length of an attribute is often asked for first.
+        lock(&self.results).iter().find(|(done, _)| done == id).map(|(_, result)| result.clone())
+    }
+}
+
+impl nacre_fuse::Control for Control {
+    fn ask(&self, _: InodeId, name: &str) -> Option<Result<String>> {
+        let answer = match name {
+            "info" => self.info(),
+            "scrub" => json!(self.file_system.scrub_status()),
+            "tiers" => json!({ "tiers": self.file_system.tiers() }),
+            "mover" => json!(self.file_system.mover_status()?),
+            _ => self.result(name.strip_prefix("done.")?)?,
+        };
+        Some(Ok(answer.to_string()))
+    }
+
+    fn tell(&self, file: InodeId, name: &str, value: &str) -> Option<Result<()>> {
+        Some(match name {
+            "scrub" => match rate_of(value) {
+                Some(rate) => self.file_system.start_scrub(rate),
+                None => Err(Kind::InvalidInput.into()),
+            },
+            "options" => self.change(value),
+            "do" => self.order(file, value),
+            _ => return None,
+        })
+    }
+}
+
+/// What `start` or `start RATE` says: the rate, if any.
+fn rate_of(value: &str) -> Option<Option<u64>> {
+    match value.strip_prefix("start")? {
+        "" => Some(None),
+        rest => rest.strip_prefix(' ')?.parse().ok().map(Some),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre::{FileSystem, OpenOptions};
+    use nacre_fuse::Control as _;
+    use serde_json::{Value, json};
+
+    use super::{Control, MAX_RESULTS, rate_of};
+    use crate::mount_options::MountSettings;
+
+    #[test]
+    fn a_scrub_is_started_by_its_word() {
+        assert_eq!(rate_of("start"), Some(None));
+        assert_eq!(rate_of("start 4096"), Some(Some(4096)));
+        assert_eq!((rate_of("starting"), rate_of("start "), rate_of("stop")), (None, None, None));
+    }
+
+    #[test]
+    fn the_result_of_an_order_has_words() {
+        let file_system = FileSystem::in_memory(64 << 20, &OpenOptions::default()).unwrap();
+        let vfs = file_system.vfs();
+        let root = vfs.id(vfs.root());
+        let control = Control::new(file_system.clone(), MountSettings::default());
+        let give = |id: &str, order: Value| {
+            let value = json!({ "id": id, "order": order }).to_string();
+            control.tell(root, "do", &value)?.ok()
+        };
+        let read = |id: &str| {
+            let text = control.ask(root, &format!("done.{id}"))?.ok()?;
+            serde_json::from_str::<Value>(&text).ok()
+        };
+        assert!(give("a", json!({ "remove_tier": 3 })).is_some());
+        assert!(read("a").unwrap()["error"].as_str().unwrap().contains("tier 3"));
+        assert!(give("b", json!({ "pause_mover": true })).is_some());
+        assert_eq!(read("b").unwrap(), json!({ "result": null }));
+        let status: Value = serde_json::from_str(&control.ask(root, "mover").unwrap().unwrap()).unwrap();
+        assert_eq!(status["paused"], true);
+        // What is no order is refused, and leaves nothing behind.
+        assert!(give("c", json!({ "remove_tier": 300 })).is_none() && read("c").is_none());
+        assert!(control.tell(root, "nothing", "").is_none() && control.ask(root, "nothing").is_none());
+        for number in 0..MAX_RESULTS {
+            give(&number.to_string(), json!({ "pause_mover": false })).unwrap();
+        }
+        assert!(read("a").is_none() && read("0").is_some());
+    }
+}

@@ -1,0 +1,178 @@
+//! `nacre mover`: what moves blocks between persistent memory and tiers by itself.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use nacre_engine::size;
+use serde_json::Value;
+
+use crate::control::Order;
+use crate::failure::Failure;
+use crate::{mounted, output};
+
+/// What a mount is asked about its mover.
+const QUESTION: &str = "system.nacre.mover";
+/// How often it is asked while it is waited for.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// What `nacre mover` is told.
+#[derive(Debug, Args)]
+pub(crate) struct MoverArgs {
+    #[command(subcommand)]
+    command: MoverCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum MoverCommand {
+    /// Show what it does, and when it moves blocks
+    Status {
+        #[command(flatten)]
+        how: HowArgs,
+    },
+    /// Move blocks only for who finds no space, until it is resumed or the file system is unmounted
+    Pause {
+        #[command(flatten)]
+        how: HowArgs,
+    },
+    /// Move blocks as usual again
+    Resume {
+        #[command(flatten)]
+        how: HowArgs,
+    },
+    /// Move at most so many bytes in a second, until the file system is unmounted; who finds no space does not wait for that
+    Limit {
+        #[command(flatten)]
+        how: HowArgs,
+        /// As 100M, or none
+        #[arg(value_name = "RATE", value_parser = rate)]
+        rate: Rate,
+    },
+    /// Wait until there is nothing to move
+    Wait {
+        /// Wait so many seconds at the most
+        #[arg(long, value_name = "SECONDS")]
+        timeout: Option<u64>,
+        #[command(flatten)]
+        how: HowArgs,
+    },
+}
+
+#[derive(Debug, Args)]
+struct HowArgs {
+    /// Print the result as JSON, with exact bytes
+    #[arg(long)]
+    json: bool,
+    /// A file or directory on the mounted file system, or its device
+    #[arg(value_name = "DIR|DEVICE")]
+    path: PathBuf,
+}
+
+/// Bytes in a second, if there is a limit.
+#[derive(Debug, Clone, Copy)]
+struct Rate(Option<u64>);
+
+fn rate(text: &str) -> Result<Rate, String> {
+    if text == "none" { Ok(Rate(None)) } else { size::parse(text).map(|rate| Rate(Some(rate))) }
+}
+
+/// Asks the mover, or tells it something; then shows what it does.
+pub(crate) fn run(args: MoverArgs) -> Result<(), Failure> {
+    let (how, operation, order) = match args.command {
+        MoverCommand::Status { how } => (how, "mover status", None),
+        MoverCommand::Pause { how } => (how, "mover pause", Some(Order::PauseMover(true))),
+        MoverCommand::Resume { how } => (how, "mover resume", Some(Order::PauseMover(false))),
+        MoverCommand::Limit { how, rate } => (how, "mover limit", Some(Order::LimitMover(rate.0))),
+        MoverCommand::Wait { timeout, how } => {
+            let mount = mounted::mountpoint("mover wait", &how.path)?;
+            return report(&how, wait(&mount, timeout)?);
+        }
+    };
+    let mount = mounted::mountpoint(operation, &how.path)?;
+    if let Some(order) = order {
+        mounted::order(operation, &mount, order)?;
+    }
+    report(&how, status(operation, &mount)?)
+}
+
+fn status(operation: &str, mount: &Path) -> Result<Value, Failure> {
+    mounted::ask(mount, QUESTION).map_err(|_| {
+        Failure::new(operation, mount.display(), "its layout has no tiers, and nothing to move")
+            .advice("the presets nacre and nova can have tiers")
+    })
+}
+
+fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
+    let begun = Instant::now();
+    loop {
+        let status = status("mover wait", mount)?;
+        let failed = |why: String| Err(Failure::new("mover wait", mount.display(), why));
+        if status["paused"] == true {
+            return failed("it is paused; nacre mover resume ends that".to_owned());
+        }
+        if let Some(failure) = status["failure"].as_str() {
+            return failed(failure.to_owned());
+        }
+        if status["idle"] == true {
+            return Ok(status);
+        }
+        if timeout.is_some_and(|seconds| begun.elapsed() >= Duration::from_secs(seconds)) {
+            return failed("there is more to move".to_owned());
+        }
+        std::thread::sleep(PERIOD);
+    }
+}
+
+fn report(how: &HowArgs, status: Value) -> Result<(), Failure> {
+    if how.json { output::json(status) } else { output::text_out(&describe(&status)) }
+}
+
+fn describe(status: &Value) -> String {
+    let bytes = |field: &str| size::print(status[field].as_u64().unwrap_or(0));
+    let percent = |field: &str| status[field].as_f64().unwrap_or(0.0);
+    let (usage, threshold) = (percent("usage_percent"), percent("threshold_percent"));
+    let state = match (status["paused"] == true, status["idle"] == true, usage > threshold) {
+        (true, ..) => "paused",
+        (_, true, true) => "idle: nothing that is in use can move",
+        (_, true, false) => "idle",
+        _ => "moving blocks",
+    };
+    let mut fields = vec![
+        ("mover", state.to_owned()),
+        (
+            "persistent memory",
+            format!("{usage:.1} % in use; above {threshold:.1} % what was not written for long moves down"),
+        ),
+        ("moved", bytes("moved")),
+        ("accesses", format!("{} read, {} written", bytes("read"), bytes("written"))),
+        ("DRAM", format!("{} for blocks of tiers", bytes("cached"))),
+    ];
+    if status["rate"].is_u64() {
+        fields.push(("limit", format!("{} in a second", bytes("rate"))));
+    }
+    if let Some(failure) = status["failure"].as_str() {
+        fields.push(("failed", failure.to_owned()));
+    }
+    output::fields(&fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::describe;
+
+    #[test]
+    fn people_see_what_it_does() {
+        let mut status = json!({ "paused": false, "idle": true, "usage_percent": 12.34, "threshold_percent": 70.0,
+            "moved": 1 << 20, "rate": null, "read": 0, "written": 4096, "cached": 0, "failure": null });
+        let text = describe(&status);
+        assert!(text.contains("idle\n") && text.contains("12.3 % in use; above 70.0 %"), "{text}");
+        assert!(text.contains("1 MiB\n") && !text.contains("limit"), "{text}");
+        status["usage_percent"] = json!(80.0);
+        assert!(describe(&status).contains("nothing that is in use can move"));
+        (status["idle"], status["rate"]) = (json!(false), json!(4096));
+        let text = describe(&status);
+        assert!(text.contains("moving blocks") && text.contains("4 KiB in a second"), "{text}");
+    }
+}

@@ -1,0 +1,181 @@
+//! `nacre promote`, `demote`, `pin` and `unpin`: where files are to live.
+
+use std::collections::HashSet;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use nacre::PIN;
+use nacre_engine::size;
+use serde_json::json;
+
+use crate::control::Order;
+use crate::failure::Failure;
+use crate::{mounted, output, tier};
+
+/// Files, and how they are dealt with.
+#[derive(Debug, Args)]
+pub(crate) struct FilesArgs {
+    /// Of directories everything that is in them, too
+    #[arg(short, long)]
+    recursive: bool,
+    /// Say what would be done, and do nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    /// Files and directories on mounted file systems
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+/// What `nacre demote` is told.
+#[derive(Debug, Args)]
+pub(crate) struct DemoteArgs {
+    /// Number of the tier; by default the fastest that is in use
+    #[arg(long, value_name = "N")]
+    tier: Option<u8>,
+    #[command(flatten)]
+    files: FilesArgs,
+}
+
+/// Brings files up to persistent memory.
+pub(crate) fn promote(args: &FilesArgs) -> Result<(), Failure> {
+    relocate("promote", args, |_| Ok(None))
+}
+
+/// Moves files to a tier.
+pub(crate) fn demote(args: &DemoteArgs) -> Result<(), Failure> {
+    relocate("demote", &args.files, |path| match args.tier {
+        Some(number) => Ok(Some(number)),
+        None => fastest(path).map(Some),
+    })
+}
+
+fn fastest(path: &Path) -> Result<u8, Failure> {
+    let (tiers, _) = tier::tiers_of("demote", path)?;
+    let usable = tiers.iter().filter(|tier| tier.is_in_use()).min_by_key(|tier| (tier.rank, tier.number));
+    usable.map(|tier| tier.number).ok_or_else(|| {
+        Failure::new("demote", path.display(), "its file system has no tier in use")
+            .advice("nacre tier add makes one")
+    })
+}
+
+fn relocate(
+    operation: &str,
+    args: &FilesArgs,
+    to: impl Fn(&Path) -> Result<Option<u8>, Failure>,
+) -> Result<(), Failure> {
+    let (mut files, mut moved) = (0, 0);
+    for top in &args.paths {
+        let to = to(top)?;
+        each(operation, args, top, &mut |path, metadata| {
+            if !metadata.is_file() {
+                return Ok(());
+            }
+            files += 1;
+            let mut next = Some(0);
+            while let Some(from) = next.filter(|_| !args.dry_run) {
+                let part = mounted::order(operation, path, Order::MovePart { to, from })
+                    .map_err(|failure| failure.of(path))?;
+                moved += part["moved"].as_u64().unwrap_or(0);
+                // An answer must not lead us backwards.
+                next = part["next"].as_u64().filter(|next| *next > from);
+            }
+            Ok(())
+        })?;
+    }
+    if args.json {
+        return output::json(json!({ "files": files, "moved": moved, "dry_run": args.dry_run }));
+    }
+    let moved =
+        if args.dry_run { "would be looked at".to_owned() } else { format!("{} moved", size::print(moved)) };
+    output::text_out(&format!("{files} files, {moved}\n"))
+}
+
+/// Has files stay where they are, and what is made in directories from now on.
+pub(crate) fn pin(args: &FilesArgs) -> Result<(), Failure> {
+    mark("pin", "pinned", args, |path| {
+        rustix::fs::lsetxattr(path, PIN, b"1", rustix::fs::XattrFlags::empty())
+    })
+}
+
+/// Lets them move again.
+pub(crate) fn unpin(args: &FilesArgs) -> Result<(), Failure> {
+    mark("unpin", "not pinned any more", args, |path| match rustix::fs::lremovexattr(path, PIN) {
+        Err(rustix::io::Errno::NODATA) => Ok(()),
+        other => other,
+    })
+}
+
+fn mark(
+    operation: &str,
+    what: &str,
+    args: &FilesArgs,
+    act: impl Fn(&Path) -> rustix::io::Result<()>,
+) -> Result<(), Failure> {
+    let mut count = 0;
+    for top in &args.paths {
+        each(operation, args, top, &mut |path, metadata| {
+            // Nothing else has blocks that move, or hands it on.
+            if !metadata.is_file() && !metadata.is_dir() {
+                return Ok(());
+            }
+            count += 1;
+            if args.dry_run {
+                return Ok(());
+            }
+            act(path).map_err(|error| Failure::new(operation, path.display(), error))
+        })?;
+    }
+    if args.json {
+        return output::json(json!({ "count": count, "dry_run": args.dry_run }));
+    }
+    let would = if args.dry_run { "would be " } else { "" };
+    output::text_out(&format!("{count} files and directories: {would}{what}\n"))
+}
+
+/// Calls for a path and, when that is asked for, for all below it; each inode once. It stays on one file system, and follows
+/// no symbolic link.
+fn each(
+    operation: &str,
+    args: &FilesArgs,
+    top: &Path,
+    act: &mut dyn FnMut(&Path, &Metadata) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let failed = |path: &Path, error: std::io::Error| Failure::new(operation, path.display(), error);
+    if mounted::serving(top)?.is_none() {
+        return Err(Failure::new(operation, top.display(), "it is not on a mounted nacre file system"));
+    }
+    let metadata = fs::symlink_metadata(top).map_err(|error| failed(top, error))?;
+    if metadata.is_dir() && !args.recursive && matches!(operation, "promote" | "demote") {
+        return Err(
+            Failure::new(operation, top.display(), "it is a directory").advice("-r takes all that is in it")
+        );
+    }
+    let device = metadata.dev();
+    let mut seen = HashSet::new();
+    // Not by recursion: directories may be deeper than a stack.
+    let mut waiting = vec![top.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let metadata = match fs::symlink_metadata(&path) {
+            // It was removed meanwhile.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && path != top => continue,
+            other => other.map_err(|error| failed(&path, error))?,
+        };
+        if metadata.dev() != device
+            || metadata.nlink() > 1 && metadata.is_file() && !seen.insert(metadata.ino())
+        {
+            continue;
+        }
+        act(&path, &metadata)?;
+        if metadata.is_dir() && args.recursive {
+            for entry in fs::read_dir(&path).map_err(|error| failed(&path, error))? {
+                waiting.push(entry.map_err(|error| failed(&path, error))?.path());
+            }
+        }
+    }
+    Ok(())
+}

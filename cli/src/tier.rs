@@ -1,0 +1,447 @@
+//! `nacre tier`: the devices below persistent memory of a mounted file system.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use nacre::Disk;
+use nacre_engine::size;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::control::{Order, TierToAdd};
+use crate::failure::Failure;
+use crate::{mkfs, mounted, output};
+
+/// What a mount is asked for its tiers.
+const QUESTION: &str = "system.nacre.tiers";
+/// Passes over all files of a drain: what is written while one goes on may need another.
+const PASSES: u32 = 4;
+
+/// What `nacre tier` is told.
+#[derive(Debug, Args)]
+pub(crate) struct TierArgs {
+    #[command(subcommand)]
+    command: TierCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TierCommand {
+    /// Show the tiers and their space
+    List {
+        /// Print them as JSON, with exact bytes
+        #[arg(long)]
+        json: bool,
+        /// A file or directory on the mounted file system, or its device
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+    },
+    /// Make a device a tier, for blocks that are not written for long
+    Add {
+        #[command(flatten)]
+        new: NewArgs,
+        #[command(flatten)]
+        how: HowArgs,
+        /// A file or directory on the mounted file system, or its device
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+        /// A file or a block device
+        #[arg(value_name = "TIER-DEVICE")]
+        device: PathBuf,
+    },
+    /// Move everything elsewhere that is on a tier; it can be interrupted, and goes on when it is called again
+    Drain {
+        /// Place blocks on it again, instead
+        #[arg(long)]
+        cancel: bool,
+        #[command(flatten)]
+        which: WhichArgs,
+    },
+    /// Drain a tier, and let go of its device
+    Remove {
+        #[command(flatten)]
+        which: WhichArgs,
+    },
+    /// Let go of a tier's device for a while: what is on it cannot be read until it is online again
+    Offline {
+        #[command(flatten)]
+        which: WhichArgs,
+    },
+    /// Use the device of a tier again that was offline, missing, or failed
+    Online {
+        #[command(flatten)]
+        how: HowArgs,
+        /// Be as slow as this disk
+        #[arg(long, value_name = "DISK", value_parser = disk)]
+        emulate: Option<String>,
+        /// A file or directory on the mounted file system, or its device
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+        /// Where the tier is
+        #[arg(value_name = "TIER-DEVICE")]
+        device: PathBuf,
+    },
+    /// Make a device a tier and move everything that is on another one there, which then goes; when it is called again it goes on
+    Replace {
+        #[command(flatten)]
+        new: NewArgs,
+        #[command(flatten)]
+        which: WhichArgs,
+        /// A file or a block device
+        #[arg(value_name = "NEW-DEVICE")]
+        device: PathBuf,
+    },
+}
+
+/// How a device becomes a tier.
+#[derive(Debug, Clone, Args)]
+struct NewArgs {
+    /// Size of the file, as 1G or 512M; makes the file if it is not there
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<u64>,
+    /// How fast it is: blocks go to the smallest number that has room; by default 3 for a disk that turns, else 2
+    #[arg(long, value_name = "N")]
+    rank: Option<u8>,
+    /// Be as slow as this disk: optane-ssd, nvme, sata-ssd, hdd and others, as nvme,flush=0
+    #[arg(long, value_name = "DISK", value_parser = disk)]
+    emulate: Option<String>,
+    /// Overwrite what the device holds
+    #[arg(short, long)]
+    force: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+struct HowArgs {
+    /// Say what would be done, and do nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A tier that is there.
+#[derive(Debug, Clone, Args)]
+struct WhichArgs {
+    #[command(flatten)]
+    how: HowArgs,
+    /// A file or directory on the mounted file system, or its device
+    #[arg(value_name = "DIR|DEVICE")]
+    path: PathBuf,
+    /// Its number, its UUID, or where it is
+    #[arg(value_name = "TIER")]
+    tier: String,
+}
+
+fn disk(text: &str) -> nacre::Result<String> {
+    text.parse::<Disk>().map(|_| text.to_owned())
+}
+
+/// A tier as the mount tells of it.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Tier {
+    pub(crate) number: u8,
+    uuid: String,
+    size: u64,
+    free: u64,
+    pub(crate) rank: u8,
+    draining: bool,
+    device: Option<PathBuf>,
+    missing: Option<String>,
+    errors: u64,
+}
+
+impl Tier {
+    /// Blocks can be placed on it.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.missing.is_none() && !self.draining
+    }
+
+    fn used(&self) -> u64 {
+        self.size - self.free
+    }
+
+    fn state(&self) -> String {
+        let state = match (&self.missing, self.draining) {
+            (Some(why), _) => format!("missing: {why}"),
+            (None, true) => "draining".to_owned(),
+            (None, false) => "in use".to_owned(),
+        };
+        if self.errors > 0 { format!("{state}, {} errors", self.errors) } else { state }
+    }
+
+    fn place(&self) -> String {
+        self.device.as_ref().map_or_else(|| "-".to_owned(), |path| path.display().to_string())
+    }
+}
+
+/// Shows or changes tiers.
+pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
+    match args.command {
+        TierCommand::List { json, path } => {
+            let (tiers, said) = tiers_of("tier list", &path)?;
+            if json { output::json(said) } else { list(&path, &tiers) }
+        }
+        TierCommand::Add { new, how, path, device } => {
+            let mount = mounted::mountpoint("tier add", &path)?;
+            let device = absolute("tier add", &device)?;
+            is_elsewhere("tier add", &mount, &device)?;
+            let would = format!("{}: would become a tier of {}", device.display(), mount.display());
+            if how.dry_run {
+                let _is_lost = mkfs::look("tier add", &device, new.size, new.force)?;
+                return done(&how, &would, json!({}));
+            }
+            let number = add(&mount, &new, &device)?;
+            let text = format!("{}: is tier {number} of {}", device.display(), mount.display());
+            done(&how, &text, json!({ "tier": number }))
+        }
+        TierCommand::Drain { cancel, which } => {
+            let (mount, tier) = find("tier drain", &which)?;
+            if cancel {
+                return change(&which, &mount, "tier drain", Order::UseTier(tier.number), "is used again");
+            }
+            let moved = drain("tier drain", &which.how, &mount, &tier)?;
+            let text = moved.map_or_else(
+                || format!("tier {}: {} would be moved elsewhere", tier.number, size::print(tier.used())),
+                |moved| format!("tier {}: is empty, {} moved elsewhere", tier.number, size::print(moved)),
+            );
+            done(&which.how, &text, json!({ "tier": tier.number, "moved": moved }))
+        }
+        TierCommand::Remove { which } => {
+            let (mount, tier) = find("tier remove", &which)?;
+            remove("tier remove", &which.how, &mount, &tier)
+        }
+        TierCommand::Offline { which } => {
+            let (mount, tier) = find("tier offline", &which)?;
+            change(&which, &mount, "tier offline", Order::DetachTier(tier.number), "is offline")
+        }
+        TierCommand::Online { how, emulate, path, device } => {
+            let mount = mounted::mountpoint("tier online", &path)?;
+            let device = absolute("tier online", &device)?;
+            is_elsewhere("tier online", &mount, &device)?;
+            if how.dry_run {
+                let text = format!("{}: would be used as a tier of {}", device.display(), mount.display());
+                return done(&how, &text, json!({}));
+            }
+            let order = Order::AttachTier { path: device.clone(), emulate };
+            let result = mounted::order("tier online", &mount, order)?;
+            let text = format!("{}: is tier {} of {}", device.display(), result["tier"], mount.display());
+            done(&how, &text, result)
+        }
+        TierCommand::Replace { new, which, device } => replace(&new, &which, &device),
+    }
+}
+
+fn list(path: &Path, tiers: &[Tier]) -> Result<(), Failure> {
+    if tiers.is_empty() {
+        return output::text_out(&format!("{}: it has no tiers; nacre tier add makes one\n", path.display()));
+    }
+    let cells = |tier: &Tier| {
+        vec![
+            tier.number.to_string(),
+            size::print(tier.size),
+            size::print(tier.used()),
+            size::print(tier.free),
+            tier.rank.to_string(),
+            tier.place(),
+            tier.state(),
+        ]
+    };
+    let head = ["tier", "size", "used", "free", "rank", "device ", "state "];
+    output::text_out(&output::table(&head, &tiers.iter().map(cells).collect::<Vec<_>>()))
+}
+
+/// The tiers of the mount that serves a path or a device, also as it tells of them.
+pub(crate) fn tiers_of(operation: &str, path: &Path) -> Result<(Vec<Tier>, Value), Failure> {
+    let mount = mounted::mountpoint(operation, path)?;
+    let said = mounted::ask(&mount, QUESTION)?;
+    let tiers = serde_json::from_value(said["tiers"].clone())
+        .map_err(|error| Failure::new(operation, path.display(), format!("the mount's answer: {error}")))?;
+    Ok((tiers, said))
+}
+
+/// The tier that is meant, and the place of its mount.
+fn find(operation: &str, which: &WhichArgs) -> Result<(PathBuf, Tier), Failure> {
+    let (tiers, _) = tiers_of(operation, &which.path)?;
+    let canonical = Path::new(&which.tier).canonicalize().ok();
+    let is_meant = |tier: &&Tier| {
+        let device = tier.device.as_ref().and_then(|device| device.canonicalize().ok());
+        tier.number.to_string() == which.tier
+            || tier.uuid.eq_ignore_ascii_case(&which.tier)
+            || device.is_some() && device == canonical
+    };
+    let found = tiers.iter().find(is_meant).cloned().ok_or_else(|| {
+        Failure::new(operation, &which.tier, "it is no tier of this file system")
+            .advice("nacre tier list shows them")
+    })?;
+    Ok((mounted::mountpoint(operation, &which.path)?, found))
+}
+
+fn add(mount: &Path, new: &NewArgs, device: &Path) -> Result<u64, Failure> {
+    let NewArgs { size, rank, emulate, force } = new.clone();
+    let order = Order::AddTier(TierToAdd { path: device.to_owned(), size, rank, force, emulate });
+    let result = mounted::order("tier add", mount, order)?;
+    Ok(result["tier"].as_u64().unwrap_or_default())
+}
+
+/// Moves what is on a tier elsewhere; gives the bytes, or none when it is only said what would be done.
+fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<Option<u64>, Failure> {
+    if how.dry_run {
+        return Ok(None);
+    }
+    let mut progress = Progress::new(how);
+    let mut moved = 0;
+    for _ in 0..PASSES {
+        let left = loop {
+            let part = mounted::order(operation, mount, Order::DrainTier(tier.number))?;
+            let number = |field: &str| part[field].as_u64().unwrap_or(0);
+            progress.show(tier.number, moved + number("moved"), number("left"));
+            if part["done"] == true {
+                moved += number("moved");
+                break number("left");
+            }
+        };
+        if left == 0 {
+            return Ok(Some(moved));
+        }
+    }
+    Err(Failure::new(operation, format!("tier {}", tier.number), "something is on it still").advice(
+        "it belongs to files that were removed and are open, or are written all the time: end the programs that use \
+         them, and do it again",
+    ))
+}
+
+fn remove(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<(), Failure> {
+    let number = tier.number;
+    if how.dry_run {
+        let text =
+            format!("tier {number}: {} would be moved elsewhere, and it would go", size::print(tier.used()));
+        return done(how, &text, json!({ "tier": number }));
+    }
+    let moved = drain(operation, how, mount, tier)?.unwrap_or(0);
+    mounted::order(operation, mount, Order::RemoveTier(number))?;
+    let text = format!("tier {number}: {} moved elsewhere, and it is gone", size::print(moved));
+    done(how, &text, json!({ "tier": number, "moved": moved }))
+}
+
+fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failure> {
+    let (mount, tier) = find("tier replace", which)?;
+    let device = absolute("tier replace", device)?;
+    is_elsewhere("tier replace", &mount, &device)?;
+    let (tiers, _) = tiers_of("tier replace", &mount)?;
+    let canonical = device.canonicalize().ok();
+    let is_there = |tier: &Tier| {
+        canonical.is_some() && tier.device.as_ref().and_then(|path| path.canonicalize().ok()) == canonical
+    };
+    if is_there(&tier) {
+        return Err(Failure::new("tier replace", device.display(), "it is the tier that is to be replaced"));
+    }
+    // Where it was interrupted the new one is there already.
+    let there = tiers.iter().find(|tier| is_there(tier)).map(|tier| u64::from(tier.number));
+    if which.how.dry_run {
+        if there.is_none() {
+            let _is_lost = mkfs::look("tier replace", &device, new.size, new.force)?;
+        }
+        let text = format!(
+            "tier {}: {} would be moved to {} and other places, and it would go",
+            tier.number,
+            size::print(tier.used()),
+            device.display()
+        );
+        return done(&which.how, &text, json!({ "tier": tier.number }));
+    }
+    if there.is_none() {
+        // It stands in for the old one, unless it is said how fast it is.
+        let new = NewArgs { rank: new.rank.or(Some(tier.rank)), ..new.clone() };
+        let _number = add(&mount, &new, &device)?;
+    }
+    remove("tier replace", &which.how, &mount, &tier)
+}
+
+/// An order about one tier.
+fn change(which: &WhichArgs, mount: &Path, operation: &str, order: Order, text: &str) -> Result<(), Failure> {
+    let (_, tier) = find(operation, which)?;
+    let number = tier.number;
+    if which.how.dry_run {
+        return done(&which.how, &format!("tier {number}: would do: {text}"), json!({ "tier": number }));
+    }
+    mounted::order(operation, mount, order)?;
+    done(&which.how, &format!("tier {number}: {text}"), json!({ "tier": number }))
+}
+
+fn done(how: &HowArgs, text: &str, mut result: Value) -> Result<(), Failure> {
+    if how.json {
+        result["dry_run"] = json!(how.dry_run);
+        return output::json(result);
+    }
+    output::text_out(&format!("{text}\n"))
+}
+
+/// The server works in another directory.
+fn absolute(operation: &str, path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| Failure::new(operation, path.display(), error))
+}
+
+/// A tier on the file system itself would wait for itself.
+fn is_elsewhere(operation: &str, mount: &Path, device: &Path) -> Result<(), Failure> {
+    let place = if device.exists() { Some(device) } else { device.parent() };
+    let serving = place.and_then(|place| mounted::serving(place).ok()).flatten();
+    if serving.is_some_and(|serving| serving.mountpoint == mount) {
+        return Err(Failure::new(
+            operation,
+            device.display(),
+            "it is on the file system that it is to be a tier of",
+        ));
+    }
+    Ok(())
+}
+
+/// Tells a person how far it is.
+struct Progress {
+    is_shown: bool,
+}
+
+impl Progress {
+    fn new(how: &HowArgs) -> Progress {
+        Progress { is_shown: !how.json && std::io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, tier: u8, moved: u64, left: u64) {
+        if self.is_shown {
+            let (moved, left) = (size::print(moved), size::print(left));
+            // Who cannot be told how far it is will hear how it ended.
+            let _ = write!(std::io::stderr(), "\rtier {tier}: {moved} moved, {left} left    ");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_shown {
+            let _ = write!(std::io::stderr(), "\r{:60}\r", "");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::Tier;
+
+    #[test]
+    fn people_see_what_a_tier_is_up_to() {
+        let mut tier: Tier =
+            serde_json::from_value(json!({ "number": 1, "uuid": "u", "size": 8192, "free": 4096,
+            "rank": 2, "draining": false, "device": "/dev/sdb", "missing": null, "errors": 0 }))
+            .unwrap();
+        assert_eq!((tier.state().as_str(), tier.place().as_str(), tier.used()), ("in use", "/dev/sdb", 4096));
+        (tier.draining, tier.errors) = (true, 3);
+        assert_eq!(tier.state(), "draining, 3 errors");
+        (tier.missing, tier.device) = (Some("it was taken offline".into()), None);
+        assert_eq!(
+            (tier.state().as_str(), tier.place().as_str()),
+            ("missing: it was taken offline, 3 errors", "-")
+        );
+    }
+}

@@ -1,0 +1,272 @@
+//! Tiers as people use them: added, filled, drained, replaced, pulled out and put back on a mount.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::{Ground, can_mount, has_program, memory, nacre, run, scratch, succeed, text};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const MIB: usize = 1 << 20;
+
+fn content(number: usize) -> Vec<u8> {
+    (0..MIB).map(|at| (at / 4096 * 31 + number) as u8).collect()
+}
+
+/// A command on places, which must succeed; what it prints as JSON.
+fn json<P: AsRef<Path>>(words: &str, places: &[P]) -> Value {
+    let mut command = nacre();
+    command.args(words.split(' ')).arg("--json").args(places.iter().map(AsRef::as_ref));
+    let said = succeed(&mut command, LIMIT);
+    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{words}: {error}: {said}"))
+}
+
+/// The same, of which the words count.
+fn said(words: &str, places: &[&Path]) -> (Output, String) {
+    let output = run(nacre().args(words.split(' ')).args(places), LIMIT).unwrap();
+    let text = text(&output);
+    (output, text)
+}
+
+fn refused(words: &str, places: &[&Path], why: &str) {
+    let (output, text) = said(words, places);
+    assert!(!output.status.success() && text.contains(why), "{words}: {text}");
+}
+
+fn tiers(dir: &Path) -> Vec<Value> {
+    json("tier list", &[dir])["tiers"].as_array().unwrap().clone()
+}
+
+/// Which tiers a file has blocks on; 0 for persistent memory.
+fn places(file: &Path) -> Vec<u64> {
+    let said = json("stat", &[file]);
+    let extents = said["extents"].as_array().unwrap().iter();
+    let mut found: Vec<u64> = extents.map(|extent| extent["tier"].as_u64().unwrap_or(0)).collect();
+    found.dedup();
+    found
+}
+
+fn write(dir: &Path, numbers: std::ops::Range<usize>) -> Vec<PathBuf> {
+    let put = |number: usize| {
+        let path = dir.join(number.to_string());
+        fs::write(&path, content(number)).unwrap();
+        path
+    };
+    numbers.map(put).collect()
+}
+
+fn assert_content(dir: &Path, numbers: std::ops::Range<usize>) {
+    for number in numbers {
+        let found = fs::read(dir.join(number.to_string())).unwrap();
+        assert!(found == content(number), "file {number}");
+    }
+}
+
+#[test]
+fn files_move_down_and_up_and_a_tier_is_replaced() {
+    if !can_mount("tiers on a mount") {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", None);
+    // Where a mount looks for them.
+    let (dir, beside) = (ground.dir(), ground.image().parent().unwrap().to_owned());
+    let [first, second, third] = ["first", "second", "third"].map(|name| beside.join(name));
+    refused("demote", &[&dir], "no tier in use");
+    assert_eq!(tiers(&dir).len(), 0);
+
+    // Nothing is overwritten by mistake, and a dry run does nothing.
+    fs::write(&first, b"a letter").unwrap();
+    refused("tier add", &[&dir, &first], "not empty");
+    fs::remove_file(&first).unwrap();
+    refused("tier add", &[&dir, &first], "give a size");
+    refused("tier add --size 64M", &[&dir, &dir.join("inside")], "on the file system");
+    succeed(nacre().args(["tier", "add", "-n", "--size", "64M"]).args([&dir, &first]), LIMIT);
+    assert!(!first.exists());
+    assert_eq!(json("tier add --size 96M", &[&dir, &first])["tier"], 1);
+    refused("tier add", &[&dir, &first], "");
+    let total = json("df", &[&dir])["file_systems"][0]["total"].as_u64().unwrap();
+    assert!(total > 150 << 20, "{total}");
+
+    let sub = dir.join("sub");
+    fs::create_dir(&sub).unwrap();
+    write(&sub, 0..8);
+    fs::hard_link(sub.join("3"), dir.join("again")).unwrap();
+    refused("demote", &[&sub], "-r takes all");
+    let all = 8 * MIB as u64;
+    assert_eq!(json("demote -r -n", &[&sub])["files"], 8);
+    assert_eq!(json("demote -r", &[&dir])["moved"], all);
+    assert_eq!(places(&sub.join("3")), [1]);
+    let list = &tiers(&dir)[0];
+    assert_eq!(list["size"].as_u64().unwrap() - list["free"].as_u64().unwrap(), all);
+    ground.remount();
+    assert_content(&sub, 0..8);
+    assert_eq!(json("promote", &[sub.join("0")])["moved"], MIB as u64);
+    assert_eq!((places(&sub.join("0")), places(&sub.join("1"))), (vec![0], vec![1]));
+
+    // Everything goes to the other tier, and then to one that takes its place.
+    assert_eq!(json("tier add --size 64M --rank 7", &[&dir, &second])["tier"], 2);
+    assert_eq!(json("tier remove -n", &[&dir, Path::new("1")])["dry_run"], true);
+    refused("tier remove", &[&dir, Path::new("9")], "no tier of this file system");
+    let removed = json("tier remove", &[&dir, &first]);
+    assert_eq!((removed["tier"].as_u64(), removed["moved"].as_u64()), (Some(1), Some(all - MIB as u64)));
+    assert_eq!(places(&sub.join("1")), [2]);
+    refused("tier replace", &[&dir, Path::new("2"), &second], "is to be replaced");
+    let replaced = json("tier replace --size 64M", &[dir.as_path(), Path::new("2"), &third]);
+    assert_eq!(replaced["moved"].as_u64(), Some(all - MIB as u64));
+    let list = tiers(&dir);
+    assert_eq!((list.len(), list[0]["rank"].as_u64()), (1, Some(7)));
+    assert_eq!(places(&sub.join("1")), [1]);
+    // What was a tier can be one again.
+    assert_eq!(json("tier add -f", &[&dir, &first])["tier"], 2);
+    json("tier drain", &[&dir, Path::new("2")]);
+    assert_eq!(tiers(&dir)[1]["draining"], true);
+    json("tier drain --cancel", &[&dir, Path::new("2")]);
+    assert_eq!(tiers(&dir)[1]["draining"], false);
+    ground.remount();
+    assert_content(&sub, 0..8);
+    ground.unmount();
+    ground.fsck();
+}
+
+#[test]
+fn what_is_on_a_tier_that_was_pulled_out_fails_until_it_is_back() {
+    const TEST: &str = "a tier that is pulled out";
+    if !can_mount(TEST) {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", None);
+    let dir = ground.dir();
+    let disk = ground.beside().join("disk");
+    json("tier add --size 64M", &[&dir, &disk]);
+    write(&dir, 0..4);
+    json("demote", &[dir.join("0"), dir.join("1")]);
+    // Nothing of it is in the kernel's cache, or in ours.
+    ground.unmount();
+    let (away, elsewhere) = (scratch(), memory());
+    let moved = away.path().join("a,name");
+    fs::rename(&disk, &moved).unwrap();
+    ground.mount();
+    let missing = |dir: &Path| tiers(dir)[0]["missing"].is_string();
+    assert!(missing(&dir));
+    let fails = |number: usize| {
+        let error = fs::read(dir.join(number.to_string())).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "file {number}");
+    };
+    fails(0);
+    assert_content(&dir, 2..4);
+    write(&dir, 4..6);
+    // An older copy is not taken for it, nor another tier.
+    let copy = elsewhere.path().join("copy");
+    fs::copy(&moved, &copy).unwrap();
+    assert_eq!(json("tier online", &[&dir, &moved])["tier"], 1);
+    assert_content(&dir, 0..6);
+    json("tier offline", &[&dir, Path::new("1")]);
+    assert!(missing(&dir));
+    refused("tier online", &[&dir, &copy], "not used together with this file system last");
+    refused("tier online", &[&dir, &dir.join("0")], "on the file system");
+    refused("tier online", &[&dir, Path::new("/etc/passwd")], "");
+    json("tier online", &[&dir, &moved]);
+    assert_content(&dir, 0..6);
+
+    // By an option that says where it is.
+    let option = format!("\"tier={}\"", moved.display());
+    ground.unmount();
+    ground.set_options(Some(&option));
+    ground.mount();
+    assert!(!missing(&dir));
+    let info = json("info", &[&dir]);
+    assert!(info["mount"]["options"].as_str().unwrap().contains("a,name"), "{info}");
+    assert_eq!(info["tiers"][0]["number"], 1);
+    assert_content(&dir, 0..6);
+    // A remount, by which nothing changes, takes what fstab says.
+    let image = ground.image().to_owned();
+    let remount = format!("remount,{option}");
+    succeed(nacre().args(["mount", "-o", &remount]).arg(&image).arg(&dir), LIMIT);
+    let other = run(nacre().args(["mount", "-o", "remount,tier=/dev/null"]).arg(&image).arg(&dir), LIMIT);
+    assert!(text(&other.unwrap()).contains("nacre tier online"));
+    ground.unmount();
+    ground.fsck();
+}
+
+#[test]
+fn the_mover_keeps_memory_from_being_full_and_pinned_files_stay() {
+    const TEST: &str = "the mover on a mount";
+    if !can_mount(TEST) {
+        return;
+    }
+    let ground = Ground::nacre("64M", None);
+    let dir = ground.dir();
+    json("tier add --size 256M", &[&dir, &ground.beside().join("disk")]);
+    let kept = dir.join("kept");
+    fs::create_dir(&kept).unwrap();
+    assert_eq!(json("pin", &[&kept])["count"], 1);
+    write(&kept, 0..10);
+    write(&dir, 10..100);
+    let paused = json("mover pause", &[&dir]);
+    assert_eq!(paused["paused"], true);
+    refused("mover wait", &[&dir], "paused");
+    json("mover resume", &[&dir]);
+    assert_eq!(json("mover limit", &[&dir, Path::new("1G")])["rate"], 1 << 30);
+    json("mover limit", &[&dir, Path::new("none")]);
+    let status = json("mover wait --timeout 60", &[&dir]);
+    assert!(status["idle"] == true && status["moved"].as_u64().unwrap() > 20 << 20, "{status}");
+    let percent = |field: &str| status[field].as_f64().unwrap();
+    assert!(percent("usage_percent") <= percent("threshold_percent"), "{status}");
+    assert_eq!((places(&kept.join("0")), places(&dir.join("10"))), (vec![0], vec![1]));
+    assert_content(&kept, 0..10);
+    assert_content(&dir, 10..100);
+    assert_eq!(json("unpin -r", &[&kept])["count"], 11);
+    let (output, words) = said("mover status", &[&dir]);
+    assert!(output.status.success() && words.contains("% in use"), "{words}");
+    // Only who mounted it changes this.
+    if has_program(TEST, "setpriv") {
+        let as_nobody = |words: &[&str]| {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+            let output = run(command.arg(env!("CARGO_BIN_EXE_nacre")).args(words).arg(&dir), LIMIT).unwrap();
+            (output.status.success(), text(&output))
+        };
+        let (done, words) = as_nobody(&["mover", "pause"]);
+        assert!(!done && words.contains("only root"), "{words}");
+        assert!(as_nobody(&["tier", "list"]).0);
+    }
+}
+
+#[test]
+fn mkfs_makes_tiers() {
+    if !can_mount("mkfs with tiers") {
+        return;
+    }
+    let (memory, disks) = (memory(), scratch());
+    let (image, disk) = (memory.path().join("pm.img"), disks.path().join("disk"));
+    let tier = format!("--tier={}:64M@optane-ssd", disk.display());
+    let mkfs = |words: &[&str]| {
+        let mut command = nacre();
+        command.args(["mkfs", "--size", "64M"]).args(words).arg(&image);
+        run(&mut command, LIMIT).unwrap()
+    };
+    let refused = mkfs(&["--preset", "pmfs", &tier]);
+    assert!(!refused.status.success() && text(&refused).contains("tiers on the layout inplace"));
+    assert!(mkfs(&["-n", &tier]).status.success());
+    assert!(!image.exists() && !disk.exists());
+    // What is refused is refused before anything is made.
+    fs::write(&disk, b"a letter").unwrap();
+    assert!(!mkfs(&[&tier]).status.success() && !image.exists());
+    assert_eq!(fs::metadata(&disk).unwrap().len(), 8);
+    fs::remove_file(&disk).unwrap();
+    let made = mkfs(&[&tier]);
+    assert!(made.status.success(), "{}", text(&made));
+    assert_eq!(fs::metadata(&disk).unwrap().size(), 64 << 20);
+    let dir = disks.path().join("mnt");
+    fs::create_dir(&dir).unwrap();
+    let option = format!("tier={}@optane-ssd", disk.display());
+    succeed(nacre().args(["mount", "-o", &option]).arg(&image).arg(&dir), LIMIT);
+    let found = tiers(&dir);
+    succeed(nacre().arg("umount").arg(&dir), LIMIT);
+    assert_eq!((found.len(), found[0]["number"].as_u64()), (1, Some(1)));
+    assert_eq!(found[0]["device"].as_str().map(Path::new), Some(disk.as_path()));
+}

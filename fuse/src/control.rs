@@ -1,0 +1,15 @@
+//! What a mount is asked and told beyond files: the attributes `system.nacre.NAME`.
+
+use nacre_engine::{InodeId, Result};
+
+/// Answers for a mount, and does what it is told. It is called by threads that serve requests: whatever takes long is to be
+/// asked for in parts, and nothing may ask the mount itself.
+pub trait Control: Send + Sync {
+    /// The value of the attribute `system.nacre.NAME`, which is JSON and at most 64 KiB, for whoever may read attributes of
+    /// this file. `None` when there is no such attribute.
+    fn ask(&self, file: InodeId, name: &str) -> Option<Result<String>>;
+
+    /// Does what setting `system.nacre.NAME` of this file says, for root or the user that mounted. `None` when there is no
+    /// such attribute.
+    fn tell(&self, file: InodeId, name: &str, value: &str) -> Option<Result<()>>;
+}
