@@ -74,3 +74,24 @@ fn wrong_beliefs_and_flaws_are_found() {
     let early = mistake(&Log, "an entry is published before its data is durable");
     is_found(&Log, Belief::Right, early);
 }
+
+/// What only a crash within recovery shows is found, and can be seen again.
+#[test]
+fn a_crash_within_recovery_is_found() {
+    let mut rig = Rig::new(&Inplace, MEMORY);
+    let flaw = mistake(&Inplace, "recovery ends a transaction before it is undone");
+    let settings = CachedSettings { flaw, max_violations: 1, recovery_every: 4, ..CachedSettings::default() };
+    let found = (1..60).find_map(|seed| {
+        let report = explore_cached(&mut rig, &cached(seed), &settings).expect("it can be run");
+        report.violations.into_iter().next()
+    });
+    let found = found.expect("it is found");
+    let smaller = minimise(&mut rig, &found).expect("it can be made smaller");
+    let Case::Cached(case) = &smaller.case else { panic!("it is one of a write buffer") };
+    assert!(case.recovery.is_some(), "{smaller}");
+    let text = smaller.case.to_text(&Inplace, &smaller.problems);
+    let (_, again) = Case::parse(&text).expect("it can be read");
+    assert_eq!(again, smaller.case);
+    let (situation, problems) = reproduce(&mut rig, &again).expect("it can be produced again");
+    assert!(!problems.is_empty() && situation.contains("during recovery"), "{situation}");
+}

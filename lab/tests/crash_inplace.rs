@@ -7,7 +7,7 @@
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
     Campaign, Case, Flaw, Inplace, Limits, MEMORY, Rig, Settings, Stage, Subject, Workload, deep, explore,
-    fixed, minimise, reproduce,
+    explore_threads, fixed, minimise, reproduce, threads,
 };
 use nacre_lab::environment::number;
 use nacre_media::crash::Sampling;
@@ -127,4 +127,23 @@ fn a_violation_is_minimised_and_replayed() {
     assert_eq!((layout.as_str(), &case), ("inplace", &smaller.case));
     let (_, problems) = reproduce(&mut rig, &case).expect("it can be run");
     assert!(!problems.is_empty());
+}
+
+/// What only a crash within recovery shows is found in what threads leave, too, and can be seen again.
+#[test]
+fn a_crash_of_threads_and_within_recovery_is_found() {
+    let mut rig = Rig::new(&Inplace, MEMORY);
+    let flaw = mistake("recovery ends a transaction before it is undone");
+    let sampling = Sampling { exhaustive_up_to: 64, samples: 48, seed: 1 };
+    let found = threads().iter().find_map(|workload| {
+        let report = explore_threads(&mut rig, workload, 1, &sampling, flaw).expect("it can be run");
+        report.violations.into_iter().next()
+    });
+    let found = found.expect("it is found");
+    let Case::Threads(case) = &found.case else { panic!("threads ran: {found}") };
+    assert!(case.recovery.is_some(), "{found}");
+    let text = found.case.to_text(&Inplace, &found.problems);
+    let (_, case) = Case::parse(&text).expect("it can be read");
+    let (situation, problems) = reproduce(&mut rig, &case).expect("it can be run");
+    assert!(!problems.is_empty() && situation.contains("during recovery"), "{situation}");
 }

@@ -9,7 +9,8 @@ use super::cached::{self, CachedCase};
 use super::explore::{Settings, explore, reproduce_workload};
 use super::op::Op;
 use super::record::{Flaw, Rig};
-use super::report::{Again, Case, Lines, Recovery, Violation, WorkloadCase};
+use super::recovery::{take_crash, write_again};
+use super::report::{Case, Lines, Violation, WorkloadCase};
 use super::smaller::{drop_each, drop_parts};
 use super::subject::{Mounting, Subject};
 use super::thread_case::{self, ThreadsCase};
@@ -79,14 +80,7 @@ impl WorkloadCase {
         }
         let _ = writeln!(text, "crash {}", self.point);
         write_lines(text, "landed", &self.landed);
-        if let Some(again) = &self.recovery {
-            let word = match again.by {
-                Recovery::Mount => "crash-in-mount",
-                Recovery::Repair => "crash-in-repair",
-            };
-            let _ = writeln!(text, "{word} {}", again.point);
-            write_lines(text, "landed", &again.landed);
-        }
+        write_again(text, self.recovery.as_ref());
     }
 
     /// From lines, each with its first word and the rest.
@@ -101,20 +95,8 @@ impl WorkloadCase {
                 "fills" => case.workload.fills = rest == "yes",
                 "setup" => case.workload.setup.push(Op::parse(rest)?),
                 "op" => case.workload.ops.push(Op::parse(rest)?),
-                "crash" => case.point = rest.parse().map_err(|_| wrong(line))?,
-                "crash-in-mount" | "crash-in-repair" => {
-                    let by = if word == "crash-in-mount" { Recovery::Mount } else { Recovery::Repair };
-                    let point = rest.parse().map_err(|_| wrong(line))?;
-                    case.recovery = Some(Again { by, point, landed: Lines::new() });
-                }
-                "landed" => {
-                    let landed = read_line(rest).ok_or_else(|| wrong(line))?;
-                    match &mut case.recovery {
-                        Some(again) => again.landed.push(landed),
-                        None => case.landed.push(landed),
-                    }
-                }
-                _ => return Err(wrong(line)),
+                _ => take_crash((word, rest), &mut case.point, &mut case.landed, &mut case.recovery)
+                    .ok_or_else(|| wrong(line))?,
             }
         }
         Ok(case)

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use nacre_engine::Result;
-use nacre_media::Image;
 use nacre_media::crash::{CrashImage, Point, Replay, Sampling};
 use nacre_media::sim::Site;
 
 use super::cached;
 use super::op::Op;
 use super::record::{Flaw, Progress, Recording, Rig, sites_of};
+use super::recovery::{crash_again, in_words, trace_recovery};
 use super::report::{Again, Case, Lines, Recovery, Report, Violation, WorkloadCase, lines_of};
 use super::subject::{Moment, Mounting, Subject};
 use super::thread_case;
@@ -308,8 +308,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         let crashes_again = turn_of(image.index, point.index).is_multiple_of(recovery_every);
         if crashes_again && is_good && expected.remaking == Remaking::No {
             self.recoveries += 1;
-            let by = if self.recoveries.is_multiple_of(2) { Recovery::Repair } else { Recovery::Mount };
-            self.crash_recovery(replay, image, point, progress, by);
+            self.crash_recovery(replay, image, point, progress, Recovery::by_turn(self.recoveries));
         }
         self.rig.pm.load(replay.media());
     }
@@ -318,29 +317,6 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         let moment = Moment { stores: replay.stores(), fence: point.fence, last_fence: replay.last_fence() };
         let counts = &mut self.report.commit_points;
         self.rig.subject.commits_at(&moment, &mut |commit| counts[commit] += count);
-    }
-
-    /// The trace of a recovery of one image, over that image. It ends with an unmount: what recovery did must be durable
-    /// then at the latest.
-    fn trace_recovery(
-        &mut self,
-        replay: &Replay<'_>,
-        image: &CrashImage,
-        by: Recovery,
-    ) -> (Image, nacre_media::Trace) {
-        let crashed = replay.crashed(image);
-        self.rig.pm.load(&crashed);
-        self.rig.pm.start_recording_with(self.settings.flaw.defect());
-        let (subject, pm) = (self.rig.subject, &self.rig.pm);
-        subject.use_lane(0);
-        // What fails here failed without the trace, too, and was reported.
-        let _ = caught(|| {
-            if by == Recovery::Repair {
-                subject.repair(pm)?;
-            }
-            subject.unmount(subject.mount(pm, Mounting::default())?)
-        });
-        (crashed, pm.stop_recording())
     }
 
     /// Recovers one image with a trace, and crashes at every point of that.
@@ -352,7 +328,8 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         progress: Progress,
         by: Recovery,
     ) {
-        let (crashed, trace) = self.trace_recovery(replay, image, by);
+        let crashed = replay.crashed(image);
+        let trace = trace_recovery(self.rig, &crashed, by, self.settings.flaw.defect());
         let mut recovery = Replay::new(crashed, &trace);
         while let Some(at) = recovery.advance() {
             let images = recovery.images(&self.settings.recovery_sampling);
@@ -363,10 +340,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
                     judge(self.rig.subject, &self.rig.pm, &self.expected(progress), Depth::Empty);
                 self.report.recovery_crashes += 1;
                 if !problems.is_empty() && !self.is_full() {
-                    let situation = format!(
-                        "{}; then during recovery ({by:?}); {again:?}",
-                        self.situation(progress, image)
-                    );
+                    let situation = self.situation(progress, image) + &in_words(by, &again);
                     let second = Again { by, point: at.index, landed: lines_of(&again) };
                     self.violation(point.index, lines_of(image), Some(second), situation, problems);
                 }
@@ -383,20 +357,9 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         progress: Progress,
         again: &Again,
     ) -> Option<Judged> {
-        let (crashed, trace) = self.trace_recovery(replay, image, again.by);
-        let mut recovery = Replay::new(crashed, &trace);
-        while let Some(point) = recovery.advance() {
-            if point.index == again.point
-                && again.landed.iter().all(|(line, bytes)| recovery.allows(*line, bytes))
-            {
-                self.rig.pm.load(recovery.media());
-                let lines = again.landed.clone();
-                CrashImage { index: 0, lines, choice: "from a trace" }.apply(&self.rig.pm);
-                let expected = self.expected(progress);
-                return Some(judge(self.rig.subject, &self.rig.pm, &expected, Depth::Empty));
-            }
-        }
-        None
+        let defect = self.settings.flaw.defect();
+        crash_again(self.rig, replay.crashed(image), again, defect)
+            .then(|| judge(self.rig.subject, &self.rig.pm, &self.expected(progress), Depth::Empty))
     }
 
     fn expected(&self, progress: Progress) -> Expected<'_> {

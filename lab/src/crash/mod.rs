@@ -31,6 +31,7 @@ mod log;
 mod op;
 mod power;
 mod record;
+mod recovery;
 mod report;
 mod selftest;
 pub mod sequences;

@@ -17,7 +17,8 @@ use super::case::{hex, read_hex, read_line, read_offset, write_lines, write_moun
 use super::explore::{IMPOSSIBLE, MEMORY};
 use super::op::Op;
 use super::record::{Flaw, Rig};
-use super::report::{Case, Lines, Violation};
+use super::recovery::{crash_again, take_crash, write_again};
+use super::report::{Again, Case, Lines, Violation};
 use super::smaller::{drop_each, drop_parts};
 use super::subject::Subject;
 use super::threads::{Run, Threads, Walk, explore_threads, mark, of_mark};
@@ -47,6 +48,8 @@ pub struct ThreadsCase {
     pub landed: Lines,
     /// So many blocks are free when everything is removed.
     pub free_when_empty: u64,
+    /// When recovery crashed, too.
+    pub recovery: Option<Again>,
 }
 
 impl ThreadsCase {
@@ -66,6 +69,7 @@ impl ThreadsCase {
             point,
             landed,
             free_when_empty: run.free_when_empty,
+            recovery: None,
         }
     }
 
@@ -93,6 +97,7 @@ impl ThreadsCase {
         self.write_events(text, subject);
         let _ = writeln!(text, "crash {}", self.point);
         write_lines(text, "landed", &self.landed);
+        write_again(text, self.recovery.as_ref());
     }
 
     fn write_events<S: Subject>(&self, text: &mut String, subject: &S) {
@@ -131,6 +136,7 @@ impl ThreadsCase {
             point: 0,
             landed: Lines::new(),
             free_when_empty: 0,
+            recovery: None,
         };
         for &(line, word, rest) in lines {
             case.take(word, rest).ok_or_else(|| wrong(line))?;
@@ -147,7 +153,8 @@ impl ThreadsCase {
                 case.workload.threads.get(thread).is_some_and(|ops| index < ops.len())
             }
         };
-        if !case.start.iter().chain(&case.landed).all(line_inside)
+        let again = case.recovery.iter().flat_map(|again| &again.landed);
+        if !case.start.iter().chain(&case.landed).chain(again).all(line_inside)
             || !case.trace.events.iter().all(event_inside)
         {
             return Err(wrong("something outside of the memory or of the threads"));
@@ -178,8 +185,6 @@ impl ThreadsCase {
             }
             "free" => self.free_when_empty = rest.parse().ok()?,
             "start" => self.start.push(read_line(rest)?),
-            "landed" => self.landed.push(read_line(rest)?),
-            "crash" => self.point = rest.parse().ok()?,
             "store" | "store-past-cache" => {
                 let kind = if word == "store" { StoreKind::Cached } else { StoreKind::NonTemporal };
                 let thread = words.next()?.parse().ok()?;
@@ -212,7 +217,7 @@ impl ThreadsCase {
                 let (thread, index): (u32, u32) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
                 events.push(Event::Mark(mark(thread as usize, index as usize, word == "returned")));
             }
-            _ => return None,
+            _ => return take_crash((word, rest), &mut self.point, &mut self.landed, &mut self.recovery),
         }
         Some(())
     }
@@ -238,9 +243,19 @@ pub(super) fn reproduce<S: Subject>(
         rig.pm.load(walk.replay.media());
         rig.pm.seed_mistake(case.mistake);
         let image = CrashImage { index: 0, lines: case.landed.clone(), choice: "from a trace" };
-        let problems = walk.judge(rig, &image, Depth::Empty);
+        let problems = match &case.recovery {
+            None => walk.judge(rig, &image, Depth::Empty),
+            Some(again) if crash_again(rig, walk.replay.crashed(&image), again, None) => {
+                walk.judge_memory(rig, Depth::Empty)
+            }
+            Some(_) => {
+                rig.pm.seed_mistake(0);
+                return Ok((format!("{IMPOSSIBLE}: recovery has no such crash point"), Vec::new()));
+            }
+        };
         rig.pm.seed_mistake(0);
-        return Ok((format!("{}; {image:?}", walk.in_words()), problems));
+        let again = if case.recovery.is_some() { "; then during recovery" } else { "" };
+        return Ok((format!("{}; {image:?}{again}", walk.in_words()), problems));
     }
     Ok((format!("{IMPOSSIBLE}: there is no such crash point"), Vec::new()))
 }

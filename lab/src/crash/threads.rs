@@ -20,17 +20,22 @@ use nacre_media::{Image, Trace};
 use super::full::fill;
 use super::op::{Hands, Op, Runner};
 use super::record::{Flaw, Rig, sites_of};
-use super::report::{Case, Report, Violation, lines_of};
+use super::recovery::{in_words, trace_recovery};
+use super::report::{Again, Case, Recovery, Report, Violation, lines_of};
 use super::subject::{Moment, Mounting, Subject};
 use super::thread_case::ThreadsCase;
 use super::tree::Tree;
 use super::turns::Turns;
-use super::verify::{Depth, Expected, Remaking, free_when_empty, judge};
+use super::verify::{Depth, Expected, Remaking, free_when_empty, judge, turn_of};
 use super::workload::many;
 use crate::model::MemLayout;
 
 /// Violations of one run.
 const MAX_VIOLATIONS: usize = 3;
+/// In the recovery of one image in so many there is another crash.
+const RECOVERY_EVERY: u64 = 64;
+/// The images of each point of such a recovery.
+const RECOVERY_SAMPLING: Sampling = Sampling { exhaustive_up_to: 8, samples: 8, seed: 0 };
 /// Times that an operation is tried until what it needs can be seen.
 const MAX_TRIES: usize = 1000;
 /// The step, and so the time, of all operations of threads.
@@ -199,6 +204,7 @@ pub fn explore_threads<S: Subject>(
     let mut report = Report::new(rig.subject.commit_points().len());
     let mut seen = HashSet::new();
     let mut walk = Walk::new(workload, &model, &run, rig.subject.atomic_write());
+    let mut recoveries = 0;
     rig.pm.seed_mistake(flaw.mistake());
     while let Some(point) = walk.advance()? {
         rig.pm.load(walk.replay.media());
@@ -217,6 +223,19 @@ pub fn explore_threads<S: Subject>(
                 let situation = format!("seed {seed}, {}; {image:?}", walk.in_words());
                 let case = ThreadsCase::new(workload, flaw.mistake(), &run, point.index, lines_of(&image));
                 report.violations.push(Violation { case: Case::Threads(case), situation, problems });
+            } else if turn_of(image.index, point.index).is_multiple_of(RECOVERY_EVERY) {
+                recoveries += 1;
+                let by = Recovery::by_turn(recoveries);
+                let found = walk.crash_recovery(rig, &image, by, flaw, &mut report.recovery_crashes);
+                if let Some((again, situation, problems)) = found
+                    && report.violations.len() < MAX_VIOLATIONS
+                {
+                    let case =
+                        ThreadsCase::new(workload, flaw.mistake(), &run, point.index, lines_of(&image));
+                    let case = Case::Threads(ThreadsCase { recovery: Some(again), ..case });
+                    let situation = format!("seed {seed}, {}; {image:?}{situation}", walk.in_words());
+                    report.violations.push(Violation { case, situation, problems });
+                }
             }
             rig.pm.load(walk.replay.media());
         }
@@ -283,6 +302,38 @@ impl<'r> Walk<'r> {
         depth: Depth,
     ) -> Vec<String> {
         image.apply(&rig.pm);
+        self.judge_memory(rig, depth)
+    }
+
+    /// Recovers an image of this point with a trace, and crashes at every point of that; gives the first crash after which
+    /// something is wrong, in words, and what.
+    fn crash_recovery<S: Subject>(
+        &self,
+        rig: &Rig<'_, S>,
+        image: &CrashImage,
+        by: Recovery,
+        flaw: Flaw,
+        crashes: &mut u64,
+    ) -> Option<(Again, String, Vec<String>)> {
+        let crashed = self.replay.crashed(image);
+        let trace = trace_recovery(rig, &crashed, by, flaw.defect());
+        let mut recovery = Replay::new(crashed, &trace);
+        while let Some(at) = recovery.advance() {
+            for again in recovery.images(&RECOVERY_SAMPLING).iter() {
+                rig.pm.load(recovery.media());
+                *crashes += 1;
+                let problems = self.judge(rig, &again, Depth::Empty);
+                if !problems.is_empty() {
+                    let words = in_words(by, &again);
+                    return Some((Again { by, point: at.index, landed: lines_of(&again) }, words, problems));
+                }
+            }
+        }
+        None
+    }
+
+    /// What is wrong with what is in the memory.
+    pub(super) fn judge_memory<S: Subject>(&self, rig: &Rig<'_, S>, depth: Depth) -> Vec<String> {
         let expected = Expected {
             states: &self.states.trees,
             allowed: 0..=self.states.trees.len() - 1,

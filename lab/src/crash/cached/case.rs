@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use nacre_cache::{Checker, Granularity};
 use nacre_engine::Result;
 
-use super::super::case::{read_line, write_lines, write_mounting, wrong};
+use super::super::case::{write_lines, write_mounting, wrong};
 use super::super::op::Op;
 use super::super::record::{Flaw, Rig};
-use super::super::report::{Case, Lines, Violation};
+use super::super::recovery::{take_crash, write_again};
+use super::super::report::{Again, Case, Lines, Violation};
 use super::super::smaller::{drop_each, drop_parts};
 use super::super::subject::Subject;
 use super::{Cached, CachedSettings, explore};
@@ -29,6 +30,8 @@ pub struct CachedCase {
     pub point: usize,
     /// What landed, beyond what is durable at the point.
     pub landed: Lines,
+    /// When recovery crashed, too.
+    pub recovery: Option<Again>,
 }
 
 impl CachedCase {
@@ -51,12 +54,13 @@ impl CachedCase {
         }
         let _ = writeln!(text, "crash {}", self.point);
         write_lines(text, "landed", &self.landed);
+        write_again(text, self.recovery.as_ref());
     }
 
     /// From lines, each with its first word and the rest.
     pub(in super::super) fn parse(name: String, lines: &[(&str, &str, &str)]) -> Result<CachedCase> {
         let sequence = Cached { name, ..Cached::default() };
-        let mut case = CachedCase { sequence, mistake: 0, point: 0, landed: Lines::new() };
+        let mut case = CachedCase { sequence, mistake: 0, point: 0, landed: Lines::new(), recovery: None };
         for &(line, word, rest) in lines {
             let sequence = &mut case.sequence;
             match word {
@@ -66,9 +70,8 @@ impl CachedCase {
                 "no-checker" if rest == "yes" => sequence.checker = Checker::Off,
                 "lanes" => sequence.mounting.lanes = rest.parse().map_err(|_| wrong(line))?,
                 "op" => sequence.ops.push(Op::parse(rest)?),
-                "crash" => case.point = rest.parse().map_err(|_| wrong(line))?,
-                "landed" => case.landed.push(read_line(rest).ok_or_else(|| wrong(line))?),
-                _ => return Err(wrong(line)),
+                _ => take_crash((word, rest), &mut case.point, &mut case.landed, &mut case.recovery)
+                    .ok_or_else(|| wrong(line))?,
             }
         }
         Ok(case)
@@ -120,7 +123,9 @@ impl<S: Subject> Smaller<'_, '_, S> {
         }
         self.tries += 1;
         let flaw = if self.case.mistake == 0 { Flaw::None } else { Flaw::Layout(self.case.mistake) };
-        let settings = CachedSettings { max_violations: 1, flaw, ..CachedSettings::default() };
+        let recovery_every = if self.case.recovery.is_some() { 4 } else { u64::MAX };
+        let settings =
+            CachedSettings { max_violations: 1, flaw, recovery_every, ..CachedSettings::default() };
         let Ok(report) = explore::explore_cached(self.rig, sequence, &settings) else { return };
         let Some(violation) = report.violations.into_iter().next() else { return };
         if let Case::Cached(case) = &violation.case {
@@ -134,7 +139,8 @@ impl<S: Subject> Smaller<'_, '_, S> {
             let mut case = self.case.clone();
             case.landed.remove(index);
             let (situation, problems) = reproduce(self.rig, &case)?;
-            let is_violated = !problems.is_empty();
+            // What recovery does then is another matter.
+            let is_violated = !problems.is_empty() && case.recovery.is_none();
             if is_violated {
                 self.case = case.clone();
                 self.best = Violation { case: Case::Cached(case), situation, problems };

@@ -13,10 +13,11 @@ use nacre_media::{Image, Trace};
 use super::super::explore::IMPOSSIBLE;
 use super::super::op::{Op, Runner};
 use super::super::record::{Flaw, MARK_BEGIN, MARK_END, Progress, Rig};
-use super::super::report::{Case, Report, Violation, lines_of};
+use super::super::recovery::{crash_again, in_words, trace_recovery};
+use super::super::report::{Again, Case, Recovery, Report, Violation, lines_of};
 use super::super::subject::{Moment, Mounting, Subject};
 use super::super::tree::Tree;
-use super::super::verify::{Depth, caught, panic_words, write_and_empty};
+use super::super::verify::{Depth, caught, panic_words, turn_of, write_and_empty};
 use super::promise::{Belief, Found, State, judge};
 use super::{BLOCK, Cached, CachedCase};
 
@@ -32,6 +33,10 @@ pub struct CachedSettings {
     pub check_every: u64,
     /// One image in so many is also unmounted, checked, mounted under a buffer, written and emptied.
     pub empty_every: u64,
+    /// In the recovery of one image in so many there is another crash.
+    pub recovery_every: u64,
+    /// The images of each point of such a recovery.
+    pub recovery_sampling: Sampling,
     /// The exploration ends after so many violations.
     pub max_violations: usize,
     /// What is wrong on purpose, to see whether it is found.
@@ -46,6 +51,8 @@ impl Default for CachedSettings {
             sampling: Sampling { exhaustive_up_to: 16, samples: 12, seed: 0 },
             check_every: 1,
             empty_every: 16,
+            recovery_every: 64,
+            recovery_sampling: Sampling { exhaustive_up_to: 8, samples: 8, seed: 0 },
             max_violations: 5,
             flaw: Flaw::None,
             belief: Belief::Right,
@@ -156,9 +163,10 @@ pub fn explore_cached<S: Subject>(
     let recording = record_caught(rig, sequence, settings.flaw, settings.belief)?;
     let mut explorer = Explorer::new(rig, sequence, settings, &recording);
     if let Some(why) = &recording.live {
-        explorer.violation(0, None, "no crash yet".to_owned(), vec![why.clone()]);
+        explorer.violation(0, None, None, "no crash yet".to_owned(), vec![why.clone()]);
         return Ok(explorer.report);
     }
+    explorer.rig.pm.seed_mistake(settings.flaw.mistake());
     let mut replay = Replay::new(recording.start.clone(), &recording.trace);
     while let Some(point) = replay.advance() {
         if explorer.is_full() {
@@ -169,6 +177,7 @@ pub fn explore_cached<S: Subject>(
         let moment = Moment { stores: replay.stores(), fence: point.fence, last_fence: replay.last_fence() };
         explorer.count_commits(&moment);
     }
+    explorer.rig.pm.seed_mistake(0);
     Ok(explorer.report)
 }
 
@@ -177,6 +186,12 @@ pub(super) fn reproduce<S: Subject>(
     rig: &mut Rig<'_, S>,
     case: &CachedCase,
 ) -> Result<(String, Vec<String>)> {
+    let found = crash_case(rig, case);
+    rig.pm.seed_mistake(0);
+    found
+}
+
+fn crash_case<S: Subject>(rig: &mut Rig<'_, S>, case: &CachedCase) -> Result<(String, Vec<String>)> {
     let flaw = if case.mistake == 0 { Flaw::None } else { Flaw::Layout(case.mistake) };
     let settings = CachedSettings { flaw, ..CachedSettings::default() };
     let recording = record_caught(rig, &case.sequence, flaw, Belief::Right)?;
@@ -184,6 +199,7 @@ pub(super) fn reproduce<S: Subject>(
         return Ok(("no crash yet".to_owned(), vec![why]));
     }
     let explorer = Explorer::new(rig, &case.sequence, &settings, &recording);
+    explorer.rig.pm.seed_mistake(case.mistake);
     let mut replay = Replay::new(recording.start.clone(), &recording.trace);
     while let Some(point) = replay.advance() {
         if point.index != case.point {
@@ -197,8 +213,15 @@ pub(super) fn reproduce<S: Subject>(
         let image = CrashImage { index: 0, lines: case.landed.clone(), choice: "from a trace" };
         explorer.rig.pm.load(replay.media());
         image.apply(&explorer.rig.pm);
+        let mut situation = explorer.situation(progress, &image);
+        if let Some(again) = &case.recovery {
+            if !crash_again(explorer.rig, replay.crashed(&image), again, flaw.defect()) {
+                return Ok((format!("{IMPOSSIBLE}: recovery has no such crash point"), Vec::new()));
+            }
+            situation += "; then during recovery";
+        }
         let problems = explorer.judge(progress, Depth::Empty);
-        return Ok((explorer.situation(progress, &image), problems));
+        return Ok((situation, problems));
     }
     Ok((format!("{IMPOSSIBLE}: there is no such crash point"), Vec::new()))
 }
@@ -214,6 +237,8 @@ struct Explorer<'e, 's, S: Subject> {
     judged: HashSet<(u64, Progress)>,
     /// Images of the point that was visited last.
     at_point: u64,
+    /// Recoveries that were crashed in.
+    recoveries: u64,
     report: Report,
 }
 
@@ -226,7 +251,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
     ) -> Self {
         let report = Report::new(rig.subject.commit_points().len());
         let (seen, judged) = (HashSet::new(), HashSet::new());
-        Explorer { rig, sequence, settings, recording, seen, judged, at_point: 0, report }
+        Explorer { rig, sequence, settings, recording, seen, judged, at_point: 0, recoveries: 0, report }
     }
 
     fn is_full(&self) -> bool {
@@ -237,6 +262,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         &mut self,
         point: usize,
         image: Option<&CrashImage>,
+        recovery: Option<Again>,
         situation: String,
         problems: Vec<String>,
     ) {
@@ -245,6 +271,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
             mistake: self.settings.flaw.mistake(),
             point,
             landed: image.map(lines_of).unwrap_or_default(),
+            recovery,
         };
         self.report.violations.push(Violation { case: Case::Cached(case), situation, problems });
     }
@@ -272,11 +299,35 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
             self.report.emptied += u64::from(depth == Depth::Empty);
             if !problems.is_empty() {
                 let situation = self.situation(progress, &image);
-                self.violation(point, Some(&image), situation, problems);
+                self.violation(point, Some(&image), None, situation, problems);
+            } else if turn_of(image.index, point).is_multiple_of(self.settings.recovery_every) {
+                self.recoveries += 1;
+                self.crash_recovery(replay, &image, point, progress);
             }
             self.rig.pm.load(replay.media());
         }
         self.at_point = self.report.images - self.at_point;
+    }
+
+    /// Recovers one image with a trace, and crashes at every point of that.
+    fn crash_recovery(&mut self, replay: &Replay<'_>, image: &CrashImage, point: usize, progress: Progress) {
+        let by = Recovery::by_turn(self.recoveries);
+        let crashed = replay.crashed(image);
+        let trace = trace_recovery(self.rig, &crashed, by, self.settings.flaw.defect());
+        let mut recovery = Replay::new(crashed, &trace);
+        while let Some(at) = recovery.advance() {
+            for again in recovery.images(&self.settings.recovery_sampling).iter() {
+                self.rig.pm.load(recovery.media());
+                again.apply(&self.rig.pm);
+                self.report.recovery_crashes += 1;
+                let problems = self.judge(progress, Depth::Empty);
+                if !problems.is_empty() && !self.is_full() {
+                    let situation = self.situation(progress, image) + &in_words(by, &again);
+                    let second = Again { by, point: at.index, landed: lines_of(&again) };
+                    self.violation(point, Some(image), Some(second), situation, problems);
+                }
+            }
+        }
     }
 
     fn count_commits(&mut self, moment: &Moment<'_>) {
