@@ -198,7 +198,8 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
         TierCommand::Drain { cancel, which } => {
             let (mount, tier) = find("tier drain", &which)?;
             if cancel {
-                return change(&which, &mount, "tier drain", Order::UseTier(tier.number), "is used again");
+                let order = Order::UseTier(tier.number);
+                return change("tier drain", &which.how, &mount, &tier, order, "used again");
             }
             let moved = drain("tier drain", &which.how, &mount, &tier)?;
             let text = moved.map_or_else(
@@ -213,7 +214,8 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
         }
         TierCommand::Offline { which } => {
             let (mount, tier) = find("tier offline", &which)?;
-            change(&which, &mount, "tier offline", Order::DetachTier(tier.number), "is offline")
+            let order = Order::DetachTier(tier.number);
+            change("tier offline", &which.how, &mount, &tier, order, "offline")
         }
         TierCommand::Online { how, emulate, path, device } => {
             let mount = mounted::mountpoint("tier online", &path)?;
@@ -358,15 +360,21 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
     remove("tier replace", &which.how, &mount, &tier)
 }
 
-/// An order about one tier.
-fn change(which: &WhichArgs, mount: &Path, operation: &str, order: Order, text: &str) -> Result<(), Failure> {
-    let (_, tier) = find(operation, which)?;
+/// An order about one tier, and what the tier is then.
+fn change(
+    operation: &str,
+    how: &HowArgs,
+    mount: &Path,
+    tier: &Tier,
+    order: Order,
+    state: &str,
+) -> Result<(), Failure> {
     let number = tier.number;
-    if which.how.dry_run {
-        return done(&which.how, &format!("tier {number}: would do: {text}"), json!({ "tier": number }));
+    if how.dry_run {
+        return done(how, &format!("tier {number}: would be {state}"), json!({ "tier": number }));
     }
     mounted::order(operation, mount, order)?;
-    done(&which.how, &format!("tier {number}: {text}"), json!({ "tier": number }))
+    done(how, &format!("tier {number}: is {state}"), json!({ "tier": number }))
 }
 
 fn done(how: &HowArgs, text: &str, mut result: Value) -> Result<(), Failure> {
