@@ -78,8 +78,10 @@ fn relocate(
             files += 1;
             let mut next = Some(0);
             while let Some(from) = next.filter(|_| !args.dry_run) {
-                let part = mounted::order(operation, path, Order::MovePart { to, from })
-                    .map_err(|failure| failure.of(path))?;
+                let part = match mounted::order(operation, path, Order::MovePart { to, from }) {
+                    Err(_) if is_gone(path) => break,
+                    other => other.map_err(|failure| failure.of(path))?,
+                };
                 moved += part["moved"].as_u64().unwrap_or(0);
                 // An answer must not lead us backwards.
                 next = part["next"].as_u64().filter(|next| *next > from);
@@ -137,6 +139,11 @@ fn mark(
     output::text_out(&format!("{count} files and directories: {would}{what}\n"))
 }
 
+/// Somebody removed or renamed it since it was found.
+fn is_gone(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
 /// Calls for a path and, when that is asked for, for all below it; each inode once. It stays on one file system, and follows
 /// no symbolic link.
 fn each(
@@ -161,8 +168,7 @@ fn each(
     let mut waiting = vec![top.to_owned()];
     while let Some(path) = waiting.pop() {
         let metadata = match fs::symlink_metadata(&path) {
-            // It was removed meanwhile.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && path != top => continue,
+            Err(_) if path != top && is_gone(&path) => continue,
             other => other.map_err(|error| failed(&path, error))?,
         };
         if metadata.dev() != device
@@ -172,7 +178,11 @@ fn each(
         }
         act(&path, &metadata)?;
         if metadata.is_dir() && args.recursive {
-            for entry in fs::read_dir(&path).map_err(|error| failed(&path, error))? {
+            let entries = match fs::read_dir(&path) {
+                Err(_) if path != top && is_gone(&path) => continue,
+                other => other.map_err(|error| failed(&path, error))?,
+            };
+            for entry in entries {
                 waiting.push(entry.map_err(|error| failed(&path, error))?.path());
             }
         }

@@ -1,7 +1,10 @@
 //! The process that serves a mount is killed under load; what it had acknowledged must be there after the next mount.
 
 use std::fs;
-use std::thread;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::fs::XattrFlags;
@@ -124,25 +127,75 @@ fn what_was_acknowledged_survives_kill_9() {
     }
     let rounds = harness::number("NACRE_KILLS", 5);
     for preset in PRESETS {
-        kill_again_and_again(Ground::preset(preset, "512M", None), rounds);
+        kill_again_and_again(Ground::preset(preset, "512M", None), rounds, false);
     }
 }
 
-fn kill_again_and_again(mut ground: Ground, rounds: u64) {
+/// The same while all files move down to a tier and up again, as fast as that goes.
+#[test]
+fn what_was_acknowledged_survives_kill_9_while_it_moves() {
+    if !harness::can_mount("kill -9 while files move") {
+        return;
+    }
+    let ground = Ground::preset(PRESETS[0], "512M", None);
+    // Where a mount looks for it.
+    let disk = ground.image().parent().expect("a directory").join("disk");
+    let mut command = harness::nacre();
+    command.args(["tier", "add", "--size", "512M"]).arg(ground.dir()).arg(disk);
+    harness::succeed(&mut command, Duration::from_secs(60));
+    kill_again_and_again(ground, harness::number("NACRE_KILLS", 5), true);
+}
+
+/// Somebody who moves all files down and up.
+struct Unrest {
+    ends: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl Unrest {
+    fn start(dir: &Path) -> Unrest {
+        let ends = Arc::new(AtomicBool::new(false));
+        let (dir, told) = (dir.to_owned(), Arc::clone(&ends));
+        let thread = thread::spawn(move || {
+            let mut moves = 0;
+            while !told.load(Ordering::Relaxed) {
+                for word in ["demote", "promote"] {
+                    // It may meet what was just removed or is not mounted any more, and says so.
+                    let mut command = harness::nacre();
+                    command.args([word, "-r", "--json"]).arg(&dir);
+                    let output = harness::run(&mut command, Duration::from_secs(60)).expect("it ends");
+                    moves += u64::from(output.status.success());
+                }
+            }
+            moves
+        });
+        Unrest { ends, thread }
+    }
+
+    /// How often all files were moved.
+    fn stop(self) -> u64 {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it does not panic")
+    }
+}
+
+fn kill_again_and_again(mut ground: Ground, rounds: u64, moves: bool) {
     let seed = harness::seed("kill");
-    let mut in_the_middle = 0;
+    let (mut in_the_middle, mut moved) = (0, 0);
     for round in 0..rounds {
         let tree = round / TREE_KILLS;
         if tree > 0 && round % TREE_KILLS == 0 {
             fs::remove_dir_all(ground.dir().join(format!("load{}", tree - 1))).expect("the tree before");
         }
         let plan = plan(&ground, tree, seed.wrapping_add(round), round % 2 == 0);
+        let unrest = moves.then(|| Unrest::start(&plan.dir));
         let mut workers = Workers::start(&plan);
         // The kill comes at another point of the load each time.
         workers.wait_for(100 + (seed.rotate_left(round as u32 * 7) % 900));
         let killed_ns = load::now_ns();
         ground.kill();
         let (acknowledged, in_flight) = workers.end(killed_ns);
+        moved += unrest.map_or(0, Unrest::stop);
         in_the_middle += u64::from(in_flight > 0);
         ground.mount();
         match load::check(&plan) {
@@ -156,6 +209,8 @@ fn kill_again_and_again(mut ground: Ground, rounds: u64) {
     }
     // Workers are between two operations for moments only. If this fails, the kills meet an idle mount.
     assert!(in_the_middle > 0, "{}: none of {rounds} kills met an operation in flight", ground.name());
+    println!("all files were moved {moved} times");
+    assert!(!moves || moved > 0, "{}: nothing was moved", ground.name());
     ground.unmount();
     ground.fsck();
 }
