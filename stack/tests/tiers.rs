@@ -1,6 +1,8 @@
 //! Tiers in the library: added, found again, missing, drained and removed.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use nacre::{FileSystem, Kind, MkfsOptions, NewTier, OpenOptions, Place, Preset, TierDevice, WriteBuffer};
 
@@ -212,4 +214,104 @@ fn cold_files_move_down_by_themselves() {
         assert!(fs.read(format!("{number}")).unwrap() == vec![number; 1 << 20], "{number}");
     }
     fs.close().unwrap();
+}
+
+/// A tier is pulled out and put back, 50 times, while files are written, read and moved. What is on it fails while it is away;
+/// what was acknowledged is there, wherever it is, once it is back.
+#[test]
+fn a_tier_that_is_pulled_out_again_and_again_loses_nothing() {
+    const FILES: usize = 12;
+    const SIZE: usize = 100_000;
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(disk.clone(), 64 * MIB)).unwrap();
+    let bytes = |file: usize, version: u32| -> Vec<u8> {
+        (0..SIZE).map(|at| (at / 512 + 7 * file + 31 * version as usize) as u8).collect()
+    };
+    for file in 0..FILES {
+        fs.write(file.to_string(), bytes(file, 0)).unwrap();
+    }
+    let ends = AtomicBool::new(false);
+    let (failed, moved) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    // While it is away.
+    let is_away = |error: &nacre::Error| error.kind() == Kind::DeviceLost;
+    let versions: Vec<u32> = std::thread::scope(|scope| {
+        let user = |first: usize| {
+            let mut versions = vec![0; FILES];
+            let mut random = 0x9e37_79b9_u32.wrapping_mul(first as u32 + 1);
+            while !ends.load(Ordering::Relaxed) {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let file = first + 2 * ((random >> 16) as usize % (FILES / 2));
+                let handle = fs.open_file(file.to_string()).unwrap();
+                if random >> 28 < 4 {
+                    let version = versions[file] + 1;
+                    let mut opened = nacre::FileOptions::new();
+                    let handle = opened.write(true).open(&fs, file.to_string()).unwrap();
+                    match handle.write_at(&bytes(file, version), 0) {
+                        Ok(count) => {
+                            assert_eq!(count, SIZE, "a write is whole");
+                            versions[file] = version;
+                        }
+                        // Its last block has a part that is on the tier: nothing was written.
+                        Err(error) => {
+                            assert!(is_away(&error), "{error}");
+                            failed.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+                match handle.read_all() {
+                    Ok(found) => assert!(found == bytes(file, versions[file]), "file {file}"),
+                    Err(error) => {
+                        assert!(is_away(&error), "{error}");
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            versions
+        };
+        let users = [0, 1].map(|first| scope.spawn(move || user(first)));
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                for file in 0..FILES {
+                    let done = [fs.demote(file.to_string(), 1), fs.promote(file.to_string())];
+                    moved.fetch_add(
+                        done.iter().filter(|done| matches!(done, Ok(1..))).count(),
+                        Ordering::Relaxed,
+                    );
+                }
+            }
+        });
+        for round in 0..2000 {
+            // On a busy machine it may be away only while nobody needs it.
+            let has_shown = [&failed, &moved].iter().all(|count| count.load(Ordering::Relaxed) > 0);
+            if round >= 50 && has_shown {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(500 + 137 * (round * 7 % 50)));
+            fs.detach_tier(1).unwrap();
+            std::thread::sleep(Duration::from_micros(100 + 91 * (round * 11 % 50)));
+            // Who uses the device still has it for a moment.
+            while let Err(error) = fs.attach_tier(&device(disk.clone())) {
+                assert_eq!(error.kind(), Kind::Busy, "{error}");
+                std::thread::yield_now();
+            }
+        }
+        ends.store(true, Ordering::Relaxed);
+        let [even, odd] = users.map(|user| user.join().unwrap());
+        even.into_iter().zip(odd).map(|(even, odd)| even.max(odd)).collect()
+    });
+    println!("{failed:?} operations failed, {moved:?} moves, versions {versions:?}");
+    assert!(failed.into_inner() > 0 && moved.into_inner() > 0);
+    let check = |fs: &FileSystem| {
+        for (file, version) in versions.iter().enumerate() {
+            assert!(fs.read(file.to_string()).unwrap() == bytes(file, *version), "file {file}");
+        }
+    };
+    check(&fs);
+    fs.close().unwrap();
+    let report = nacre::check(dir.path().join("pm"), nacre::Repair::None, &Default::default()).unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    let fs = FileSystem::open(dir.path().join("pm"), &options()).unwrap();
+    check(&fs);
 }
