@@ -6,11 +6,13 @@
 //! - [`plan`]: which targets there are, what they are made of, and how they are set up and torn down by the process that
 //!   runs the benchmark; the processes that do the work get a [`plan::Opening`].
 //! - [`watch`]: a target around another that sees what is synced.
-//! - `peer`: the file systems of the kernel. [`disk`]: an emulated disk for them. `pieces`: what targets are made of.
+//! - `peer`: the file systems of the kernel. [`disk`]: an emulated disk for them. `medium`: that, or a file, as a
+//!   block device, for who needs one. `pieces`: what targets are made of.
 
 pub mod directory;
 pub mod disk;
 pub mod library;
+mod medium;
 mod peer;
 mod pieces;
 pub mod plan;

@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command};
+use std::process::Command;
 
 use nacre_engine::size;
-use nacre_media::disk::Disk;
 
-use super::pieces::{Backing, Blank, LoopDevice, Mapped, Mounted, Pieces, Server, run};
+use super::medium::{Device, Medium};
+use super::pieces::{Backing, Blank, LoopDevice, Mapped, Mounted, Pieces, check_program, run};
 use super::plan::{Ground, Load, Opening, Prepared, device_size};
 use crate::Error;
 use crate::report::schema::Pays;
@@ -27,19 +27,17 @@ const ASIDE: &str = "2G";
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Peer {
     filesystem: &'static str,
-    medium: Medium,
+    home: Home,
     aside: Aside,
 }
 
 /// Where its data is.
 #[derive(Debug, Clone, PartialEq)]
-enum Medium {
+enum Home {
     /// A tmpfs.
     Memory,
-    /// A file where `--disk` says.
-    File,
-    /// A disk that is emulated.
-    Emulated(Box<Disk>),
+    /// A disk.
+    Disk(Medium),
     /// A device that the user names, mounted with `dax`.
     Dax(PathBuf),
 }
@@ -80,17 +78,10 @@ pub(super) const KINDS: &[(&str, &str)] = &[
 impl Peer {
     /// From what stands behind `peer:`. None when it is no peer of this kind.
     pub(super) fn parse(name: &str, spec: &Spec) -> Result<Option<Peer>, String> {
-        let on_memory =
-            |filesystem| Ok(Some(Peer { filesystem, medium: Medium::Memory, aside: Aside::Nothing }));
+        let on_memory = |filesystem| Ok(Some(Peer { filesystem, home: Home::Memory, aside: Aside::Nothing }));
         let on_disk = |filesystem, aside| {
-            let medium = match spec.text("disk", "file")?.as_str() {
-                "file" => Medium::File,
-                // As in emulate=: a comma would end the parameter.
-                disk => Medium::Emulated(Box::new(
-                    disk.replace('+', ",").parse().map_err(|error: nacre::Error| error.to_string())?,
-                )),
-            };
-            Ok(Some(Peer { filesystem, medium, aside }))
+            let home = Home::Disk(Medium::parse(&spec.text("disk", "file")?)?);
+            Ok(Some(Peer { filesystem, home, aside }))
         };
         let beside = || Ok::<_, String>(spec.size("size", ASIDE)?.next_multiple_of(BLOCK));
         match name {
@@ -108,8 +99,8 @@ impl Peer {
                 on_disk(filesystem, Aside::Cache(beside()?))
             }
             "ext4-dax" => {
-                let medium = Medium::Dax(spec.text("device", "")?.into());
-                Ok(Some(Peer { filesystem: "ext4", medium, aside: Aside::Nothing }))
+                let home = Home::Dax(spec.text("device", "")?.into());
+                Ok(Some(Peer { filesystem: "ext4", home, aside: Aside::Nothing }))
             }
             _ => Ok(None),
         }
@@ -123,12 +114,12 @@ impl Peer {
         }
         let mkfs = format!("mkfs.{}", self.filesystem);
         check_program(&mkfs)?;
-        match &self.medium {
-            Medium::Dax(device) if device.as_os_str().is_empty() => {
+        match &self.home {
+            Home::Dax(device) if device.as_os_str().is_empty() => {
                 Err("it needs persistent memory that the kernel knows: give device=/dev/pmem0".into())
             }
-            Medium::Dax(_) => ["blkid", "wipefs"].into_iter().try_for_each(check_program),
-            Medium::Memory | Medium::File | Medium::Emulated(_) => check_program("losetup"),
+            Home::Dax(_) => ["blkid", "wipefs"].into_iter().try_for_each(check_program),
+            Home::Memory | Home::Disk(_) => check_program("losetup"),
         }
     }
 
@@ -138,10 +129,12 @@ impl Peer {
             Aside::Nothing => 0,
             Aside::Journal(size) | Aside::Log(size) | Aside::Cache(size) => size,
         };
-        match self.medium {
-            Medium::Memory | Medium::Emulated(_) => aside + self.size(load),
-            Medium::File | Medium::Dax(_) => aside,
-        }
+        let home = match &self.home {
+            Home::Memory => self.size(load),
+            Home::Disk(medium) => medium.memory(self.size(load)),
+            Home::Dax(_) => 0,
+        };
+        aside + home
     }
 
     /// The size of its device.
@@ -153,8 +146,8 @@ impl Peer {
     pub(super) fn set_up(&self, name: &str, ground: &Ground<'_>) -> Result<Prepared, Error> {
         self.check()?;
         let mut pieces = Pieces::default();
-        let (mut device, whereon, hurry) = self.medium(name, ground, &mut pieces)?;
-        let mut about = format!("{} on {whereon}", self.filesystem);
+        let Device { path: mut device, about: home, hurry } = self.home(name, ground, &mut pieces)?;
+        let mut about = format!("{} on {home}", self.filesystem);
         let (mut mkfs, mut mount) = (Vec::new(), String::new());
         match self.aside {
             Aside::Nothing => {}
@@ -191,7 +184,7 @@ impl Peer {
             }
         }
         make(self.filesystem, &device, &mkfs, ground)?;
-        if matches!(self.medium, Medium::Dax(_)) {
+        if matches!(self.home, Home::Dax(_)) {
             mount.push_str("dax");
         }
         let mounted = Mounted::new(self.filesystem, &device, ground.place.directory(name)?, &mount)?;
@@ -200,48 +193,16 @@ impl Peer {
         Ok(Prepared { hurry, pieces, ..Prepared::plain(opening, about, Pays::Kernel) })
     }
 
-    /// The device for its data, where that is in words, and what makes an emulated disk hurry.
-    fn medium(
-        &self,
-        name: &str,
-        ground: &Ground<'_>,
-        pieces: &mut Pieces,
-    ) -> Result<(PathBuf, String, Option<ChildStdin>), Error> {
+    /// The device for its data.
+    fn home(&self, name: &str, ground: &Ground<'_>, pieces: &mut Pieces) -> Result<Device, Error> {
         let size = self.size(ground.load);
-        match &self.medium {
-            Medium::Memory => {
-                let device = on_tmpfs(&format!("{name}-dev"), size, ground, pieces)?;
-                Ok((device, "a loop device over tmpfs".to_owned(), None))
+        match &self.home {
+            Home::Memory => {
+                let path = on_tmpfs(&format!("{name}-dev"), size, ground, pieces)?;
+                Ok(Device { path, about: "a loop device over tmpfs".to_owned(), hurry: None })
             }
-            Medium::File => {
-                let file = format!("nacre-bench-{}-{name}.img", std::process::id());
-                let backing = Backing::new(ground.disk.join(file), size)?;
-                // Past the page cache, or what was written would be read back from there.
-                let device = LoopDevice::new(&backing.path, true)?;
-                let path = device.path.clone();
-                pieces.keep(backing);
-                pieces.keep(device);
-                Ok((path, format!("a loop device over a file in {}", ground.disk.display()), None))
-            }
-            Medium::Emulated(disk) => {
-                let tmpfs = ground.place.tmpfs(&format!("{name}-platters"), false)?;
-                let backing = Backing::new(tmpfs.path().join("data"), size)?;
-                let dir = ground.place.directory(&format!("{name}-disk"))?;
-                let mut command = Command::new(ground.program);
-                command.args(["bench", "disk", "--as", &super::disk::as_text(disk)]);
-                command.arg(&backing.path).arg(&dir);
-                pieces.keep(tmpfs);
-                pieces.keep(backing);
-                let mut server = Server::start(&mut command, dir)?;
-                let hurry = server.take_hurry();
-                let file = server.dir().join(super::disk::FILE);
-                pieces.keep(server);
-                let device = LoopDevice::new(&file, true)?;
-                let path = device.path.clone();
-                pieces.keep(device);
-                Ok((path, format!("a loop device over an emulated disk: {disk}"), hurry))
-            }
-            Medium::Dax(device) => {
+            Home::Disk(medium) => medium.set_up(name, size, ground, pieces),
+            Home::Dax(device) => {
                 // 2: nothing that it knows is there.
                 let probe = Command::new("blkid").arg("-p").arg(device).output()?;
                 if probe.status.code() != Some(2) {
@@ -250,7 +211,8 @@ impl Peer {
                     );
                 }
                 pieces.keep(Blank(device.clone()));
-                Ok((device.clone(), format!("{} with dax", device.display()), None))
+                let about = format!("{} with dax", device.display());
+                Ok(Device { path: device.clone(), about, hurry: None })
             }
         }
     }
@@ -294,15 +256,6 @@ fn check_kernel(filesystem: &str) -> Result<(), Error> {
     Err(format!("this kernel has no {filesystem}: neither /proc/filesystems nor modprobe knows it").into())
 }
 
-/// An error when a program is not on the path.
-fn check_program(program: &str) -> Result<(), Error> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    match std::env::split_paths(&path).any(|dir| dir.join(program).is_file()) {
-        true => Ok(()),
-        false => Err(format!("{program} is not installed").into()),
-    }
-}
-
 /// Whether a text as /proc/filesystems names a file system.
 fn is_known(filesystem: &str, known: &str) -> bool {
     known.lines().any(|line| line.split_whitespace().last() == Some(filesystem))
@@ -324,7 +277,7 @@ fn check_mapper() -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Aside, LARGEST_LOG, Medium, Peer, is_known};
+    use super::{Aside, Home, LARGEST_LOG, Medium, Peer, is_known};
 
     fn parse(text: &str) -> Result<Option<Peer>, String> {
         let spec = text.parse()?;
@@ -340,7 +293,8 @@ mod tests {
     #[test]
     fn those_of_paper_002_have_two_gigabytes_of_memory_beside_a_disk() {
         let dj = peer("ext4-dj");
-        assert_eq!((dj.filesystem, &dj.medium, &dj.aside), ("ext4", &Medium::File, &Aside::Journal(2 << 30)));
+        let file = Home::Disk(Medium::File);
+        assert_eq!((dj.filesystem, dj.home, dj.aside), ("ext4", file, Aside::Journal(2 << 30)));
         assert_eq!(peer("xfs-ml").aside, Aside::Log(LARGEST_LOG));
         let dm = peer("dm-writecache,fs=xfs,size=64m");
         assert_eq!((dm.filesystem, dm.aside), ("xfs", Aside::Cache(64 << 20)));
@@ -349,8 +303,8 @@ mod tests {
 
     #[test]
     fn disks_are_emulated_where_asked_for() {
-        let emulated = |text: &str| match peer(text).medium {
-            Medium::Emulated(disk) => *disk,
+        let emulated = |text: &str| match peer(text).home {
+            Home::Disk(Medium::Emulated(disk)) => *disk,
             other => panic!("{text}: {other:?}"),
         };
         assert_eq!(emulated("xfs-disk,disk=optane-ssd").name, "optane-ssd");

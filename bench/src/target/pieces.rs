@@ -49,6 +49,15 @@ pub(super) fn run(command: &mut Command) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// An error when a program is not on the path.
+pub(super) fn check_program(program: &str) -> Result<(), Error> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&path).any(|dir| dir.join(program).is_file()) {
+        true => Ok(()),
+        false => Err(format!("{program} is not installed").into()),
+    }
+}
+
 /// A mount that a process serves.
 #[derive(Debug)]
 pub(super) struct Server {

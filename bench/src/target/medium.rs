@@ -1,0 +1,96 @@
+//! A disk for who needs one: a loop device over a file, or over an emulated disk.
+//!
+//! Peers of the kernel and tiers of nacre get theirs here, so that both pay for the same device. What it is made of is
+//! kept in [`Pieces`], and ends with them; who uses the device ends before.
+
+use std::path::PathBuf;
+use std::process::{ChildStdin, Command};
+
+use nacre_media::disk::Disk;
+
+use super::disk::{FILE, as_text};
+use super::pieces::{Backing, LoopDevice, Pieces, Server};
+use super::plan::Ground;
+use crate::Error;
+
+/// Where the data of a disk is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Medium {
+    /// A file where `--disk` says.
+    File,
+    /// A disk that is emulated, its bytes in memory.
+    Emulated(Box<Disk>),
+}
+
+/// A disk that is there.
+#[derive(Debug)]
+pub(super) struct Device {
+    /// The loop device.
+    pub(super) path: PathBuf,
+    /// What it is, in words.
+    pub(super) about: String,
+    /// The standard input of an emulated disk: when that ends, it delays nothing any more.
+    pub(super) hurry: Option<ChildStdin>,
+}
+
+impl Medium {
+    /// From `file`, or a disk as [`Disk`] reads it with `+` for commas, which would end the parameter.
+    pub(super) fn parse(text: &str) -> Result<Medium, String> {
+        match text {
+            "file" => Ok(Medium::File),
+            disk => match disk.replace('+', ",").parse() {
+                Ok(disk) => Ok(Medium::Emulated(Box::new(disk))),
+                Err(error) => Err(nacre::Error::to_string(&error)),
+            },
+        }
+    }
+
+    /// Bytes of memory that one of this size takes.
+    pub(super) fn memory(&self, size: u64) -> u64 {
+        match self {
+            Medium::File => 0,
+            Medium::Emulated(_) => size,
+        }
+    }
+
+    /// Makes one of this size, under a name that no other target has.
+    pub(super) fn set_up(
+        &self,
+        name: &str,
+        size: u64,
+        ground: &Ground<'_>,
+        pieces: &mut Pieces,
+    ) -> Result<Device, Error> {
+        match self {
+            Medium::File => {
+                let file = format!("nacre-bench-{}-{name}.img", std::process::id());
+                let backing = Backing::new(ground.disk.join(file), size)?;
+                // Past the page cache, or what was written would be read back from there.
+                let device = LoopDevice::new(&backing.path, true)?;
+                let path = device.path.clone();
+                pieces.keep(backing);
+                pieces.keep(device);
+                let about = format!("a loop device over a file in {}", ground.disk.display());
+                Ok(Device { path, about, hurry: None })
+            }
+            Medium::Emulated(disk) => {
+                let tmpfs = ground.place.tmpfs(&format!("{name}-platters"), false)?;
+                let backing = Backing::new(tmpfs.path().join("data"), size)?;
+                let dir = ground.place.directory(&format!("{name}-disk"))?;
+                let mut command = Command::new(ground.program);
+                command.args(["bench", "disk", "--as", &as_text(disk)]);
+                command.arg(&backing.path).arg(&dir);
+                pieces.keep(tmpfs);
+                pieces.keep(backing);
+                let mut server = Server::start(&mut command, dir)?;
+                let hurry = server.take_hurry();
+                let file = server.dir().join(FILE);
+                pieces.keep(server);
+                let device = LoopDevice::new(&file, true)?;
+                let path = device.path.clone();
+                pieces.keep(device);
+                Ok(Device { path, about: format!("a loop device over an emulated disk: {disk}"), hurry })
+            }
+        }
+    }
+}
