@@ -4,14 +4,17 @@
 //! | --- | --- |
 //! | `operations` | operations of a round |
 //! | `user.read`, `user.written` | bytes that the workload read and wrote in a round |
-//! | `cpu` | processor time of an operation, client and server, in nanoseconds |
+//! | `cpu` | processor time of an operation, client and server, in nanoseconds; not that of threads of the kernel |
 //! | `pm.bytes`, `pm.lines`, `pm.fences` | what an operation stored: bytes, lines of 64 bytes flushed or past the cache, fences |
 //! | `write.amplification` | bytes stored on persistent memory for each byte that the workload wrote |
+//! | `disk.bytes` | bytes that an operation wrote to the loop devices under a target: what a peer is on, its journal or log, a tier of nacre |
+//! | `disk.amplification` | bytes written to them for each byte that the workload wrote |
+//! | `cpu.disk` | processor time of an operation that an emulated disk took, in nanoseconds: it waits for its latency with a core |
 //! | `share.write` | the part of the threads' time that stores into persistent memory took, with the delays of the emulation, in percent |
 //! | `share.synced` | the part of the bytes written that a sync made durable, in percent; counted where it is asked for |
 //! | `model.accuracy` | how often, at a sync of a block, the buffer benefit model's answer was the one before, in percent |
 //! | `dram` | bytes of DRAM that indexes and caches of nacre take |
-//! | `memory.peak` | bytes of memory that worker and page cache took at most, where they are held to some |
+//! | `memory.peak` | bytes of memory that worker and page cache took at most, where they are held to some; a server is not held, and not counted |
 //! | `preempted` | how often the scheduler took a core away in a round |
 //! | `trace.failed`, `trace.succeeded` | calls of a trace that failed here only in a round, and that succeeded here only |
 //! | `program.seconds` | how long a program ran in a round, from its start to its end |
@@ -35,6 +38,9 @@ const UNITS: &[(&str, &str)] = &[
     ("pm.lines", "lines/op"),
     ("pm.fences", "fences/op"),
     ("write.amplification", "B/B"),
+    ("disk.bytes", "B/op"),
+    ("disk.amplification", "B/B"),
+    ("cpu.disk", "ns"),
     ("share.write", "%"),
     (SYNCED, "%"),
     ("model.accuracy", "%"),
@@ -72,6 +78,25 @@ pub struct Counted {
     pub synced: Option<Synced>,
     /// Bytes of memory that were taken at most so far.
     pub peak: Option<u64>,
+    /// What the loop devices under the target did, where it has some.
+    pub disk: Option<DiskWork>,
+}
+
+/// What loop devices under a target did, or did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskWork {
+    /// Bytes written.
+    pub written: u64,
+    /// Processor time of an emulated disk, in nanoseconds.
+    pub cpu: Option<u64>,
+}
+
+impl DiskWork {
+    /// What came since another moment.
+    pub fn since(self, before: DiskWork) -> DiskWork {
+        let cpu = self.cpu.zip(before.cpu).map(|(now, then)| now.saturating_sub(then));
+        DiskWork { written: self.written.saturating_sub(before.written), cpu }
+    }
 }
 
 /// Sums over the rounds of one target.
@@ -88,6 +113,7 @@ pub struct Counters {
     told: BTreeMap<String, f64>,
     synced: Option<Synced>,
     peak: Option<u64>,
+    disk: Option<DiskWork>,
 }
 
 impl Counters {
@@ -115,6 +141,11 @@ impl Counters {
             sum.inaccurate += more.inaccurate;
         }
         self.peak = self.peak.max(counted.peak);
+        if let Some(more) = counted.disk {
+            let sum = self.disk.get_or_insert_default();
+            sum.written += more.written;
+            sum.cpu = more.cpu.map(|more| more + sum.cpu.unwrap_or(0));
+        }
         if let Some(more) = counted.synced {
             let sum = self.synced.get_or_insert_default();
             sum.written += more.written;
@@ -150,6 +181,13 @@ impl Counters {
                 all.insert("write.amplification".to_owned(), traffic.bytes as f64 / self.written as f64);
             }
         }
+        if let Some(disk) = self.disk {
+            all.insert("disk.bytes".to_owned(), disk.written as f64 / operations);
+            if self.written > 0 {
+                all.insert("disk.amplification".to_owned(), disk.written as f64 / self.written as f64);
+            }
+            all.extend(disk.cpu.map(|cpu| ("cpu.disk".to_owned(), cpu as f64 / operations)));
+        }
         all.extend(self.peak.map(|peak| ("memory.peak".to_owned(), peak as f64)));
         all.extend(self.told.iter().map(|(name, sum)| (name.clone(), sum / rounds)));
         if let Some(Synced { written, synced }) = self.synced.filter(|synced| synced.written > 0) {
@@ -173,23 +211,23 @@ pub fn difference(before: Traffic, after: Traffic) -> Traffic {
     }
 }
 
-/// Processor time of a process so far, in nanoseconds; zero when it is gone.
+/// Processor time of a process so far, in nanoseconds, its threads together; zero when it is gone.
 pub fn processor_time(process: u32) -> u64 {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return 0 };
-    // The name may hold spaces and parentheses; what follows the last one does not.
-    let Some((_, fields)) = text.rsplit_once(')') else { return 0 };
-    let ticks: u64 =
-        fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-    // SAFETY: the call only reads a constant of the system.
-    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
-    ticks * (1_000_000_000 / per_second)
+    let mut clock = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both calls only write what they are given a reference to.
+    let known = unsafe {
+        libc::clock_getcpuclockid(process as libc::pid_t, &mut clock) == 0
+            && libc::clock_gettime(clock, &mut time) == 0
+    };
+    if known { time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 } else { 0 }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{Counted, Counters, Synced, Traffic, names, processor_time, unit};
+    use super::{Counted, Counters, DiskWork, Synced, Traffic, names, processor_time, unit};
     use crate::workload::Measured;
 
     #[test]
@@ -209,8 +247,15 @@ mod tests {
             inaccurate: 1,
         };
         let synced = Synced { written: 1000, synced: 250 };
-        let counted =
-            Counted { cpu: 5000, traffic: Some(traffic), preempted: 0, synced: Some(synced), peak: Some(9) };
+        let disk = Some(DiskWork { written: 81920, cpu: Some(700) });
+        let counted = Counted {
+            cpu: 5000,
+            traffic: Some(traffic),
+            preempted: 0,
+            synced: Some(synced),
+            peak: Some(9),
+            disk,
+        };
         counters.add(&measured, &counted);
         counters.add(&measured, &Counted { preempted: 1, peak: Some(8), ..counted });
         let all = counters.finish();
@@ -218,23 +263,27 @@ mod tests {
         assert_eq!(names().count(), all.len(), "all of them are there");
         assert_eq!((all["share.write"], all["share.synced"]), (25.0, 25.0));
         assert_eq!((all["cpu"], all["pm.fences"], all["write.amplification"]), (500.0, 2.0, 1.1));
+        assert_eq!((all["disk.bytes"], all["disk.amplification"], all["cpu.disk"]), (8192.0, 2.0, 70.0));
         assert_eq!((all["operations"], all["dram"], all["preempted"]), (10.0, 7.0, 0.5));
         assert_eq!((all["trace.failed"], all["memory.peak"], all["model.accuracy"]), (3.0, 9.0, 90.0));
 
         let mut plain = Counters::default();
         let traffic = Traffic { dram: 7, ..Traffic::default() };
-        plain.add(&measured, &Counted { traffic: Some(traffic), ..Counted::default() });
+        let disk = Some(DiskWork { written: 10, cpu: None });
+        plain.add(&measured, &Counted { traffic: Some(traffic), disk, ..Counted::default() });
         let all = plain.finish();
-        assert!(
-            all["dram"] == 7.0 && !all.keys().any(|name| name.starts_with("pm.") || name.contains("amplif"))
-        );
+        assert!(all["dram"] == 7.0 && all["disk.bytes"] == 1.0 && !all.contains_key("cpu.disk"));
+        assert!(!all.keys().any(|name| name.starts_with("pm.") || name.contains("write.amplif")));
     }
 
     #[test]
     fn our_own_processor_time_grows() {
+        let before = processor_time(std::process::id());
         let begin = std::time::Instant::now();
-        while processor_time(std::process::id()) == 0 {
+        while processor_time(std::process::id()) <= before {
             assert!(begin.elapsed().as_secs() < 60, "no processor time in a minute");
         }
+        // No process has this number: the kernel gives none above 2^22.
+        assert_eq!(processor_time((1 << 22) + 1), 0);
     }
 }

@@ -339,20 +339,22 @@ impl<'a> Side<'a> {
         measure: &Measure,
     ) -> Result<bool, Error> {
         let Some(Seat { prepared, worker, group, .. }) = &mut self.seat else { return Ok(false) };
+        // Asking the server what it has stored takes its time, which is not the workload's.
         let before = prepared.traffic(setting.program);
-        let server = prepared.server().map(crate::counters::processor_time);
+        let (server, disk) = (prepared.server().map(counters::processor_time), prepared.disk_work());
         let Some(Answer::Ran(ran)) = worker.tell(order, setting.stop)? else { return Ok(false) };
+        let served = prepared.server().map(counters::processor_time);
+        let disk = prepared.disk_work().zip(disk).map(|(now, then)| now.since(then));
         let Some((sitting, round)) = counts else { return Ok(true) };
         let measured = ran.measured();
         self.times.merge(&measured.times);
         let after = prepared.traffic(setting.program);
-        let served = prepared.server().map(crate::counters::processor_time);
         let Ran { cpu, traffic, disturbed, synced, .. } = *ran;
         self.disturbed += usize::from(disturbed > 0);
-        let traffic = traffic.or_else(|| Some(crate::counters::difference(before?, after?)));
+        let traffic = traffic.or_else(|| Some(counters::difference(before?, after?)));
         let served = served.zip(server).map_or(0, |(after, before)| after.saturating_sub(before));
         let peak = group.as_ref().and_then(Group::peak);
-        let counted = Counted { cpu: cpu + served, traffic, preempted: disturbed, synced, peak };
+        let counted = Counted { cpu: cpu + served, traffic, preempted: disturbed, synced, peak, disk };
         let mut alone = Counters::default();
         alone.add(&measured, &counted);
         self.samples.push(Sample { sitting, round, value: measure.of(&measured, &alone)? });

@@ -145,7 +145,8 @@ fn prepare(opening: &Opening, workload: &str, scale: f64, watch: bool) -> Result
 
 impl Made {
     fn run(&self, round: Round, flush: Option<u64>) -> Result<Ran, Error> {
-        let (before, traffic) = (usage(), self.target.traffic());
+        // What it takes to ask for the traffic is not the workload's.
+        let (traffic, before) = (self.target.traffic(), usage());
         let synced = self.sums.as_ref().map(|sums| sums.get());
         let measured = match flush {
             None => self.workload.round(&*self.target, round)?,

@@ -67,9 +67,8 @@ impl Medium {
                 let backing = Backing::new(ground.disk.join(file), size)?;
                 // Past the page cache, or what was written would be read back from there.
                 let device = LoopDevice::new(&backing.path, true)?;
-                let path = device.path.clone();
                 pieces.keep(backing);
-                pieces.keep(device);
+                let path = pieces.keep_loop(device);
                 let about = format!("a loop device over a file in {}", ground.disk.display());
                 Ok(Device { path, about, hurry: None })
             }
@@ -85,10 +84,8 @@ impl Medium {
                 let mut server = Server::start(&mut command, dir)?;
                 let hurry = server.take_hurry();
                 let file = server.dir().join(FILE);
-                pieces.keep(server);
-                let device = LoopDevice::new(&file, true)?;
-                let path = device.path.clone();
-                pieces.keep(device);
+                pieces.keep_disk(server);
+                let path = pieces.keep_loop(LoopDevice::new(&file, true)?);
                 Ok(Device { path, about: format!("a loop device over an emulated disk: {disk}"), hurry })
             }
         }

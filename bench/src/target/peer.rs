@@ -224,10 +224,7 @@ fn on_tmpfs(name: &str, size: u64, ground: &Ground<'_>, pieces: &mut Pieces) -> 
     let file = tmpfs.path().join("data");
     pieces.keep(tmpfs);
     pieces.keep(Backing::new(file.clone(), size)?);
-    let device = LoopDevice::new(&file, false)?;
-    let path = device.path.clone();
-    pieces.keep(device);
-    Ok(path)
+    Ok(pieces.keep_loop(LoopDevice::new(&file, false)?))
 }
 
 /// Makes a file system.

@@ -10,24 +10,59 @@ use std::time::{Duration, Instant};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::Error;
+use crate::counters::{DiskWork, processor_time};
 
 /// How long a mount may take to appear, and a server to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a target is made of, in the order in which it was made. It is taken down in the other order.
 #[derive(Debug, Default)]
-pub(super) struct Pieces(Vec<Box<dyn Debug>>);
+pub(super) struct Pieces {
+    all: Vec<Box<dyn Debug>>,
+    /// Loop devices among them.
+    loops: Vec<PathBuf>,
+    /// Processes that serve emulated disks among them.
+    disks: Vec<u32>,
+}
 
 impl Pieces {
     /// Keeps one until the end.
     pub(super) fn keep(&mut self, piece: impl Debug + 'static) {
-        self.0.push(Box::new(piece));
+        self.all.push(Box::new(piece));
     }
+
+    /// Keeps a loop device; gives its path. What is written to it is counted.
+    pub(super) fn keep_loop(&mut self, device: LoopDevice) -> PathBuf {
+        let path = device.path.clone();
+        self.loops.push(path.clone());
+        self.keep(device);
+        path
+    }
+
+    /// Keeps what serves an emulated disk. Its processor time is counted.
+    pub(super) fn keep_disk(&mut self, server: Server) {
+        self.disks.push(server.process());
+        self.keep(server);
+    }
+
+    /// What its loop devices did so far; none where there are no such devices.
+    pub(super) fn disk_work(&self) -> Option<DiskWork> {
+        let written = self.loops.iter().map(|device| written_to(device)).sum::<Option<u64>>()?;
+        let cpu = self.disks.iter().map(|&disk| processor_time(disk)).sum();
+        (!self.loops.is_empty()).then_some(DiskWork { written, cpu: (!self.disks.is_empty()).then_some(cpu) })
+    }
+}
+
+/// Bytes written to a block device so far.
+fn written_to(device: &Path) -> Option<u64> {
+    let stat = fs::read_to_string(Path::new("/sys/block").join(device.file_name()?).join("stat")).ok()?;
+    // The seventh number: sectors of 512 bytes, whatever the device has.
+    Some(stat.split_whitespace().nth(6)?.parse::<u64>().ok()? * 512)
 }
 
 impl Drop for Pieces {
     fn drop(&mut self) {
-        while let Some(piece) = self.0.pop() {
+        while let Some(piece) = self.all.pop() {
             drop(piece);
         }
     }

@@ -18,6 +18,7 @@ use super::library::Library;
 use super::peer::{self, Peer};
 use super::pieces::{Mounted, Pieces, Server, run};
 use super::{Target, Traffic};
+use crate::counters::DiskWork;
 use crate::place::Workplace;
 use crate::report::schema::Pays;
 use crate::run::memory;
@@ -447,6 +448,11 @@ impl Prepared {
     /// The process that serves it, whose time is part of the work.
     pub fn server(&self) -> Option<u32> {
         self.server.as_ref().map(Server::process)
+    }
+
+    /// What the loop devices under it did so far; none where it has none.
+    pub fn disk_work(&self) -> Option<DiskWork> {
+        self.pieces.disk_work()
     }
 
     /// What a mount of nacre stored so far.
