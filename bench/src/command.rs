@@ -10,9 +10,10 @@ use nacre_media::disk::Disk;
 use crate::figures::FiguresArgs;
 use crate::paper::command::PaperArgs;
 use crate::report::command::{CompareArgs, ReportArgs};
-use crate::report::schema::{Axis, Options};
+use crate::report::schema::{Absent, Axis, Options};
 use crate::run::cold::Cold;
 use crate::run::experiment::{self, Entrant, Place, Request};
+use crate::run::itself;
 use crate::run::measure::Measure;
 use crate::run::memory::LEAST;
 use crate::run::worker;
@@ -190,13 +191,17 @@ impl RunArgs {
         };
         let points = requests.iter().map(|request| request.places.len()).sum();
         let mut session = Session::begin(&self.common, requests.len(), points, options)?;
-        if self.memory.is_some() {
-            session.groups()?;
+        if self.memory.is_some()
+            && let Err(why) = session.groups()
+        {
+            // Each target that has a page cache says so, too; the others can be measured.
+            session.note(vec![Absent { what: "--memory".to_owned(), why }]);
         }
         for request in &requests {
             let mut absent = Vec::new();
-            let done =
+            let mut done =
                 session.with_setting(self.scale, |setting| experiment::run(setting, request, &mut absent))?;
+            done.claims = itself::claims(&done, &self.common.effort);
             session.note(absent);
             session.add(done)?;
             if session.is_stopped() {

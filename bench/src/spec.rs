@@ -49,6 +49,12 @@ impl Spec {
         &self.name
     }
 
+    /// The same without one of its parameters.
+    pub fn without(mut self, key: &str) -> Spec {
+        self.given.remove(key);
+        self
+    }
+
     fn take<T>(
         &self,
         key: &str,

@@ -6,6 +6,7 @@
 
 use std::fmt::Write;
 
+use nacre_engine::size;
 use serde::Serialize;
 
 use super::merge::Named;
@@ -244,6 +245,7 @@ fn verdict(change: &Change, threshold: f64) -> Verdict {
 fn differences(a: &Report, b: &Report) -> Vec<Difference> {
     let emulate = |report: &Report| report.options.emulate.clone().unwrap_or_else(|| "none".to_owned());
     let memory = |report: &Report| format!("{:.1} GiB", report.machine.memory_gib);
+    let held = |report: &Report| report.options.memory.map_or_else(|| "by target".to_owned(), size::print);
     let whole = |report: &Report| if report.complete { "yes" } else { "no" }.to_owned();
     let both = [
         ("version", a.version.clone(), b.version.clone()),
@@ -256,6 +258,7 @@ fn differences(a: &Report, b: &Report) -> Vec<Difference> {
         ("seed", a.options.seed.to_string(), b.options.seed.to_string()),
         ("scale", a.options.scale.to_string(), b.options.scale.to_string()),
         ("emulated memory", emulate(a), emulate(b)),
+        ("page caches held to", held(a), held(b)),
         ("complete", whole(a), whole(b)),
     ];
     let differ = both.into_iter().filter(|(_, a, b)| a != b);

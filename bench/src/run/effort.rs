@@ -19,6 +19,8 @@ pub struct Effort {
     pub rounds: (u64, u64),
     /// It ends when the interval of each ratio (of the value where there is none) is within this share of its median.
     pub precision: f64,
+    /// How far from 1 the ratio of two of the same may be found, as a share; none where nothing is promised.
+    pub promise: Option<f64>,
     /// No round begins after this time for one point.
     pub limit: Duration,
 }
@@ -31,6 +33,7 @@ pub const QUICK: Effort = Effort {
     sitting: u64::MAX,
     rounds: (3, 3),
     precision: 1.0,
+    promise: None,
     limit: Duration::from_secs(60),
 };
 
@@ -42,6 +45,7 @@ pub const DEFAULT: Effort = Effort {
     sitting: u64::MAX,
     rounds: (9, 60),
     precision: 0.015,
+    promise: Some(0.03),
     limit: Duration::from_secs(30),
 };
 
@@ -53,6 +57,7 @@ pub const HIGH: Effort = Effort {
     sitting: 10,
     rounds: (60, 1000),
     precision: 0.005,
+    promise: Some(0.01),
     limit: Duration::from_secs(300),
 };
 

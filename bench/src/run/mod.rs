@@ -9,6 +9,7 @@
 pub mod cold;
 pub mod effort;
 pub mod experiment;
+pub mod itself;
 pub mod measure;
 pub mod memory;
 pub mod rounds;

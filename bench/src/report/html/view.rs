@@ -1,6 +1,7 @@
 //! What stands on the page: all words and numbers as they are shown. Templates escape them.
 
 use askama::Template;
+use nacre_engine::size;
 
 use super::chart::{self, Width, bars, claims, latency, lines};
 use super::number;
@@ -164,6 +165,7 @@ impl<'a> Run<'a> {
             ),
             ("seed", options.seed.to_string()),
             ("emulated memory", options.emulate.clone().unwrap_or_else(|| "none".to_owned())),
+            ("page caches held to", options.memory.map_or_else(|| "by target".to_owned(), size::print)),
         ];
         Run { name, complete: report.complete, facts, command: report.command.join(" ") }
     }
