@@ -106,10 +106,9 @@ fn a_browser_shows_it() {
     let light = browser.value(BRIGHTNESS).as_array().cloned().expect("paper and ink");
     let colour_in_light = browser.value(BAR_COLOUR);
     browser.show(1280, "dark");
-    let dark = browser.value(BRIGHTNESS).as_array().cloned().expect("paper and ink");
     let number = |value: &Value| value.as_f64().expect("a number");
     assert!(number(&light[0]) > 230.0 && number(&light[1]) < 60.0, "light: {light:?}");
-    assert!(number(&dark[0]) < 40.0 && number(&dark[1]) > 200.0, "dark: {dark:?}");
+    assert!(is_dark(&mut browser));
     assert_ne!(browser.value(BAR_COLOUR), colour_in_light, "bars have other colours in the dark");
     for width in [360, 768, 1280] {
         browser.show(width, "light");
@@ -215,8 +214,10 @@ fn a_browser_sees_what_is_wrong() {
 fn kept_reports_are_shown() {
     let Some(program) = browser::find() else { return };
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reports");
-    let pages = std::fs::read_dir(kept).into_iter().flatten().flatten().map(|entry| entry.path());
-    for path in pages.filter(|path| path.extension().is_some_and(|end| end == "html")) {
+    let files = std::fs::read_dir(kept).expect("docs/reports is there").flatten().map(|entry| entry.path());
+    let pages: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "html")).collect();
+    assert!(!pages.is_empty(), "a report is kept");
+    for path in pages {
         let path = path.canonicalize().expect("it is there");
         let mut browser = Browser::start(&program);
         browser.show(360, "light");
@@ -224,6 +225,15 @@ fn kept_reports_are_shown() {
         assert!(browser.value(VISIBLE).as_u64().is_some_and(|charts| charts > 0), "{}", path.display());
         assert_eq!(browser.value(WITHOUT_WORDS), Value::from(Vec::<String>::new()), "{}", path.display());
         assert_eq!(browser.value(TOO_WIDE), Value::from(Vec::<String>::new()), "{}", path.display());
+        browser.show(1280, "dark");
+        assert!(is_dark(&mut browser), "{}", path.display());
         assert_eq!(what_went_wrong(&browser, &path), Vec::<String>::new(), "{}", path.display());
     }
+}
+
+/// Whether paper is dark and ink is bright.
+fn is_dark(browser: &mut Browser) -> bool {
+    let found = browser.value(BRIGHTNESS);
+    let brightness = |at: usize| found[at].as_f64().expect("paper and ink are numbers");
+    brightness(0) < 40.0 && brightness(1) > 200.0
 }
