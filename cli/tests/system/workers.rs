@@ -28,6 +28,8 @@ pub(crate) struct Workers {
     plan: Plan,
     children: Vec<Child>,
     ledgers: Vec<File>,
+    /// Whether a worker has done something since the start.
+    begun: Vec<bool>,
     acknowledged: u64,
 }
 
@@ -36,8 +38,9 @@ impl Workers {
     pub(crate) fn start(plan: &Plan) -> Workers {
         fs::create_dir_all(&plan.dir).expect("a place for the load");
         fs::create_dir_all(&plan.ledgers).expect("a place for ledgers");
+        let begun = vec![false; plan.workers];
         let mut workers =
-            Workers { plan: plan.clone(), children: Vec::new(), ledgers: Vec::new(), acknowledged: 0 };
+            Workers { plan: plan.clone(), children: Vec::new(), ledgers: Vec::new(), begun, acknowledged: 0 };
         for number in 0..plan.workers {
             let path = plan.ledger(number);
             // Made here, so that it can be read at once.
@@ -75,18 +78,20 @@ impl Workers {
 
     /// Operations acknowledged since the start.
     pub(crate) fn acknowledged(&mut self) -> u64 {
-        for ledger in &mut self.ledgers {
+        for (ledger, begun) in self.ledgers.iter_mut().zip(&mut self.begun) {
             let mut lines = String::new();
             ledger.read_to_string(&mut lines).expect("the ledger");
+            *begun |= !lines.is_empty();
             self.acknowledged += lines.lines().filter(|line| *line == "done").count() as u64;
         }
         self.acknowledged
     }
 
-    /// Waits until they have done `operations`.
+    /// Waits until they have done `operations`, and each of them something: on a busy machine one may still be starting
+    /// when the others are done, and the file system that it is to start on may go away next.
     pub(crate) fn wait_for(&mut self, operations: u64) {
         let end = Instant::now() + LIMIT;
-        while self.acknowledged() < operations {
+        while self.acknowledged() < operations || !self.begun.iter().all(|begun| *begun) {
             let ended = self.children.iter_mut().any(|child| !matches!(child.try_wait(), Ok(None)));
             assert!(!ended, "a worker ended: {}", self.said());
             assert!(Instant::now() < end, "only {} operations in {LIMIT:?}", self.acknowledged);
