@@ -41,6 +41,9 @@ pub(crate) struct PaperArgs {
     /// A blank device of persistent memory, for ext4 with DAX
     #[arg(long, value_name = "DEVICE")]
     dax: Option<PathBuf>,
+    /// Only presets in the same process: neither mounts nor peers, which take most of the time
+    #[arg(long)]
+    in_process: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -57,7 +60,8 @@ fn trace(text: &str) -> Result<(String, PathBuf), String> {
 impl PaperArgs {
     /// Runs the command.
     pub(crate) fn run(self) -> Result<(), Error> {
-        let mut means = Means { traces: self.traces.clone(), dax: self.dax.clone(), uncapped: false };
+        let (traces, dax, in_process) = (self.traces.clone(), self.dax.clone(), self.in_process);
+        let mut means = Means { traces, dax, uncapped: false, in_process };
         if self.list {
             print!("{}", list::list(&means));
             return Ok(());
@@ -196,6 +200,9 @@ impl PaperArgs {
         }
         if let Some(dax) = &self.dax {
             command.push_str(&format!(" --dax {}", dax.display()));
+        }
+        if self.in_process {
+            command.push_str(" --in-process");
         }
         command + &self.common.as_options(Some(runs.scale))
     }

@@ -36,6 +36,8 @@ pub(super) struct Means {
     pub(super) dax: Option<PathBuf>,
     /// Page caches cannot be held to a size.
     pub(super) uncapped: bool,
+    /// Neither mounts nor peers are to run.
+    pub(super) in_process: bool,
 }
 
 /// An experiment, as it can run here.
@@ -246,6 +248,9 @@ pub(super) fn is_counted(name: &str) -> Result<(), String> {
 
 /// Why a system cannot run here on one of its ways.
 fn missing(experiment: &Experiment, system: &System, way: Way, means: &Means) -> Option<String> {
+    if means.in_process && (way == Way::Mount || !is_preset(system)) {
+        return Some("it was left out (--in-process)".to_owned());
+    }
     let target = match &system.target {
         Ok(target) => target,
         Err(why) => return Some(why.clone()),
@@ -375,6 +380,21 @@ mod tests {
 
     fn runs(name: &str, scale: f64) -> Runs<'static> {
         Runs::new(find(name)[0], scale, &Means::default())
+    }
+
+    #[test]
+    fn in_the_process_there_are_neither_mounts_nor_peers() {
+        let means = Means { in_process: true, ..Means::default() };
+        for experiment in experiments() {
+            let runs = Runs::new(experiment, 0.01, &means);
+            let entrants = runs.places.iter().flat_map(|place| &place.entrants);
+            for entrant in entrants {
+                assert!(entrant.plan.name().starts_with("preset:"), "{}", entrant.plan.name());
+            }
+        }
+        let runs = Runs::new(find("hinfs-fig7")[0], 0.01, &means);
+        assert_eq!(runs.places.len(), 4, "and the rest runs");
+        assert!(runs.waits.iter().any(|absent| absent.why.contains("--in-process")));
     }
 
     /// The target of an entrant at a place, as the command takes it.
