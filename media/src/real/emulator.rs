@@ -2,8 +2,8 @@
 //!
 //! Each line that is flushed or stored past the cache adds to a debt of its thread; the fence pays it, less the time
 //! that the real flushes, stores past the cache and fence took, by spinning on the time-stamp counter. The bandwidth of
-//! all writers is a clock that every write moves on by its share and no fence returns before. Debt belongs to the thread,
-//! as the stores of a fence do, so several emulated devices may be used by one thread. A thread in the background
+//! all writers is a clock that every write moves on by its share and no fence returns before ([`Clock`]). Debt belongs to
+//! the thread, as the stores of a fence do, so several emulated devices may be used by one thread. A thread in the background
 //! ([`background`](nacre_engine::background)) sleeps its delays, many small ones at once: a machine that is emulated may have
 //! more cores for such threads than this one. Such a sleep pays for what came before it, too: where it comes while a lock is
 //! held, others wait longer for that lock than they would on such memory.
@@ -23,6 +23,7 @@ use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::{LINE_SIZE, Result};
 
 use super::RealPm;
+use super::bandwidth::Clock;
 use crate::emulation::Emulation;
 use crate::pm::Pm;
 use crate::thread::thread_number;
@@ -58,8 +59,6 @@ const FEW_LINES: u64 = 4;
 const CACHE_HIT_NS: u64 = 50;
 /// What a thread in the background has to wait before it sleeps.
 const NAP_NS: u64 = 50_000;
-/// Bandwidth is kept in parts of a tick for each line.
-const TICK_PARTS: u64 = 1024;
 
 /// One emulated device.
 #[derive(Debug)]
@@ -112,8 +111,8 @@ impl Emulator {
             read_ticks: ticks(emulation.read_latency_ns),
             cache_hit_ticks: ticks(CACHE_HIT_NS),
             nap_ticks: ticks(NAP_NS),
-            writers: Clock::new(emulation.write_bandwidth),
-            readers: Clock::new(emulation.read_bandwidth),
+            writers: Clock::new(emulation.write_bandwidth, ticks_per_ns()),
+            readers: Clock::new(emulation.read_bandwidth, ticks_per_ns()),
             emulation,
         }
     }
@@ -155,7 +154,7 @@ impl Emulator {
     /// When a write of so many lines begins, if somebody wants to know.
     #[inline]
     pub(super) fn write_start(&self, lines: u64) -> Option<u64> {
-        (lines > FEW_LINES || self.writers.ticks_per_line != 0).then(now)
+        (lines > FEW_LINES || self.writers.is_limited()).then(now)
     }
 
     /// Charges lines that were flushed or stored past the cache since `start`.
@@ -169,7 +168,11 @@ impl Emulator {
             None => (0, 0),
             Some(start) => {
                 let now = now();
-                (self.took(start, now), self.writers.advance(now, lines))
+                let free_at = match background::is() {
+                    true => self.writers.advance_behind(now, lines),
+                    false => self.writers.advance(now, lines),
+                };
+                (self.took(start, now), free_at)
             }
         };
         DEBT.with(|debt| {
@@ -198,7 +201,7 @@ impl Emulator {
         if background::is() {
             let delay = debt.owed.saturating_sub(spent);
             self.count(|shard| &shard.busy_ticks, spent + delay);
-            self.sleep(delay, debt.not_before.saturating_sub(now));
+            self.writers.wait_behind(|| self.sleep(delay, debt.not_before.saturating_sub(now)));
             return;
         }
         let end = (now + debt.owed.saturating_sub(spent)).max(debt.not_before);
@@ -226,7 +229,7 @@ impl Emulator {
 
     /// Pays for a read that began at `start`.
     pub(super) fn read(&self, start: u64, bytes: u64) {
-        if self.read_ticks == 0 && self.readers.ticks_per_line == 0 {
+        if self.read_ticks == 0 && !self.readers.is_limited() {
             return;
         }
         let now = now();
@@ -236,42 +239,6 @@ impl Emulator {
         }
         let free_at = self.readers.advance(start, bytes.div_ceil(LINE_SIZE));
         spin_until((start + self.read_ticks).max(free_at));
-    }
-}
-
-/// A bandwidth that all threads share: the time at which everything granted so far is through.
-#[derive(Debug)]
-struct Clock {
-    /// In parts of a tick; 0 is no limit.
-    ticks_per_line: u64,
-    busy_until: AtomicU64,
-}
-
-impl Clock {
-    fn new(bytes_per_second: u64) -> Clock {
-        let ticks_per_line = match bytes_per_second {
-            0 => 0,
-            rate => {
-                (LINE_SIZE as f64 * 1e9 / rate as f64 * ticks_per_ns() * TICK_PARTS as f64).max(1.0) as u64
-            }
-        };
-        Clock { ticks_per_line, busy_until: AtomicU64::new(0) }
-    }
-
-    /// Grants `lines` to one thread; returns when they are through.
-    fn advance(&self, now: u64, lines: u64) -> u64 {
-        if self.ticks_per_line == 0 {
-            return 0;
-        }
-        let cost = lines * self.ticks_per_line / TICK_PARTS;
-        let mut seen = self.busy_until.load(Ordering::Relaxed);
-        loop {
-            let until = seen.max(now) + cost;
-            match self.busy_until.compare_exchange_weak(seen, until, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return until,
-                Err(other) => seen = other,
-            }
-        }
     }
 }
 
@@ -467,29 +434,5 @@ mod tests {
         let start = Instant::now();
         pm.read(0, &mut buf).unwrap();
         assert!(start.elapsed().as_micros() >= 95, "{:?}", start.elapsed());
-    }
-}
-
-#[cfg(all(test, nacre_loom))]
-mod interleavings {
-    use std::sync::Arc;
-
-    use nacre_engine::sync::atomic::AtomicU64;
-    use nacre_engine::sync::{explore, thread};
-
-    use super::{Clock, TICK_PARTS};
-
-    #[test]
-    fn no_line_is_granted_twice() {
-        explore(3, || {
-            let clock = Arc::new(Clock { ticks_per_line: TICK_PARTS, busy_until: AtomicU64::new(0) });
-            let other = thread::spawn({
-                let clock = Arc::clone(&clock);
-                move || clock.advance(0, 3)
-            });
-            let mine = clock.advance(0, 5);
-            let granted = (mine, other.join().unwrap());
-            assert!(granted == (5, 8) || granted == (8, 3), "{granted:?}");
-        });
     }
 }

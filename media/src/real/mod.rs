@@ -6,6 +6,7 @@
 //! before it opens: the mapping and the lock stay with the process that made them.
 
 mod asm;
+mod bandwidth;
 mod emulator;
 mod fault;
 mod map;
