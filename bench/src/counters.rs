@@ -7,6 +7,7 @@
 //! | `cpu` | processor time of an operation, client and server, in nanoseconds; not that of threads of the kernel |
 //! | `pm.bytes`, `pm.lines`, `pm.fences` | what an operation stored: bytes, lines of 64 bytes flushed or past the cache, fences |
 //! | `write.amplification` | bytes stored on persistent memory for each byte that the workload wrote |
+//! | `writeback.amplification` | bytes of data stored on persistent memory by writeback for each byte of dirty lines; metadata that is written in whole blocks counts as data |
 //! | `disk.bytes` | bytes that an operation wrote to the loop devices under a target: what a peer is on, its journal or log, a tier of nacre |
 //! | `disk.amplification` | bytes written to them for each byte that the workload wrote |
 //! | `cpu.disk` | processor time of an operation that an emulated disk took, in nanoseconds: it waits for its latency with a core |
@@ -38,6 +39,7 @@ const UNITS: &[(&str, &str)] = &[
     ("pm.lines", "lines/op"),
     ("pm.fences", "fences/op"),
     ("write.amplification", "B/B"),
+    ("writeback.amplification", "B/B"),
     ("disk.bytes", "B/op"),
     ("disk.amplification", "B/B"),
     ("cpu.disk", "ns"),
@@ -137,6 +139,9 @@ impl Counters {
             sum.fences += more.fences;
             sum.nanos += more.nanos;
             sum.dram = more.dram;
+            sum.copied += more.copied;
+            sum.eager += more.eager;
+            sum.written_back += more.written_back;
             sum.accurate += more.accurate;
             sum.inaccurate += more.inaccurate;
         }
@@ -188,6 +193,11 @@ impl Counters {
             }
             all.extend(disk.cpu.map(|cpu| ("cpu.disk".to_owned(), cpu as f64 / operations)));
         }
+        // What the buffer passed on at once is data, too, and as much of it as was written.
+        if let Some(traffic) = self.traffic.filter(|traffic| traffic.is_counted && traffic.written_back > 0) {
+            let stored = traffic.copied.saturating_sub(traffic.eager) as f64;
+            all.insert("writeback.amplification".to_owned(), stored / traffic.written_back as f64);
+        }
         all.extend(self.peak.map(|peak| ("memory.peak".to_owned(), peak as f64)));
         all.extend(self.told.iter().map(|(name, sum)| (name.clone(), sum / rounds)));
         if let Some(Synced { written, synced }) = self.synced.filter(|synced| synced.written > 0) {
@@ -206,6 +216,9 @@ pub fn difference(before: Traffic, after: Traffic) -> Traffic {
         fences: after.fences.saturating_sub(before.fences),
         nanos: after.nanos.saturating_sub(before.nanos),
         dram: after.dram,
+        copied: after.copied.saturating_sub(before.copied),
+        eager: after.eager.saturating_sub(before.eager),
+        written_back: after.written_back.saturating_sub(before.written_back),
         accurate: after.accurate.saturating_sub(before.accurate),
         inaccurate: after.inaccurate.saturating_sub(before.inaccurate),
     }
@@ -243,6 +256,9 @@ mod tests {
             fences: 20,
             nanos: 2_000_000,
             dram: 7,
+            copied: 2500,
+            eager: 500,
+            written_back: 1000,
             accurate: 9,
             inaccurate: 1,
         };
@@ -263,6 +279,7 @@ mod tests {
         assert_eq!(names().count(), all.len(), "all of them are there");
         assert_eq!((all["share.write"], all["share.synced"]), (25.0, 25.0));
         assert_eq!((all["cpu"], all["pm.fences"], all["write.amplification"]), (500.0, 2.0, 1.1));
+        assert_eq!(all["writeback.amplification"], 2.0);
         assert_eq!((all["disk.bytes"], all["disk.amplification"], all["cpu.disk"]), (8192.0, 2.0, 70.0));
         assert_eq!((all["operations"], all["dram"], all["preempted"]), (10.0, 7.0, 0.5));
         assert_eq!((all["trace.failed"], all["memory.peak"], all["model.accuracy"]), (3.0, 9.0, 90.0));

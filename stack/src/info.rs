@@ -105,6 +105,8 @@ pub struct DeviceInfo {
 pub struct CounterInfo {
     /// Bytes stored.
     pub bytes_stored: u64,
+    /// Those of them that were copied past the CPU's cache: data, and metadata that is written in whole blocks.
+    pub bytes_copied: u64,
     /// Lines of 64 bytes flushed or stored past the cache.
     pub lines_flushed: u64,
     /// Fences.
@@ -126,6 +128,7 @@ impl DeviceInfo {
             emulation: pm.emulation().map(ToString::to_string),
             counters: pm.counters().map(|counters| CounterInfo {
                 bytes_stored: counters.bytes_stored,
+                bytes_copied: counters.bytes_copied,
                 lines_flushed: counters.lines_flushed,
                 fences: counters.fences,
                 write_ns: counters.write_ns,

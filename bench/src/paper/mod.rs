@@ -95,7 +95,6 @@ pub enum Taken {
 /// Counters that figures need and nobody counts yet, and what each counts.
 pub const LATER: &[(&str, &str)] = &[
     ("predictor.accuracy", "how often the synchronicity predictor was right, in percent of its predictions"),
-    ("writeback.amplification", "bytes of data stored on persistent memory for each byte of dirty lines"),
     ("evicted.blocks", "blocks of data that moved from persistent memory to a disk, in a round"),
 ];
 

@@ -12,6 +12,7 @@ use crate::spec::Spec;
 use crate::workload;
 
 const TARGETS: &[&str] = &[
+    "preset:nacre",
     "preset:nova",
     "preset:pmfs",
     "preset:hinfs",
@@ -226,7 +227,9 @@ fn every_figure_that_was_promised_is_there() {
     ] {
         promised.extend(figures.iter().map(|figure| format!("{paper}-fig{figure}")));
     }
-    promised.extend(["acbpfs-table1", "tpfs-table1", "tpfs-table2", "tpfs-predictor"].map(str::to_owned));
+    promised.extend(
+        ["hinfs-default", "acbpfs-table1", "tpfs-table1", "tpfs-table2", "tpfs-predictor"].map(str::to_owned),
+    );
     for name in &promised {
         assert!(!find(name).is_empty(), "{name}");
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use nacre::{FileOptions, FileSystem, MkfsOptions, OpenOptions, Preset};
+use nacre::{CacheInfo, FileOptions, FileSystem, MkfsOptions, OpenOptions, Preset};
 use nacre_engine::Error;
 
 use super::{File, Open, Target, Traffic};
@@ -87,8 +87,8 @@ impl Target for Library {
         let counters = counters.unwrap_or_default();
         let info = self.fs.info().ok()?;
         let dram = info.space.map_or(0, |space| space.index_bytes);
-        let (accurate, inaccurate) =
-            info.cache.map_or((0, 0), |cache| (cache.model_accurate, cache.model_inaccurate));
+        let cache = info.cache.as_ref();
+        let of_cache = |field: fn(&CacheInfo) -> u64| cache.map_or(0, field);
         Some(Traffic {
             is_counted,
             bytes: counters.bytes_stored,
@@ -96,8 +96,11 @@ impl Target for Library {
             fences: counters.fences,
             nanos: counters.write_ns,
             dram,
-            accurate,
-            inaccurate,
+            copied: counters.bytes_copied,
+            eager: of_cache(|cache| cache.written_eagerly),
+            written_back: of_cache(|cache| cache.written_back),
+            accurate: of_cache(|cache| cache.model_accurate),
+            inaccurate: of_cache(|cache| cache.model_inaccurate),
         })
     }
 

@@ -129,6 +129,12 @@ pub struct Traffic {
     pub nanos: u64,
     /// Bytes of DRAM that indexes and caches take.
     pub dram: u64,
+    /// Bytes among those stored that were copied past the cache of the CPU: data.
+    pub copied: u64,
+    /// Bytes that the write buffer passed on at once.
+    pub eager: u64,
+    /// Bytes of dirty lines that it wrote back.
+    pub written_back: u64,
     /// How often, at a sync of a block, the buffer benefit model's answer was the one before.
     pub accurate: u64,
     /// How often it was another one.

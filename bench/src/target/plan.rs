@@ -462,6 +462,7 @@ impl Prepared {
         let info: serde_json::Value = serde_json::from_str(&text).ok()?;
         let counters = &info["device"]["counters"];
         let counter = |name: &str| counters[name].as_u64().unwrap_or(0);
+        let of_cache = |name: &str| info["cache"][name].as_u64().unwrap_or(0);
         Some(Traffic {
             is_counted: counters["fences"].is_u64(),
             bytes: counter("bytes_stored"),
@@ -469,8 +470,11 @@ impl Prepared {
             fences: counter("fences"),
             nanos: counter("write_ns"),
             dram: info["space"]["index_bytes"].as_u64().unwrap_or(0),
-            accurate: info["cache"]["model_accurate"].as_u64().unwrap_or(0),
-            inaccurate: info["cache"]["model_inaccurate"].as_u64().unwrap_or(0),
+            copied: counter("bytes_copied"),
+            eager: of_cache("written_eagerly"),
+            written_back: of_cache("written_back"),
+            accurate: of_cache("model_accurate"),
+            inaccurate: of_cache("model_inaccurate"),
         })
     }
 }

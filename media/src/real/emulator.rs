@@ -33,6 +33,8 @@ use crate::thread::thread_number;
 pub struct Counters {
     /// Bytes stored, through the cache or past it.
     pub bytes_stored: u64,
+    /// Those of them that were copied past the cache: data, and metadata that is written in whole blocks.
+    pub bytes_copied: u64,
     /// Lines flushed or stored past the cache.
     pub lines_flushed: u64,
     /// Fences.
@@ -46,6 +48,7 @@ pub struct Counters {
 #[repr(align(128))]
 struct Shard {
     bytes_stored: AtomicU64,
+    bytes_copied: AtomicU64,
     lines_flushed: AtomicU64,
     fences: AtomicU64,
     busy_ticks: AtomicU64,
@@ -127,6 +130,7 @@ impl Emulator {
         };
         Counters {
             bytes_stored: sum(|shard| &shard.bytes_stored),
+            bytes_copied: sum(|shard| &shard.bytes_copied),
             lines_flushed: sum(|shard| &shard.lines_flushed),
             fences: sum(|shard| &shard.fences),
             write_ns: (sum(|shard| &shard.busy_ticks) as f64 / ticks_per_ns()) as u64,
@@ -162,6 +166,7 @@ impl Emulator {
     pub(super) fn flushed(&self, start: Option<u64>, bytes: u64, lines: u64) {
         if bytes != 0 {
             self.count(|shard| &shard.bytes_stored, bytes);
+            self.count(|shard| &shard.bytes_copied, bytes);
         }
         self.count(|shard| &shard.lines_flushed, lines);
         let (took, free_at) = match start {
@@ -353,7 +358,8 @@ mod tests {
         pm.fence(pm.zero(0, 100).unwrap());
         let counters = pm.counters().unwrap();
         let (bytes_stored, lines_flushed) = (100 + 4096 + 100, 2 + 64 + 2);
-        assert_eq!(counters, Counters { bytes_stored, lines_flushed, fences: 3, ..counters });
+        let bytes_copied = 4096 + 100;
+        assert_eq!(counters, Counters { bytes_stored, bytes_copied, lines_flushed, fences: 3, ..counters });
         assert_eq!(RealPm::in_memory(4096).unwrap().counters(), None);
     }
 
