@@ -29,7 +29,8 @@ const OPTIONS: &str = "system.nacre.options";
 pub(crate) struct MountArgs {
     /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback, lazy[=SIZE], lazy_low=N, lazy_high=N,
     /// lazy_period=MS, lazy_age=MS, lazy_threads=N, preset=NAME, name_index=on|off (layout inplace), direct_io, threads=N, emulate=MEMORY,
-    /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as), log=FILE, nofail;
+    /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as), tier_cache=SIZE
+    /// (DRAM for what is read from tiers, 64M by default), log=FILE, nofail;
     /// with remount, lazy_* of the mount that is there
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
@@ -325,6 +326,7 @@ fn open_options(settings: &MountSettings) -> OpenOptions {
         preset: settings.preset,
         name_index: settings.name_index,
         tiers: settings.tiers.iter().map(TierOption::device).collect(),
+        tier_cache: settings.tier_cache,
         ..OpenOptions::default()
     }
 }

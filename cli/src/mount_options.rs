@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use nacre::{CacheOptions, CacheSettings, Disk, Emulation, Preset, Promise, TierDevice};
+use nacre::{CacheOptions, CacheSettings, Disk, Emulation, Preset, Promise, TIER_CACHE, TierDevice};
 
 /// The options of one mount.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -45,6 +45,8 @@ pub(crate) struct MountSettings {
     pub(crate) require: Option<Promise>,
     /// Devices of its tiers, as far as they are named.
     pub(crate) tiers: Vec<TierOption>,
+    /// Bytes of DRAM with what was read from them.
+    pub(crate) tier_cache: Option<u64>,
     /// Where messages go from the background.
     pub(crate) log: Option<PathBuf>,
     /// A device that is not there is no failure.
@@ -221,6 +223,7 @@ impl MountSettings {
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
             "tier" => self.tiers.push(TierOption::parse(value)),
+            "tier_cache" => self.tier_cache = Some(tier_cache(value).map_err(|error| wrong(&error))?),
             "log" => self.log = Some(PathBuf::from(value)),
             _ => return Ok(false),
         }
@@ -341,7 +344,7 @@ impl fmt::Display for MountSettings {
             write!(f, ",threads={threads}")?;
         }
         if let Some(lazy) = self.lazy {
-            write!(f, ",lazy={}", nacre_engine::size::print(lazy.size).replace([' ', 'i', 'B'], ""))?;
+            write!(f, ",lazy={}", as_option(lazy.size))?;
             let (set, usual) = (lazy.settings, CacheSettings::default());
             let settings = [
                 ("low", u64::from(set.low_percent), u64::from(usual.low_percent)),
@@ -364,6 +367,9 @@ impl fmt::Display for MountSettings {
         }
         if let Some(require) = self.require {
             write!(f, ",require={}", require.as_str())?;
+        }
+        if let Some(size) = self.tier_cache {
+            write!(f, ",tier_cache={}", as_option(size))?;
         }
         for tier in &self.tiers {
             let text = tier.to_string();
@@ -422,6 +428,19 @@ fn lazy_size(text: &str) -> Result<u64, String> {
     } else {
         Ok(size)
     }
+}
+
+/// The size of the cache of what was read from tiers.
+fn tier_cache(text: &str) -> Result<u64, String> {
+    match nacre_engine::size::parse(text)? {
+        size if TIER_CACHE.contains(&size) => Ok(size),
+        _ => Err(format!("{text:?} is no size for the cache of tiers; give 1M to 1T")),
+    }
+}
+
+/// A size as it is written after `-o`.
+fn as_option(size: u64) -> String {
+    nacre_engine::size::print(size).replace([' ', 'i', 'B'], "")
 }
 
 fn is_for_others(option: &str) -> bool {
@@ -491,6 +510,9 @@ mod tests {
         assert_eq!(settings.log.as_deref(), Some(Path::new("/var/log/nacre")));
         assert_eq!(settings.emulation.unwrap().write_latency_ns, 500);
         assert!(take("direct_io").unwrap().direct_io);
+        let settings = take("tier_cache=8M,tier=/srv/disk").unwrap();
+        assert_eq!((settings.tier_cache, settings.tiers.len()), (Some(8 << 20), 1));
+        assert_eq!(settings.to_string(), "rw,tier_cache=8M,tier=/srv/disk");
         assert_eq!(take("lazy").unwrap().lazy.unwrap().options().size, 256 << 20);
         assert_eq!(take("lazy=64M").unwrap().to_string(), "rw,lazy=64M");
         let all = "rw,lazy=64M,lazy_low=10,lazy_high=30,lazy_period=1000,lazy_age=2000,lazy_threads=3,preset=hinfs-wb";
@@ -515,6 +537,9 @@ mod tests {
             ("lazy_color=red", "lazy_color"),
             ("preset=tpfs", "not built yet"),
             ("name_index=maybe", "neither on nor off"),
+            ("tier_cache=64K", "1M to 1T"),
+            ("tier_cache=2T", "1M to 1T"),
+            ("tier_cache=much", "tier_cache"),
             ("emulate=nothing", "emulate"),
             ("require=luck", "require"),
             ("emulate=\"pcm,latency=5", "quotation mark"),
@@ -547,6 +572,7 @@ mod tests {
             ("remount,noatime", "\"noatime\" cannot be changed"),
             ("remount,threads=3", "\"threads=3\""),
             ("remount,name_index=on", "\"name_index=on\""),
+            ("remount,tier_cache=8M", "\"tier_cache=8M\""),
             ("remount,log=/tmp/log", "\"log\""),
             ("remount,emulate=pcm", "\"emulate\""),
             ("remount,lazy=32M", "size"),

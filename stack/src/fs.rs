@@ -59,6 +59,9 @@ pub struct OpenOptions {
     pub preset: Option<Preset>,
     /// Devices of its tiers; of those that are not given, where they are is looked for.
     pub tiers: Vec<TierDevice>,
+    /// Bytes of DRAM that keep what was read from tiers, within [`TIER_CACHE`](crate::TIER_CACHE); by default 64 MiB. Only of
+    /// the layout `log`; another refuses to be told.
+    pub tier_cache: Option<u64>,
     /// In whose name.
     pub identity: Identity,
 }
@@ -75,6 +78,7 @@ impl Default for OpenOptions {
             buffer: WriteBuffer::Preset,
             preset: None,
             tiers: Vec::new(),
+            tier_cache: None,
             identity: Identity::default(),
         }
     }
@@ -274,6 +278,11 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
         return Err(Error::new(Kind::InvalidInput)
             .object(format!("name_index on the layout {layout}"))
             .advice("leave it out: this layout always has an index of names"));
+    }
+    if options.tier_cache.is_some() && layout != LayoutKind::Log {
+        return Err(Error::new(Kind::InvalidInput)
+            .object(format!("tier_cache on the layout {layout}"))
+            .advice("leave it out: this layout has no tiers"));
     }
     Ok(match layout {
         LayoutKind::Log => {

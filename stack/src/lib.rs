@@ -94,4 +94,4 @@ pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures};
 pub use nacre_mover::{Drained, PIN};
 pub use preset::{LayoutKind, Preset};
-pub use tiers::{MovedPart, MoverInfo, NewTier, TierDevice, TierInfo};
+pub use tiers::{MovedPart, MoverInfo, NewTier, TIER_CACHE, TierDevice, TierInfo};

@@ -216,6 +216,34 @@ fn cold_files_move_down_by_themselves() {
     fs.close().unwrap();
 }
 
+/// What is read from tiers is kept in as much DRAM as was said, and no layout takes what it cannot have.
+#[test]
+fn what_is_read_from_tiers_is_kept_within_what_was_asked_for() {
+    for (asked, most) in [(None, 64 * MIB), (Some(MIB), MIB)] {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = create(dir.path(), &OpenOptions { tier_cache: asked, ..options() });
+        fs.add_tier(&new(dir.path().join("disk"), 64 * MIB)).unwrap();
+        let bytes = content(8 * MIB as usize);
+        fs.write("large", &bytes).unwrap();
+        fs.demote("large", 1).unwrap();
+        assert!(fs.read("large").unwrap() == bytes);
+        let cached = fs.mover_status().unwrap().cached;
+        assert!(cached > 0 && cached <= most.min(8 * MIB), "{asked:?}: {cached}");
+        fs.close().unwrap();
+    }
+    for (preset, asked, why) in [
+        (Preset::Nova, MIB - 1, "1 MiB to 1 TiB"),
+        (Preset::Nova, (1 << 40) + 1, "1 MiB to 1 TiB"),
+        (Preset::Pmfs, MIB, "tier_cache on the layout inplace"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let make = MkfsOptions { preset, ..MkfsOptions::with_size(64 * MIB) };
+        let asked = OpenOptions { tier_cache: Some(asked), ..options() };
+        let error = FileSystem::create(dir.path().join("pm"), &make, &asked).unwrap_err();
+        assert!(error.kind() == Kind::InvalidInput && error.to_string().contains(why), "{error}");
+    }
+}
+
 /// A tier is pulled out and put back, 50 times, while files are written, read and moved. What is on it fails while it is away;
 /// what was acknowledged is there, wherever it is, once it is back.
 #[test]
