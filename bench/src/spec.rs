@@ -55,6 +55,11 @@ impl Spec {
         self
     }
 
+    /// Whether a parameter is given.
+    pub fn has(&self, key: &str) -> bool {
+        self.given.contains_key(key)
+    }
+
     fn take<T>(
         &self,
         key: &str,

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use nacre::{CacheInfo, FileOptions, FileSystem, MkfsOptions, OpenOptions, Preset};
+use nacre::{CacheInfo, FileOptions, FileSystem, MkfsOptions, NewTier, OpenOptions, Preset, TierDevice};
 use nacre_engine::Error;
 
 use super::{File, Open, Target, Traffic};
@@ -17,9 +17,23 @@ pub struct Library {
 }
 
 impl Library {
-    /// A new file system on a device that does not exist yet, with all its pages present.
-    pub fn create(device: &Path, size: u64, preset: Preset, options: &OpenOptions) -> Result<Library, Error> {
-        let make = MkfsOptions { preset, ..MkfsOptions::with_size(size) };
+    /// A new file system on a device that does not exist yet, with all its pages present; with a blank device below it as a
+    /// tier, where one is given, which is as slow as it is.
+    pub fn create(
+        device: &Path,
+        size: u64,
+        preset: Preset,
+        tier: Option<&Path>,
+        options: &OpenOptions,
+    ) -> Result<Library, Error> {
+        let new = |path: &Path| NewTier {
+            device: TierDevice { path: path.to_owned(), emulation: None },
+            size: None,
+            rank: None,
+            force: false,
+        };
+        let tiers = tier.map(new).into_iter().collect();
+        let make = MkfsOptions { preset, tiers, ..MkfsOptions::with_size(size) };
         let fs = FileSystem::create(device, &make, options)?;
         fs.prefault(&AtomicBool::new(false))?;
         Ok(Library { fs })

@@ -7,7 +7,7 @@
 //!   runs the benchmark; the processes that do the work get a [`plan::Opening`].
 //! - [`watch`]: a target around another that sees what is synced.
 //! - `peer`: the file systems of the kernel. [`disk`]: an emulated disk for them. `medium`: that, or a file, as a
-//!   block device, for who needs one. `pieces`: what targets are made of.
+//!   block device, for peers and for `tier`s of nacre. `pieces`: what targets are made of.
 
 pub mod directory;
 pub mod disk;
@@ -16,6 +16,7 @@ mod medium;
 mod peer;
 mod pieces;
 pub mod plan;
+mod tier;
 pub mod watch;
 
 use std::ffi::OsStr;

@@ -15,8 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use super::directory::Directory;
 use super::library::Library;
+use super::medium::Device;
 use super::peer::{self, Peer};
 use super::pieces::{Mounted, Pieces, Server, run};
+use super::tier::Tier;
 use super::{Target, Traffic};
 use crate::counters::DiskWork;
 use crate::place::Workplace;
@@ -36,6 +38,7 @@ pub struct Plan {
     buffer: Option<u64>,
     name_index: Option<bool>,
     options: Option<String>,
+    tier: Option<Tier>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -56,11 +59,13 @@ const KINDS: &[(&str, &str)] = &[
     (
         "preset:NAME",
         "a preset of nacre in the same process, without system calls; emulate=MEMORY slows it down, pm=SIZE is its device, \
-         buffer=SIZE what it buffers in DRAM, of presets that do; name_index=on or off, of presets that have the choice",
+         buffer=SIZE what it buffers in DRAM, of presets that do; name_index=on or off, of presets that have the choice; \
+         tier=file|optane-ssd|nvme|sata-ssd|hdd is a disk below it, as disk= of peers (root, layout log, with pm=), of \
+         tier_size=SIZE (what the load needs), cache=SIZE (64M) the DRAM for what is read from it",
     ),
     (
         "mount:NAME",
-        "the same through FUSE (root); emulate=, pm= and buffer= as there, options=OPTIONS as mount -o has them",
+        "the same through FUSE (root); emulate=, pm=, buffer=, tier=, tier_size= and cache= as there, options=OPTIONS as mount -o has them",
     ),
     (
         "dir:PATH",
@@ -116,6 +121,10 @@ pub enum Opening {
         buffer: Option<u64>,
         /// Whether names are indexed, where the preset has that choice.
         name_index: Option<bool>,
+        /// What becomes a tier of it, where it is to have one.
+        tier: Option<PathBuf>,
+        /// Bytes of DRAM for what is read from that.
+        tier_cache: Option<u64>,
     },
     /// A directory that is there.
     Directory(PathBuf),
@@ -125,13 +134,14 @@ impl Opening {
     /// Opens it.
     pub fn open(&self) -> Result<Box<dyn Target>, Error> {
         Ok(match self {
-            Opening::Library { device, size, preset, emulate, buffer, name_index } => {
+            Opening::Library { device, size, preset, emulate, buffer, name_index, tier, tier_cache } => {
                 let buffer =
                     buffer.map_or(WriteBuffer::Preset, |bytes| WriteBuffer::With(CacheOptions::new(bytes)));
                 let emulation = emulate.as_deref().map(str::parse).transpose()?;
+                let (name_index, tier_cache) = (*name_index, *tier_cache);
                 let options =
-                    OpenOptions { emulation, buffer, name_index: *name_index, ..OpenOptions::default() };
-                Box::new(Library::create(device, *size, preset.parse()?, &options)?)
+                    OpenOptions { emulation, buffer, name_index, tier_cache, ..OpenOptions::default() };
+                Box::new(Library::create(device, *size, preset.parse()?, tier.as_deref(), &options)?)
             }
             Opening::Directory(path) => {
                 Box::new(Directory::open(path).map_err(|error| format!("{}: {error}", path.display()))?)
@@ -163,6 +173,7 @@ impl Plan {
     pub fn parse(text: &str) -> Result<Plan, String> {
         let spec: Spec = text.parse()?;
         let (mut emulate, mut pm, mut buffer, mut name_index, mut options) = (None, None, None, None, None);
+        let mut tier = None;
         let name = spec.name().to_owned();
         let kind = match name.split_once(':') {
             Some((kind @ ("preset" | "mount"), preset)) => {
@@ -174,6 +185,7 @@ impl Plan {
                 };
                 emulate = list("emulate")?;
                 pm = given(&spec, "pm")?;
+                tier = Tier::parse(&spec, preset, pm)?;
                 if preset.buffers_writes() {
                     buffer = given(&spec, "buffer")?;
                 }
@@ -211,7 +223,7 @@ impl Plan {
             return Err(format!("{name}: dram= is at least {}", size::print(memory::LEAST)));
         }
         spec.finish()?;
-        Ok(Plan { spec, kind, emulate, pm, dram, buffer, name_index, options })
+        Ok(Plan { spec, kind, emulate, pm, dram, buffer, name_index, options, tier })
     }
 
     /// As it was written.
@@ -231,11 +243,13 @@ impl Plan {
             false => Err("it needs root".into()),
         };
         match &self.kind {
-            Kind::Preset(_) => Ok(()),
+            Kind::Preset(_) if self.tier.is_none() => Ok(()),
+            Kind::Preset(_) => root().and_then(|()| Tier::check()),
             Kind::Directory(path) => filesystem_of(path).map(drop),
             Kind::Tmpfs | Kind::Ramfs => root(),
             Kind::Mount(_) => {
                 root()?;
+                self.tier.as_ref().map_or(Ok(()), |_| Tier::check())?;
                 fs::metadata("/dev/fuse").map(drop).map_err(|error| format!("/dev/fuse: {error}").into())
             }
             Kind::Peer(peer) => root().and_then(|()| peer.check()),
@@ -246,12 +260,18 @@ impl Plan {
     pub fn needs(&self, load: Load) -> u64 {
         let cache = self.dram.unwrap_or(u64::MAX).min(load.bytes);
         match &self.kind {
-            Kind::Preset(_) => self.device_size(load) + self.buffer.unwrap_or(0),
-            Kind::Mount(_) => self.device_size(load) + self.buffer.unwrap_or(0) + cache,
+            Kind::Preset(_) => self.memory(load),
+            Kind::Mount(_) => self.memory(load) + cache,
             Kind::Directory(_) => cache,
             Kind::Tmpfs | Kind::Ramfs => load.bytes,
             Kind::Peer(peer) => peer.memory(load) + cache,
         }
+    }
+
+    /// What a preset is made of.
+    fn memory(&self, load: Load) -> u64 {
+        let tier = self.tier.as_ref().map_or(0, |tier| tier.memory(load));
+        self.device_size(load) + self.buffer.unwrap_or(0) + tier
     }
 
     /// nacre has an inode for each block of its device at the most.
@@ -290,25 +310,7 @@ impl Plan {
                 Ok(Prepared { cached: false, ..prepared }.with(mount))
             }
             Kind::Peer(peer) => peer.set_up(&name, ground),
-            Kind::Preset(preset) => {
-                let tmpfs = ground.place.tmpfs(&name, false)?;
-                let (size, emulate) = (self.device_size(ground.load), self.emulation(ground));
-                let indexed = match self.name_index {
-                    None => "",
-                    Some(true) => ", with an index of names",
-                    Some(false) => ", without an index of names",
-                };
-                let about = format!(
-                    "{preset} in the same process{}{indexed}, {}",
-                    self.buffered(),
-                    on_memory(emulate.as_deref())
-                );
-                let (device, buffer, name_index) = (tmpfs.path().join("pm"), self.buffer, self.name_index);
-                let preset = preset.to_string();
-                let opening = Opening::Library { device, size, preset, emulate, buffer, name_index };
-                let prepared = Prepared::plain(opening, about, Pays::Library);
-                Ok(Prepared { cached: false, ..prepared }.with(tmpfs))
-            }
+            Kind::Preset(preset) => self.set_up_preset(*preset, &name, ground),
             Kind::Mount(preset) => self.set_up_mount(*preset, &name, ground),
         }
     }
@@ -327,10 +329,51 @@ impl Plan {
         self.buffer.map_or_else(String::new, |bytes| format!(", with a buffer of {}", size::print(bytes)))
     }
 
+    fn set_up_preset(&self, preset: Preset, name: &str, ground: &Ground<'_>) -> Result<Prepared, Error> {
+        let mut pieces = Pieces::default();
+        let below = self.set_up_tier(name, ground, &mut pieces)?;
+        let tmpfs = ground.place.tmpfs(name, false)?;
+        let emulate = self.emulation(ground);
+        let indexed = match self.name_index {
+            None => "",
+            Some(true) => ", with an index of names",
+            Some(false) => ", without an index of names",
+        };
+        let about = format!(
+            "{preset} in the same process{}{indexed}, {}{}",
+            self.buffered(),
+            on_memory(emulate.as_deref()),
+            below.about
+        );
+        let opening = Opening::Library {
+            device: tmpfs.path().join("pm"),
+            size: self.device_size(ground.load),
+            preset: preset.to_string(),
+            emulate,
+            buffer: self.buffer,
+            name_index: self.name_index,
+            tier: below.path,
+            tier_cache: self.tier.as_ref().map(|tier| tier.cache),
+        };
+        pieces.keep(tmpfs);
+        let plain = Prepared::plain(opening, about, Pays::Library);
+        Ok(Prepared { cached: false, hurry: below.hurry, pieces, ..plain })
+    }
+
+    /// The device of its tier; one that is nowhere where it is to have none.
+    fn set_up_tier(&self, name: &str, ground: &Ground<'_>, pieces: &mut Pieces) -> Result<Below, Error> {
+        let Some(tier) = &self.tier else { return Ok(Below::default()) };
+        let Device { path, about, hurry } = tier.set_up(name, ground, pieces)?;
+        Ok(Below { path: Some(path), about, hurry })
+    }
+
     fn set_up_mount(&self, preset: Preset, name: &str, ground: &Ground<'_>) -> Result<Prepared, Error> {
+        let mut pieces = Pieces::default();
+        let below = self.set_up_tier(name, ground, &mut pieces)?;
         let tmpfs = ground.place.tmpfs(&format!("{name}-pm"), false)?;
         let dir = ground.place.directory(name)?;
         let device = tmpfs.path().join("pm");
+        pieces.keep(tmpfs);
         // A mount buffers only where it is told to.
         let lazy = match self.buffer {
             Some(bytes) => Some(format!("lazy={bytes}")),
@@ -338,10 +381,16 @@ impl Plan {
             None if preset == Preset::Nacre => None,
             None => preset.buffers_writes().then(|| "lazy".to_owned()),
         };
-        let options: Vec<String> = lazy.into_iter().chain(self.options.clone()).collect();
-        let preset = preset.to_string();
+        let mut options: Vec<String> = lazy.into_iter().collect();
         let size = self.device_size(ground.load).to_string();
-        run(Command::new(ground.program).args(["mkfs", "--preset", &preset, "--size", &size]).arg(&device))?;
+        let mut mkfs = Command::new(ground.program);
+        mkfs.args(["mkfs", "--preset", preset.as_str(), "--size", &size]);
+        if let (Some(path), Some(tier)) = (&below.path, &self.tier) {
+            mkfs.arg("--tier").arg(path);
+            options.extend([format!("tier={}", path.display()), format!("tier_cache={}", tier.cache)]);
+        }
+        options.extend(self.options.clone());
+        run(mkfs.arg(&device))?;
         let mut command = Command::new(ground.program);
         command.args(["mount", "--foreground"]);
         let emulate = self.emulation(ground);
@@ -352,10 +401,20 @@ impl Plan {
             command.args(["-o", &options.join(",")]);
         }
         let server = Server::start(command.arg(&device).arg(&dir), dir.clone())?;
-        let about = format!("{preset} through FUSE{}, {}", self.buffered(), on_memory(emulate.as_deref()));
-        let prepared = Prepared::plain(Opening::Directory(dir), about, Pays::Fuse);
-        Ok(Prepared { server: Some(server), ..prepared }.with(tmpfs))
+        let on = on_memory(emulate.as_deref());
+        let about = format!("{preset} through FUSE{}, {on}{}", self.buffered(), below.about);
+        let plain = Prepared::plain(Opening::Directory(dir), about, Pays::Fuse);
+        Ok(Prepared { server: Some(server), hurry: below.hurry, pieces, ..plain })
     }
+}
+
+/// What is below nacre's memory: nothing, or a tier.
+#[derive(Default)]
+struct Below {
+    path: Option<PathBuf>,
+    about: String,
+    /// Dropped before what uses the device, so that this ends soon.
+    hurry: Option<ChildStdin>,
 }
 
 /// A directory of our own in one that belongs to somebody, whose files are not to be touched. It goes away with this
@@ -393,7 +452,7 @@ fn let_through(path: &Path) -> std::io::Result<()> {
 }
 
 /// A number of bytes that need not be there.
-fn given(spec: &Spec, key: &str) -> Result<Option<u64>, String> {
+pub(super) fn given(spec: &Spec, key: &str) -> Result<Option<u64>, String> {
     match spec.text(key, "")?.as_str() {
         "" => Ok(None),
         text => size::parse(text).map(Some).map_err(|why| format!("{}: {key}={text}: {why}", spec.name())),
@@ -554,6 +613,9 @@ mod tests {
         assert_eq!(plan("preset:hinfs,name_index=on").unwrap().name_index, Some(true));
         assert!(plan("preset:hinfs,name_index=2").unwrap_err().contains("on or off"));
         assert!(plan("preset:nova,name_index=on").unwrap_err().contains("no parameter name_index"));
+        let tiered = plan("mount:nova,tier=nvme,pm=64m,cache=8m").unwrap();
+        assert_eq!(tiered.tier.map(|tier| tier.cache), Some(8 << 20));
+        assert!(plan("peer:ext4,tier=nvme").unwrap_err().contains("no parameter tier"));
         assert!(plan("peer:ext4,dram=1m").unwrap_err().contains("at least"));
         assert!(plan("peer:ext4,dram=much").unwrap_err().contains("dram=much"));
     }
@@ -564,6 +626,8 @@ mod tests {
         let needs = |text: &str| Plan::parse(text).unwrap().needs(load);
         assert_eq!((needs("peer:tmpfs"), needs("preset:nova,pm=16m")), (100 << 20, 16 << 20));
         assert_eq!(needs("mount:nova,dram=20m") - needs("preset:nova"), 20 << 20);
+        let tiered = "preset:nova,pm=16m,tier=nvme,tier_size=32m,cache=8m";
+        assert_eq!(needs(tiered) - needs("preset:nova,pm=16m"), 40 << 20);
         let many = Load { bytes: 0, files: 1_000_000 };
         assert!(Plan::parse("preset:nova").unwrap().needs(many) > 1_000_000 * 4096);
         assert_eq!(needs("preset:hinfs,buffer=8m") - needs("preset:pmfs"), 8 << 20);

@@ -245,6 +245,7 @@ mod tests {
             &dir.path().join("pm"),
             128 << 20,
             nacre::Preset::Nova,
+            None,
             &nacre::OpenOptions::default(),
         )
         .unwrap();

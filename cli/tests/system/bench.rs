@@ -51,7 +51,7 @@ impl Run {
     }
 
     /// Everything temporary, and disks, are below this one.
-    fn temporary(&self) -> PathBuf {
+    pub(crate) fn temporary(&self) -> PathBuf {
         self.dir.path().join("tmp")
     }
 
@@ -93,7 +93,7 @@ impl Run {
     }
 
     /// What is there of it: mounts, loop devices, mapped devices, cgroups, files.
-    fn traces(&self, process: u32) -> Vec<String> {
+    pub(crate) fn traces(&self, process: u32) -> Vec<String> {
         let place = self.temporary();
         let place = place.to_str().expect("a plain name");
         let name = format!("nacre-bench-{process}-");
@@ -156,16 +156,16 @@ impl Run {
 }
 
 /// Ctrl-C, as a terminal sends it: to all processes of the group.
-fn interrupt(child: &Child) {
+pub(crate) fn interrupt(child: &Child) {
     let group = Pid::from_raw(child.id() as i32).expect("a process");
     kill_process_group(group, Signal::INT).expect("kill");
 }
 
-fn list(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn list(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-fn can_run(test: &str) -> bool {
+pub(crate) fn can_run(test: &str) -> bool {
     can_mount(test) && ["losetup", "mkfs.ext4", "mkfs.xfs"].iter().all(|program| has_program(test, program))
 }
 

@@ -1,0 +1,134 @@
+//! A disk below nacre's memory, for targets `preset:` and `mount:`: the same device that a peer on a disk gets
+//! ([`Medium`]), so that both pay alike. nacre itself emulates no disk here.
+
+use nacre::{LayoutKind, Preset, TIER_CACHE};
+use nacre_engine::size;
+
+use super::medium::{Device, Medium};
+use super::pieces::{Pieces, check_program};
+use super::plan::{Ground, Load, device_size, given};
+use crate::Error;
+use crate::spec::Spec;
+
+/// The parameters of a target that are about it.
+const PARAMETERS: [&str; 3] = ["tier", "tier_size", "cache"];
+/// As nacre has it by itself; said aloud, so that a report names it.
+const USUAL_CACHE: &str = "64M";
+
+/// A tier, as asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Tier {
+    medium: Medium,
+    /// Bytes, where that is said.
+    size: Option<u64>,
+    /// Bytes of DRAM with what was read from it.
+    pub(super) cache: u64,
+}
+
+impl Tier {
+    /// From the parameters of a target of this preset, whose memory has so many bytes where that is said. None when there
+    /// is to be no tier.
+    pub(super) fn parse(spec: &Spec, preset: Preset, pm: Option<u64>) -> Result<Option<Tier>, String> {
+        let name = spec.name();
+        let asked = PARAMETERS.iter().find(|key| spec.has(key));
+        if preset.layout() != LayoutKind::Log {
+            return asked.map_or(Ok(None), |key| {
+                let layout = preset.layout();
+                Err(format!("{name}: {key}=: the layout {layout} has no tiers; presets of the layout log do"))
+            });
+        }
+        let text = spec.text("tier", "")?;
+        let (size, cache) = (given(spec, "tier_size")?, spec.size("cache", USUAL_CACHE)?);
+        match asked {
+            None => return Ok(None),
+            Some(key) if text.is_empty() => {
+                return Err(format!("{name}: {key}= is about a tier: give tier=, too"));
+            }
+            Some(_) => {}
+        }
+        if pm.is_none() {
+            return Err(format!(
+                "{name}: with tier= give pm=, too, less than the data: memory of the usual size has room for twice the \
+                 data, and nothing would ever move down"
+            ));
+        }
+        if !TIER_CACHE.contains(&cache) {
+            let (least, most) = (size::print(*TIER_CACHE.start()), size::print(*TIER_CACHE.end()));
+            return Err(format!("{name}: cache= is {least} to {most}"));
+        }
+        let medium = Medium::parse(&text).map_err(|why| format!("{name}: tier={text}: {why}"))?;
+        Ok(Some(Tier { medium, size, cache }))
+    }
+
+    /// An error says what this machine lacks for it.
+    pub(super) fn check() -> Result<(), Error> {
+        check_program("losetup")
+    }
+
+    /// Bytes of memory that it takes at most.
+    pub(super) fn memory(&self, load: Load) -> u64 {
+        self.medium.memory(self.size(load)) + self.cache
+    }
+
+    fn size(&self, load: Load) -> u64 {
+        self.size.unwrap_or_else(|| device_size(load))
+    }
+
+    /// Makes the device, and says in words what nacre has then.
+    pub(super) fn set_up(
+        &self,
+        name: &str,
+        ground: &Ground<'_>,
+        pieces: &mut Pieces,
+    ) -> Result<Device, Error> {
+        let size = self.size(ground.load);
+        let device = self.medium.set_up(&format!("{name}-tier"), size, ground, pieces)?;
+        let (cache, size) = (size::print(self.cache), size::print(size));
+        let about = format!(", with a tier of {size} and {cache} of DRAM for it, on {}", device.about);
+        Ok(Device { about, ..device })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre::Preset;
+
+    use super::Tier;
+    use crate::spec::Spec;
+    use crate::target::plan::Load;
+
+    fn parse(text: &str, preset: Preset, pm: Option<u64>) -> Result<Option<Tier>, String> {
+        let spec: Spec = text.parse()?;
+        Tier::parse(&spec, preset, pm).and_then(|tier| spec.finish().map(|()| tier))
+    }
+
+    #[test]
+    fn a_tier_is_what_peers_call_a_disk() {
+        let pm = Some(64 << 20);
+        let tier = |text: &str| parse(text, Preset::Nova, pm).unwrap().unwrap();
+        let load = Load { bytes: 1 << 30, files: 1 };
+        let usual = tier("preset:nova,tier=nvme+flush=0");
+        assert_eq!(usual.cache, 64 << 20);
+        assert!(usual.memory(load) > (2 << 30) + (64 << 20), "twice the data, and its cache");
+        assert_eq!(tier("preset:nova,tier=hdd,tier_size=1g,cache=8m").memory(load), (1 << 30) + (8 << 20));
+        assert_eq!(tier("preset:nova,tier=file,tier_size=1g,cache=8m").memory(load), 8 << 20);
+        assert_eq!(parse("preset:nova", Preset::Nova, pm), Ok(None));
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_refused_by_name() {
+        let pm = Some(64 << 20);
+        for (text, preset, pm, why) in [
+            ("preset:nova,tier=tape", Preset::Nova, pm, "optane-ssd"),
+            ("preset:nova,tier=nvme", Preset::Nova, None, "give pm="),
+            ("preset:nova,cache=8m", Preset::Nova, pm, "cache= is about a tier"),
+            ("preset:nova,tier_size=1g", Preset::Nova, pm, "tier_size= is about a tier"),
+            ("preset:nova,tier=nvme,cache=64k", Preset::Nova, pm, "cache= is 1 MiB to 1 TiB"),
+            ("preset:pmfs,tier=nvme", Preset::Pmfs, pm, "tier=: the layout inplace has no tiers"),
+            ("preset:pmfs,cache=8m", Preset::Pmfs, pm, "cache=: the layout inplace has no tiers"),
+        ] {
+            let refused = parse(text, preset, pm).unwrap_err();
+            assert!(refused.contains(why), "{text}: {refused}");
+        }
+    }
+}
