@@ -2,28 +2,35 @@
 //!
 //! One line is stored, flushed and fenced, again and again. Under 200 ns real memory and the instructions around it may
 //! take longer than what is asked for, and only the lower bound holds. Writers copy 4 KiB past the cache and fence; a
-//! line of theirs takes the latency, so one has 64 bytes per latency, and all together not more than the cap.
+//! line of theirs takes the latency, so one has 64 bytes per latency, as many of them as there are cores that much each,
+//! and all together not more than the cap. More writers than cores share the cores, and gain nothing.
+//!
+//! Memory as fast as DRAM is emulated to count what is written. That is to cost nothing: the library is measured beside
+//! itself.
 
 use std::hint::black_box;
+use std::path::Path;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nacre::Emulation;
+use nacre::{Emulation, File, FileOptions, FileSystem, OpenOptions};
 use nacre_media::{Pm, RealPm};
 
 use crate::figures::context::{Context, Outcome};
-use crate::figures::measure::{quantile, timed, times_taken_away};
+use crate::figures::measure::{Budget, Pairs, interleave, quantile, timed, times_taken_away};
 use crate::figures::report::Figure;
 use crate::figures::rows;
-use crate::figures::work::BLOCK;
+use crate::figures::work::{BLOCK, buffer, durable, file_system, offsets};
 
 const LINE: u64 = 64;
 /// Bytes that each writer goes over.
 const REGION: u64 = 8 << 20;
 const LINES_A_ROUND: u64 = 1000;
 const SLICE: Duration = Duration::from_millis(100);
+/// The row of emulation that delays nothing.
+const DRAM: &str = "emulator.dram";
 
 /// Row and latency: the cost is to be what is asked for.
 const EXACT: [(&str, u64); 4] = [
@@ -38,13 +45,15 @@ const AT_LEAST: [(&str, u64); 3] =
     [("emulator.line-50", 50), ("emulator.line-100", 100), ("emulator.line-150", 150)];
 
 /// Row, writers, latency, and the cap in bytes per second.
-const WRITERS: [(&str, u32, u64, u64); 6] = [
+const WRITERS: [(&str, u32, u64, u64); 8] = [
     ("emulator.1writer", 1, 200, 0),
     ("emulator.2writers", 2, 200, 0),
     ("emulator.2writers.slow", 2, 1200, 0),
     ("emulator.1writer.cap", 1, 200, 200_000_000),
     ("emulator.2writers.cap", 2, 200, 450_000_000),
     ("emulator.2writers.low-cap", 2, 200, 100_000_000),
+    ("emulator.4writers", 4, 200, 0),
+    ("emulator.4writers.cap", 4, 200, 250_000_000),
 ];
 
 pub(crate) fn run(context: &Context) -> Outcome {
@@ -66,18 +75,23 @@ pub(crate) fn run(context: &Context) -> Outcome {
         if !context.wants(name) {
             continue;
         }
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        if cores < writers as usize {
-            context.leave_out(format!("{name}: it needs {writers} cores"));
-            continue;
-        }
         let rates = rates(context, writers, latency, cap)?;
-        let alone = f64::from(writers) * LINE as f64 / (latency as f64 * 1e-9);
-        let expected = if cap == 0 { alone } else { alone.min(cap as f64) };
+        let expected = expected_rate(writers, latency, cap);
         let rate = quantile(&rates, 0.5);
         report(context, name, "MB/s", rate / 1e6, percent(rate / expected), rates.len())?;
     }
+    if context.wants(DRAM) {
+        counting(context)?;
+    }
     Ok(())
+}
+
+/// Bytes per second that so many writers are to have together.
+fn expected_rate(writers: u32, latency: u64, cap: u64) -> f64 {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let at_once = f64::from(writers).min(cores as f64);
+    let alone = at_once * LINE as f64 / (latency as f64 * 1e-9);
+    if cap == 0 { alone } else { alone.min(cap as f64) }
 }
 
 /// How far from one, in percent.
@@ -134,7 +148,13 @@ fn line_costs(context: &Context, latency: u64) -> Result<Vec<f64>, Box<dyn std::
     Ok(if costs.is_empty() { disturbed } else { costs })
 }
 
-/// Bytes per second of all writers together, in each round.
+/// What a writer has written so far. On lines of its own, or writers would wait for each other to count.
+#[derive(Default)]
+#[repr(align(128))]
+struct Written(AtomicU64);
+
+/// Bytes per second of all writers together, in each round: what all of them wrote in one span of time, so that those
+/// that wait for a core count as what they are.
 fn rates(
     context: &Context,
     writers: u32,
@@ -145,28 +165,100 @@ fn rates(
     let rounds = (context.budget.rounds.0 / 2).max(3);
     let rate = |_| {
         let (start, stop) = (Barrier::new(writers as usize + 1), AtomicBool::new(false));
+        let written: Vec<Written> = (0..writers).map(|_| Written::default()).collect();
+        let all = || written.iter().map(|Written(bytes)| bytes.load(Ordering::Relaxed)).sum::<u64>();
         thread::scope(|scope| {
-            let write = |writer: u64| {
+            for (region, Written(bytes)) in (0..).zip(&written) {
                 let (pm, start, stop) = (&pm, &start, &stop);
                 scope.spawn(move || {
-                    let bytes = [2; BLOCK];
                     start.wait();
-                    let (begin, mut written) = (Instant::now(), 0u64);
-                    while !stop.load(Ordering::Relaxed) {
-                        let at = writer * REGION + written % REGION;
-                        let copied = pm.copy(at, &bytes).expect("a block inside");
-                        black_box(pm.fence(copied));
-                        written += BLOCK as u64;
-                    }
-                    written as f64 / begin.elapsed().as_secs_f64()
-                })
-            };
-            let threads: Vec<_> = (0..u64::from(writers)).map(write).collect();
+                    write_until(pm, region, bytes, stop);
+                });
+            }
             start.wait();
+            thread::sleep(SLICE / 10);
+            let (begin, before) = (Instant::now(), all());
             thread::sleep(SLICE);
+            let rate = (all() - before) as f64 / begin.elapsed().as_secs_f64();
             stop.store(true, Ordering::Relaxed);
-            threads.into_iter().map(|thread| thread.join().expect("a writer ends")).sum::<f64>()
+            rate
         })
     };
     Ok((0..rounds).map(rate).collect())
+}
+
+/// The life of a writer on its region.
+fn write_until(pm: &RealPm, region: u64, written: &AtomicU64, stop: &AtomicBool) {
+    let (bytes, mut done) = ([2; BLOCK], 0);
+    while !stop.load(Ordering::Relaxed) {
+        let copied = pm.copy(region * REGION + done % REGION, &bytes).expect("a block inside");
+        black_box(pm.fence(copied));
+        done += BLOCK as u64;
+        written.store(done, Ordering::Relaxed);
+    }
+}
+
+/// Overwrites through the library with stores counted beside overwrites without. Which pages a device was given by chance
+/// makes some percent, so both take both devices; the value is the geometric mean of the two halves.
+fn counting(context: &Context) -> Outcome {
+    let size = context.sizes.small_file;
+    let place = context.place.tmpfs("pm", false)?;
+    let devices = ["one", "other"].map(|name| place.path().join(name));
+    for device in &devices {
+        let fs = file_system(device, size + context.sizes.slack)?;
+        let data = buffer(1 << 20);
+        let file = fs.create_file("/file")?;
+        (0..size).step_by(data.len()).try_for_each(|at| file.write_at(&data, at).map(drop))?;
+        drop(file);
+        fs.close()?;
+    }
+    let (mut all, mut product) = (Pairs::default(), 1.0);
+    for half in 0..2 {
+        let (counted, plain) = (&devices[half], &devices[1 - half]);
+        let mut pairs = beside_uncounted(context, counted, plain, size)?;
+        product *= quantile(&pairs.ratios(), 0.5);
+        all.ours.append(&mut pairs.ours);
+        all.peer.append(&mut pairs.peer);
+        all.disturbed += pairs.disturbed;
+    }
+    let row = rows::find(DRAM);
+    let ratios = all.ratios();
+    let spread = (quantile(&ratios, 0.1), quantile(&ratios, 0.9));
+    context.report(Figure::compared(row.name, row.what, row.target, &all).value(product.sqrt(), spread))
+}
+
+fn beside_uncounted(
+    context: &Context,
+    counted: &Path,
+    plain: &Path,
+    size: u64,
+) -> Result<Pairs, Box<dyn std::error::Error>> {
+    let open = |device: &Path, emulation| -> Result<(FileSystem, File), nacre::Error> {
+        let fs = FileSystem::open(device, &OpenOptions { emulation, ..durable() })?;
+        fs.prefault(&AtomicBool::new(false))?;
+        let file = FileOptions::new().write(true).open(&fs, "/file")?;
+        Ok((fs, file))
+    };
+    let (ours, peer) = (open(counted, Some("dram".parse::<Emulation>()?))?, open(plain, None)?);
+    let data = buffer(BLOCK);
+    let count = context.sizes.batch;
+    let overwrite = |file: &File, round| {
+        let offsets = offsets(round, count, size, BLOCK as u64);
+        timed(|| {
+            for &at in &offsets {
+                file.write_at(&data, at).expect("a write of ours");
+            }
+        })
+    };
+    let pairs = interleave(
+        &Budget { time: context.budget.time / 2, ..context.budget.clone() },
+        count,
+        &mut |round| overwrite(&ours.1, round),
+        &mut |round| overwrite(&peer.1, round),
+    );
+    for (fs, file) in [ours, peer] {
+        drop(file);
+        fs.close()?;
+    }
+    Ok(pairs)
 }
