@@ -79,6 +79,16 @@ pub(crate) const ROWS: &[Row] = &[
         "4 KiB read by the generator of 'run' / by a loop with time-stamps, tmpfs",
         at_most(1.02),
     ),
+    row(
+        "harness.write-4k.bare",
+        "4 KiB overwrite by the generator of 'run' / by a loop without time-stamps, tmpfs",
+        at_most(1.02),
+    ),
+    row(
+        "harness.read-4k.bare",
+        "4 KiB read by the generator of 'run' / by a loop without time-stamps, tmpfs",
+        at_most(1.02),
+    ),
     row("harness.lap", "one recorded operation that does nothing", at_most(25.0)),
     row("emulator.line-200", "a line stored, flushed, fenced at 200 ns: percent off", at_most(5.0)),
     row("emulator.line-400", "a line stored, flushed, fenced at 400 ns: percent off", at_most(5.0)),
