@@ -12,6 +12,8 @@ FUZZ_TARGETS = image inplace log fuse options
 TRIPLES ?= 40000
 SEED ?= $(shell date +%s)
 OPERATIONS ?= 10000000
+# Where the figures that nacre holds itself to go; BOUNDS=docs/reports/bounds for those that are committed.
+BOUNDS ?= target/figures
 # What is measured beside each other; the last one is what ratios are of.
 BENCH_TARGETS = -t preset:nova -t mount:nova -t peer:ext4 -t peer:xfs -t peer:ramfs -t peer:tmpfs
 # Page caches of mounted targets, nacre's mount among them, are held to this by a cgroup: what the largest file needs, not
@@ -36,7 +38,7 @@ help:
 	@echo "make demo      watch it work and survive a kill"
 	@echo "make lint      formatting and clippy"
 	@echo "make bench     a small round beside ext4, xfs, tmpfs and ramfs (root; five minutes): target/bench.html"
-	@echo "make figures   the figures that nacre holds itself to, beside tmpfs"
+	@echo "make figures   the figures that nacre holds itself to, beside tmpfs: BOUNDS=$(BOUNDS), .json and .html"
 	@echo "make report    their operations beside other file systems: docs/reports"
 	@echo "make itself    targets beside copies of themselves: how far the bench is to be believed"
 	@echo "make soak      kill and remount (KILLS=$(KILLS)); the model (OPERATIONS=$(OPERATIONS)); millions of crash images"
@@ -65,7 +67,7 @@ bench: all
 
 figures: all
 	@scripts/install-deps.sh bench
-	target/release/nacre bench figures $(BENCH_ARGS)
+	target/release/nacre bench figures --json $(BOUNDS).json --html $(BOUNDS).html $(BENCH_ARGS)
 
 report: all
 	@scripts/install-deps.sh bench

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Instant;
 
 use clap::Args;
@@ -30,6 +31,13 @@ pub(crate) struct Common {
     /// Of random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// Where its report goes, and what stays.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Output {
     /// Write the report to this file, after each experiment; - for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -68,15 +76,16 @@ impl Common {
         self.disk.clone().unwrap_or_else(std::env::temp_dir)
     }
 
-    fn to_stdout(&self) -> bool {
-        self.json.as_deref() == Some(Path::new("-"))
+    /// Whether the report goes to standard output, and nothing else may.
+    pub(crate) fn to_stdout(&self) -> bool {
+        self.output.json.as_deref() == Some(Path::new("-"))
     }
 }
 
 /// A run: where it happens, and what it has found so far.
 pub(crate) struct Session<'a> {
     common: &'a Common,
-    place: Workplace,
+    place: Rc<Workplace>,
     program: PathBuf,
     disk: PathBuf,
     stop: Stop,
@@ -95,7 +104,7 @@ impl<'a> Session<'a> {
         points: usize,
         options: impl FnOnce(Options) -> Options,
     ) -> Result<Session<'a>, Error> {
-        if common.html.as_deref() == Some(Path::new("-")) {
+        if common.output.html.as_deref() == Some(Path::new("-")) {
             return Err("--html -: it is written again after each experiment and needs a file".into());
         }
         let stop = Stop::on_signals()?;
@@ -126,7 +135,7 @@ impl<'a> Session<'a> {
         }
         Ok(Session {
             common,
-            place: Workplace::new(common.keep)?,
+            place: Rc::new(Workplace::new(common.output.keep)?),
             program: std::env::current_exe()?,
             disk,
             stop,
@@ -165,6 +174,16 @@ impl<'a> Session<'a> {
         self.stop.is_set()
     }
 
+    /// What tells that.
+    pub(crate) fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Where it happens.
+    pub(crate) fn place(&self) -> Rc<Workplace> {
+        self.place.clone()
+    }
+
     /// Notes what could not be had.
     pub(crate) fn note(&mut self, absent: Vec<Absent>) {
         for missing in absent {
@@ -174,23 +193,44 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Notes that a planned experiment cannot be had here: the run is complete without it.
+    pub(crate) fn leave_out(&mut self, missing: Absent) {
+        self.note(vec![missing]);
+        self.planned -= 1;
+        self.judge();
+    }
+
     /// Shows an experiment that is finished, and writes the report.
     pub(crate) fn add(&mut self, done: Experiment) -> Result<(), Error> {
+        let said = format!("{}\n", text::experiment(&done));
+        self.add_as(done, &said)
+    }
+
+    /// As [`Session::add`], shown in these words.
+    pub(crate) fn add_as(&mut self, done: Experiment, said: &str) -> Result<(), Error> {
         if !self.common.to_stdout() {
-            self.progress.bar.suspend(|| println!("{}", text::experiment(&done)));
+            self.progress.bar.suspend(|| print!("{said}"));
         }
         self.report.experiments.push(done);
+        self.judge();
+        self.write()
+    }
+
+    /// Shows that one of its points is finished.
+    pub(crate) fn show_finished(&self, point: &str) {
+        self.progress.show(point, 1.0);
+    }
+
+    fn judge(&mut self) {
         self.report.seconds = self.begin.elapsed().as_secs_f64();
         self.report.complete = !self.stop.is_set() && self.report.experiments.len() == self.planned;
-        self.write()
     }
 
     /// Ends it: the report on standard output where it was asked for there.
     pub(crate) fn finish(self) -> Result<Report, Error> {
         self.progress.bar.finish_and_clear();
-        if self.report.experiments.is_empty() {
-            self.write()?;
-        }
+        // What was left out after the last one is not written yet.
+        self.write()?;
         if self.common.to_stdout() {
             println!("{}", serde_json::to_string_pretty(&self.report)?);
         } else {
@@ -201,10 +241,10 @@ impl<'a> Session<'a> {
 
     /// Writes what was asked for besides standard output.
     fn write(&self) -> Result<(), Error> {
-        if let Some(path) = self.common.json.as_deref().filter(|_| !self.common.to_stdout()) {
+        if let Some(path) = self.common.output.json.as_deref().filter(|_| !self.common.to_stdout()) {
             file::replace(path, &serde_json::to_string_pretty(&self.report)?)?;
         }
-        if let Some(path) = &self.common.html {
+        if let Some(path) = &self.common.output.html {
             let named = Named { name: String::new(), report: self.report.clone() };
             file::replace(path, &html::page(&Document::new(vec![named])))?;
         }

@@ -1,13 +1,14 @@
 //! What every measurement needs: sizes, the choice of rows, and where figures go.
 
 use std::cell::{Cell, RefCell};
-use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::figures::measure::Budget;
 use crate::figures::report::{self, Figure};
 use crate::place::Workplace;
-use crate::run::stop::Stop;
+use crate::report::schema::{Absent, Verdict};
+use crate::session::Session;
 
 /// Anything that stops a measurement.
 pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -59,50 +60,45 @@ pub(crate) fn matches(pattern: &str, row: &str) -> bool {
 }
 
 /// The state of a run.
-pub(crate) struct Context {
+pub(crate) struct Context<'a> {
     pub(crate) sizes: Sizes,
     pub(crate) budget: Budget,
-    pub(crate) place: Workplace,
+    pub(crate) place: Rc<Workplace>,
     only: Vec<String>,
-    print: bool,
+    /// What stands behind the name of a row to measure it alone.
+    options: String,
     head: Cell<bool>,
-    figures: RefCell<Vec<Figure>>,
-    left_out: RefCell<Vec<String>>,
+    counts: Cell<(usize, usize)>,
+    session: RefCell<Session<'a>>,
 }
 
-impl Context {
-    pub(crate) fn new(
-        quick: bool,
-        seconds: f64,
-        only: Vec<String>,
-        print: bool,
-        keep: bool,
-    ) -> io::Result<Context> {
-        let stop = Stop::on_signals()?;
+impl<'a> Context<'a> {
+    pub(crate) fn new(session: Session<'a>, quick: bool, seconds: f64, only: Vec<String>) -> Context<'a> {
+        let stop = session.stop();
         let budget = if quick {
             Budget { time: Duration::ZERO, rounds: (3, 3), warm_up: 1, stop }
         } else {
             Budget { time: Duration::from_secs_f64(seconds), rounds: (20, 2000), warm_up: 10, stop }
         };
-        Ok(Context {
+        Context {
             sizes: if quick { Sizes::QUICK } else { Sizes::FULL },
             budget,
-            place: Workplace::new(keep)?,
+            place: session.place(),
             only,
-            print,
+            options: if quick { " --quick".to_owned() } else { format!(" --seconds {seconds}") },
             head: Cell::new(false),
-            figures: RefCell::default(),
-            left_out: RefCell::default(),
-        })
+            counts: Cell::default(),
+            session: RefCell::new(session),
+        }
     }
 
     /// Whether a row is wanted: all are, or those that were named.
     pub(crate) fn wants(&self, row: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| matches(only, row))
+        wants(&self.only, row)
     }
 
     /// Whether any of these rows is wanted.
-    pub(crate) fn wants_any<'a>(&self, rows: impl IntoIterator<Item = &'a str>) -> bool {
+    pub(crate) fn wants_any<'b>(&self, rows: impl IntoIterator<Item = &'b str>) -> bool {
         rows.into_iter().any(|row| self.wants(row))
     }
 
@@ -114,30 +110,39 @@ impl Context {
     /// Takes a figure into the report, and prints it. What was being measured when the run was interrupted is none: that
     /// is an error, which ends everything.
     pub(crate) fn report(&self, figure: Figure) -> Outcome {
+        let name = figure.row.name;
         if self.is_interrupted() {
-            return Err(format!("interrupted while measuring {}", figure.name).into());
+            return Err(format!("interrupted while measuring {name}").into());
         }
-        if self.print {
-            let mut out = io::stdout().lock();
-            if !self.head.replace(true) {
-                report::print_head(&mut out)?;
-            }
-            report::print_figure(&mut out, &figure)?;
-        }
-        self.figures.borrow_mut().push(figure);
+        let (reached, missed) = self.counts.get();
+        self.counts.set(match figure.verdict() {
+            Verdict::Holds => (reached + 1, missed),
+            Verdict::Missed => (reached, missed + 1),
+            Verdict::Beside | Verdict::Waits => (reached, missed),
+        });
+        let head = if self.head.replace(true) { String::new() } else { report::head() };
+        let command = format!("nacre bench figures --only {name}{}", self.options);
+        let mut session = self.session.borrow_mut();
+        session.add_as(figure.experiment(command), &format!("{head}{}", figure.line()))?;
+        session.show_finished(name);
         Ok(())
     }
 
-    /// Notes what was not measured.
-    pub(crate) fn leave_out(&self, what: impl Into<String>) {
-        let what = what.into();
-        if self.print {
-            println!("left out: {what}");
+    /// Notes which of these rows were wanted and cannot be had here.
+    pub(crate) fn leave_out<'b>(&self, rows: impl IntoIterator<Item = &'b str>, why: &str) {
+        for row in rows.into_iter().filter(|row| self.wants(row)) {
+            let missing = Absent { what: row.to_owned(), why: why.to_owned() };
+            self.session.borrow_mut().leave_out(missing);
         }
-        self.left_out.borrow_mut().push(what);
     }
 
-    pub(crate) fn into_results(self) -> (Vec<Figure>, Vec<String>) {
-        (self.figures.into_inner(), self.left_out.into_inner())
+    /// What the rows were measured in, and how many have reached and missed their target.
+    pub(crate) fn into_results(self) -> (Session<'a>, (usize, usize)) {
+        (self.session.into_inner(), self.counts.get())
     }
+}
+
+/// Whether a row is one of those that were named, or none was.
+pub(crate) fn wants(only: &[String], row: &str) -> bool {
+    only.is_empty() || only.iter().any(|only| matches(only, row))
 }

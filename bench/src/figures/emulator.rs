@@ -19,10 +19,11 @@ use nacre::{Emulation, File, FileOptions, FileSystem, OpenOptions};
 use nacre_media::{Pm, RealPm};
 
 use crate::figures::context::{Context, Outcome};
-use crate::figures::measure::{Budget, Pairs, interleave, quantile, timed, times_taken_away};
+use crate::figures::measure::{Budget, Pairs, interleave, timed, times_taken_away};
 use crate::figures::report::Figure;
 use crate::figures::rows;
 use crate::figures::work::{BLOCK, buffer, durable, file_system, offsets};
+use crate::stats::{median, quantile};
 
 const LINE: u64 = 64;
 /// Bytes that each writer goes over.
@@ -60,15 +61,16 @@ pub(crate) fn run(context: &Context) -> Outcome {
     for (name, latency) in EXACT {
         if context.wants(name) {
             let costs = line_costs(context, latency)?;
-            let ratio = quantile(&costs, 0.5) / latency as f64;
-            report(context, name, "ns", quantile(&costs, 0.5), percent(ratio), costs.len())?;
+            let off = costs.iter().map(|cost| percent(cost / latency as f64)).collect();
+            let value = percent(median(&costs) / latency as f64);
+            context.report(Figure::single(rows::find(name), "ns", costs).value(value, Some("%"), off))?;
         }
     }
     for (name, latency) in AT_LEAST {
         if context.wants(name) {
             let costs = line_costs(context, latency)?;
-            let least = quantile(&costs, 0.0);
-            report(context, name, "ns", least, least / latency as f64, costs.len())?;
+            let least = quantile(&costs, 0.0) / latency as f64;
+            context.report(Figure::single(rows::find(name), "ns", costs).value(least, None, Vec::new()))?;
         }
     }
     for (name, writers, latency, cap) in WRITERS {
@@ -77,8 +79,10 @@ pub(crate) fn run(context: &Context) -> Outcome {
         }
         let rates = rates(context, writers, latency, cap)?;
         let expected = expected_rate(writers, latency, cap);
-        let rate = quantile(&rates, 0.5);
-        report(context, name, "MB/s", rate / 1e6, percent(rate / expected), rates.len())?;
+        let off = rates.iter().map(|rate| percent(rate / expected)).collect();
+        let value = percent(median(&rates) / expected);
+        let rates = rates.iter().map(|rate| rate / 1e6).collect();
+        context.report(Figure::single(rows::find(name), "MB/s", rates).value(value, Some("%"), off))?;
     }
     if context.wants(DRAM) {
         counting(context)?;
@@ -97,19 +101,6 @@ fn expected_rate(writers: u32, latency: u64, cap: u64) -> f64 {
 /// How far from one, in percent.
 fn percent(ratio: f64) -> f64 {
     (ratio - 1.0).abs() * 100.0
-}
-
-fn report(
-    context: &Context,
-    name: &str,
-    unit: &'static str,
-    ours: f64,
-    value: f64,
-    rounds: usize,
-) -> Outcome {
-    let row = rows::find(name);
-    let figure = Figure::single(row.name, row.what, unit, row.target, value);
-    context.report(Figure { ours, rounds, ..figure })
 }
 
 fn memory(regions: u64, latency: u64, cap: u64) -> Result<RealPm, Box<dyn std::error::Error>> {
@@ -216,15 +207,13 @@ fn counting(context: &Context) -> Outcome {
     for half in 0..2 {
         let (counted, plain) = (&devices[half], &devices[1 - half]);
         let mut pairs = beside_uncounted(context, counted, plain, size)?;
-        product *= quantile(&pairs.ratios(), 0.5);
+        product *= median(&pairs.ratios());
         all.ours.append(&mut pairs.ours);
         all.peer.append(&mut pairs.peer);
         all.disturbed += pairs.disturbed;
     }
-    let row = rows::find(DRAM);
     let ratios = all.ratios();
-    let spread = (quantile(&ratios, 0.1), quantile(&ratios, 0.9));
-    context.report(Figure::compared(row.name, row.what, row.target, &all).value(product.sqrt(), spread))
+    context.report(Figure::compared(rows::find(DRAM), &all).value(product.sqrt(), None, ratios))
 }
 
 fn beside_uncounted(

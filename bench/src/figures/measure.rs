@@ -93,25 +93,10 @@ pub(crate) fn timed(batch: impl FnOnce()) -> Duration {
     begin.elapsed()
 }
 
-/// The value below which this share of all values lies.
-pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        len => sorted[((len - 1) as f64 * share).round() as usize],
-    }
-}
-
 impl Pairs {
     /// The ratio of each round, ours over the peer's.
     pub(crate) fn ratios(&self) -> Vec<f64> {
         self.ours.iter().zip(&self.peer).map(|(ours, peer)| ours / peer).collect()
-    }
-
-    /// All time of ours over all time of the peer: what rare slow batches cost is in it.
-    pub(crate) fn total_ratio(&self) -> f64 {
-        self.ours.iter().sum::<f64>() / self.peer.iter().sum::<f64>()
     }
 }
 
@@ -119,14 +104,7 @@ impl Pairs {
 mod tests {
     use std::time::Duration;
 
-    use super::{Budget, Stop, interleave, quantile};
-
-    #[test]
-    fn quantiles_of_few_values() {
-        assert_eq!(quantile(&[3.0, 1.0, 2.0], 0.5), 2.0);
-        assert_eq!(quantile(&[3.0, 1.0, 2.0], 0.0), 1.0);
-        assert!(quantile(&[], 0.5).is_nan());
-    }
+    use super::{Budget, Stop, interleave};
 
     #[test]
     fn both_sides_take_turns_and_are_counted_alike() {

@@ -1,7 +1,8 @@
 //! The figures that nacre is to reach, each measured beside its peer in one run.
 //!
 //! - [`measure`]: both sides in turns, in short batches; medians of ratios.
-//! - [`rows`]: all rows and their targets. [`report`]: what comes out.
+//! - [`rows`]: all rows, who is measured beside whom, and their targets. [`report`]: what comes out: a line for people,
+//!   and an experiment of the document that all of `nacre bench` writes.
 //! - [`library`]: the library beside tmpfs through the kernel. [`mount`]: a mount beside a FUSE server that does nothing.
 //!   [`recovery`]: opening after a crash and after an orderly end; DRAM of the index. [`scale`]: large directories and
 //!   shattered files beside small ones.
@@ -26,17 +27,16 @@ mod work;
 
 use clap::Args;
 
-use crate::leftovers;
-use crate::machine::Machine;
+use crate::run::effort;
+use crate::session::{Common, Output, Session};
 use context::Context;
-use report::{Report, Verdict};
 
 pub(crate) use context::Outcome;
 
 /// Measures the figures that nacre is to reach, each beside its peer
 ///
-/// A row that misses its target does not fail the run. Mounts (tmpfs with huge pages, FUSE) need root; what could not
-/// be measured is said.
+/// Each row is an experiment of the report, and its target is what is said of it. A row that misses its target does not
+/// fail the run. Mounts (tmpfs with huge pages, FUSE) need root; what could not be measured is said.
 #[derive(Debug, Args)]
 pub struct FiguresArgs {
     /// Small sizes, few rounds: shows that everything runs, measures nothing
@@ -48,15 +48,11 @@ pub struct FiguresArgs {
     /// Say which rows there are
     #[arg(long)]
     list: bool,
-    /// One JSON document instead of the table
-    #[arg(long)]
-    json: bool,
-    /// Keep directories and mounts for a look
-    #[arg(long)]
-    keep: bool,
     /// Time for each row, beside its preparation
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     seconds: f64,
+    #[command(flatten)]
+    output: Output,
     /// The work of a child process.
     #[arg(long, hide = true, value_name = "ROLE")]
     role: Option<String>,
@@ -69,7 +65,7 @@ pub struct FiguresArgs {
 pub(crate) fn run(args: FiguresArgs) -> Outcome {
     if args.list {
         for row in rows::ROWS {
-            println!("{:<24} {}", row.name, row.what);
+            println!("{:<27} {}", row.name, row.what);
         }
         return Ok(());
     }
@@ -81,28 +77,27 @@ pub(crate) fn run(args: FiguresArgs) -> Outcome {
     {
         return Err(format!("--only {unknown}: no such row; --list shows them").into());
     }
-    let machine = Machine::detect();
-    if !args.json {
-        println!("{}", machine.line());
-    }
-    let temporary = std::env::temp_dir();
-    leftovers::sweep(&temporary, &temporary);
-    let context = Context::new(args.quick, args.seconds, args.only, !args.json, args.keep)?;
+    let common = Common {
+        effort: if args.quick { effort::QUICK } else { effort::DEFAULT },
+        disk: None,
+        seed: 1,
+        output: args.output,
+    };
+    let planned = rows::ROWS.iter().filter(|row| context::wants(&args.only, row.name)).count();
+    let session = Session::begin(&common, planned, planned, |plain| plain)?;
+    let context = Context::new(session, args.quick, args.seconds, args.only);
     let measured = measure_all(&context);
-    let complete = !context.is_interrupted();
-    if complete {
-        measured?;
+    let interrupted = context.is_interrupted();
+    let (session, (reached, missed)) = context.into_results();
+    session.finish()?;
+    if interrupted {
+        return Err("interrupted: the other rows were not measured".into());
     }
-    let (figures, left_out) = context.into_results();
-    let count = |verdict| figures.iter().filter(|figure| figure.verdict == verdict).count();
-    let (reached, missed) = (count(Verdict::Reached), count(Verdict::Missed));
-    if args.json {
-        let report = Report { schema: 1, machine, quick: args.quick, complete, figures, left_out };
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
+    measured?;
+    if !common.to_stdout() {
         println!("{reached} reached, {missed} missed");
     }
-    if complete { Ok(()) } else { Err("interrupted: the other rows were not measured".into()) }
+    Ok(())
 }
 
 fn measure_all(context: &Context) -> Outcome {

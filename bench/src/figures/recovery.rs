@@ -10,7 +10,6 @@ use rand::{Rng, SeedableRng};
 
 use crate::figures::child::{Helper, say_ready, wait_for_end};
 use crate::figures::context::{Context, Outcome};
-use crate::figures::measure::quantile;
 use crate::figures::report::Figure;
 use crate::figures::rows;
 use crate::figures::work::{BLOCK, buffer, durable, file_system};
@@ -139,11 +138,7 @@ fn opening(context: &Context) -> Outcome {
     }
     for (name, times) in [("recovery.crash", crashes), ("recovery.clean", ends)] {
         if context.wants(name) {
-            let row = rows::find(name);
-            let mut figure = Figure::single(row.name, row.what, "s", row.target, quantile(&times, 0.5));
-            figure.spread = Some((quantile(&times, 0.0), quantile(&times, 1.0)));
-            figure.rounds = times.len();
-            context.report(figure)?;
+            context.report(Figure::single(rows::find(name), "s", times))?;
         }
     }
     Ok(())
@@ -168,8 +163,7 @@ fn weigh(context: &Context, row: &str, shattered: u64) -> Outcome {
     child.finish()?;
     let [counted, grown] = found[..] else { return Err("the child said nothing".into()) };
     let percent = |part: u64| part as f64 * 100.0 / bytes as f64;
-    let row = rows::find(row);
-    let figure = Figure::single(row.name, row.what, "%", row.target, percent(grown));
+    let figure = Figure::single(rows::find(row), "%", vec![percent(grown)]);
     context
         .report(figure.note(format!("growth of the process; by its own account {:.2} %", percent(counted))))
 }

@@ -1,115 +1,81 @@
-//! What was measured, for people and for scripts.
+//! What was measured: a line of the table for people, and an experiment of the report that all commands write.
 
-use std::io::{self, Write};
+use std::fmt::Write;
 
-use serde::Serialize;
+use crate::figures::measure::Pairs;
+use crate::figures::rows::{Row, Side};
+use crate::report::schema::{
+    Axis, Better, Bound, Claim, Experiment, Meant, Metric, Point, Ratio, Series, Verdict,
+};
+use crate::stats;
 
-use crate::figures::measure::{Pairs, quantile};
-use crate::machine::Machine;
-
-/// What a figure is held against.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Target {
-    /// It must not be larger.
-    AtMost(f64),
-    /// It must not be smaller.
-    AtLeast(f64),
-    /// It stands beside others for comparison.
-    None,
-}
-
-/// Whether a figure meets its target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Verdict {
-    Reached,
-    Missed,
-    Beside,
-}
-
-impl Target {
-    fn verdict(self, value: f64) -> Verdict {
-        let reached = match self {
-            Target::AtMost(limit) => value <= limit,
-            Target::AtLeast(limit) => value >= limit,
-            Target::None => return Verdict::Beside,
-        };
-        if reached { Verdict::Reached } else { Verdict::Missed }
-    }
-
-    fn text(self) -> String {
-        match self {
-            Target::AtMost(limit) => format!("<= {limit}"),
-            Target::AtLeast(limit) => format!(">= {limit}"),
-            Target::None => String::new(),
-        }
-    }
-}
-
-/// One line of the report.
-#[derive(Debug, Clone, Serialize)]
+/// One line of the table.
+#[derive(Debug, Clone)]
 pub(crate) struct Figure {
-    pub(crate) name: String,
-    /// What is compared, in words.
-    pub(crate) what: String,
-    /// The unit of `ours` and `peer`.
-    pub(crate) unit: &'static str,
-    pub(crate) ours: f64,
-    pub(crate) peer: Option<f64>,
-    /// The value that is held against the target.
-    pub(crate) value: f64,
-    /// The 10th and 90th percentile of the value over the rounds.
-    pub(crate) spread: Option<(f64, f64)>,
-    /// All time of ours over all time of the peer, rare slow batches included.
-    pub(crate) total: Option<f64>,
-    /// Rounds that count, and rounds in which the scheduler ran somebody else.
-    pub(crate) rounds: usize,
-    pub(crate) disturbed: usize,
-    pub(crate) target: Target,
-    pub(crate) verdict: Verdict,
-    pub(crate) note: String,
+    pub(crate) row: Row,
+    /// Of all samples.
+    unit: &'static str,
+    /// A sample for each round that counts.
+    ours: Vec<f64>,
+    /// Of the same rounds; none where nobody is beside.
+    peer: Vec<f64>,
+    /// Who else was measured, for comparison.
+    others: Vec<(Side, Vec<f64>)>,
+    /// What is held against the target, and its unit; none of a ratio.
+    value: f64,
+    value_unit: Option<&'static str>,
+    /// The same of each round, where it is made of them.
+    values: Vec<f64>,
+    /// Rounds in which the scheduler ran somebody else.
+    disturbed: usize,
+    note: String,
 }
 
 impl Figure {
     /// Times side by side; the value is the median of the ratios.
-    pub(crate) fn compared(name: &str, what: &str, target: Target, pairs: &Pairs) -> Figure {
-        let ratios = pairs.ratios();
-        let value = quantile(&ratios, 0.5);
+    pub(crate) fn compared(row: Row, pairs: &Pairs) -> Figure {
+        let values = pairs.ratios();
         Figure {
-            name: name.into(),
-            what: what.into(),
+            row,
             unit: "ns",
-            ours: quantile(&pairs.ours, 0.5),
-            peer: Some(quantile(&pairs.peer, 0.5)),
-            value,
-            spread: Some((quantile(&ratios, 0.1), quantile(&ratios, 0.9))),
-            total: Some(pairs.total_ratio()),
-            rounds: ratios.len(),
+            ours: pairs.ours.clone(),
+            peer: pairs.peer.clone(),
+            others: Vec::new(),
+            value: stats::median(&values),
+            value_unit: None,
+            values,
             disturbed: pairs.disturbed,
-            target,
-            verdict: target.verdict(value),
             note: String::new(),
         }
     }
 
-    /// One value of its own.
-    pub(crate) fn single(name: &str, what: &str, unit: &'static str, target: Target, value: f64) -> Figure {
+    /// Samples without a peer; the value is their median.
+    pub(crate) fn single(row: Row, unit: &'static str, samples: Vec<f64>) -> Figure {
         Figure {
-            name: name.into(),
-            what: what.into(),
+            row,
             unit,
-            ours: value,
-            peer: None,
-            value,
-            spread: None,
-            total: None,
-            rounds: 1,
+            value: stats::median(&samples),
+            value_unit: Some(unit),
+            values: samples.clone(),
+            ours: samples,
+            peer: Vec::new(),
+            others: Vec::new(),
             disturbed: 0,
-            target,
-            verdict: target.verdict(value),
             note: String::new(),
         }
+    }
+
+    /// Replaces the value, and what each round has for it, if anything.
+    #[must_use]
+    pub(crate) fn value(self, value: f64, value_unit: Option<&'static str>, values: Vec<f64>) -> Figure {
+        Figure { value, value_unit, values, ..self }
+    }
+
+    /// Adds samples of somebody else.
+    #[must_use]
+    pub(crate) fn beside(mut self, side: Side, samples: Vec<f64>) -> Figure {
+        self.others.push((side, samples));
+        self
     }
 
     /// Adds a remark.
@@ -119,61 +85,145 @@ impl Figure {
         self
     }
 
-    /// Replaces the value and judges again.
-    #[must_use]
-    pub(crate) fn value(mut self, value: f64, spread: (f64, f64)) -> Figure {
-        self.value = value;
-        self.spread = Some(spread);
-        self.verdict = self.target.verdict(value);
-        self
+    /// Whether it meets its target.
+    pub(crate) fn verdict(&self) -> Verdict {
+        self.claim().map_or(Verdict::Beside, |claim| claim.verdict())
+    }
+
+    /// What is said of it; nothing where it only stands beside others.
+    fn claim(&self) -> Option<Claim> {
+        let holds_if = self.row.target?;
+        let (said, meant) = match holds_if {
+            Bound::AtMost(limit) | Bound::Between(_, limit) => (limit, Meant::AtMost),
+            Bound::AtLeast(limit) => (limit, Meant::AtLeast),
+        };
+        Some(Claim {
+            what: self.row.what.to_owned(),
+            source: "nacre".to_owned(),
+            said,
+            meant,
+            unit: self.value_unit.map(str::to_owned),
+            found: Some(self.value),
+            interval: (self.values.len() > 1).then(|| stats::median_interval(&self.values)),
+            holds_if: Some(holds_if),
+            waits_for: None,
+        })
+    }
+
+    /// As the common report has it. `command` repeats it.
+    pub(crate) fn experiment(&self, command: String) -> Experiment {
+        let sides = self.row.sides;
+        let (name, better) = match self.unit {
+            "MB/s" => ("throughput", Better::More),
+            "%" => ("share", Better::Less),
+            _ => ("time", Better::Less),
+        };
+        let mut series = vec![self.series(sides.ours, &self.ours)];
+        if let Some(peer) = sides.peer {
+            series[0].points[0].ratio = Some(ratio(&self.ours, &self.peer));
+            series.push(self.series(peer, &self.peer));
+        }
+        series.extend(self.others.iter().map(|(side, samples)| self.series(*side, samples)));
+        Experiment {
+            name: self.row.name.to_owned(),
+            title: self.row.what.to_owned(),
+            about: self.note.clone(),
+            paper: None,
+            command,
+            metric: Metric { name: name.to_owned(), unit: self.unit.to_owned(), better },
+            axis: Axis { name: "row".to_owned(), unit: None, log2: false },
+            baseline: sides.peer.map(|peer| peer.name.to_owned()),
+            series,
+            claims: self.claim().into_iter().collect(),
+            waits: Vec::new(),
+        }
+    }
+
+    fn series(&self, side: Side, samples: &[f64]) -> Series {
+        let point = Point {
+            label: self.row.name.to_owned(),
+            workload: self.row.name.to_owned(),
+            target: side.name.to_owned(),
+            samples: samples.to_vec(),
+            disturbed: self.disturbed,
+            median: stats::median(samples),
+            interval: stats::median_interval(samples),
+            ..Point::default()
+        };
+        Series {
+            target: side.name.to_owned(),
+            about: side.about.to_owned(),
+            pays: side.pays,
+            points: vec![point],
+        }
+    }
+
+    /// Its line of the table.
+    pub(crate) fn line(&self) -> String {
+        let spread = match self.values.len() {
+            0 | 1 => String::new(),
+            _ => {
+                let at = |share| short(stats::quantile(&self.values, share));
+                format!("{}-{}", at(0.1), at(0.9))
+            }
+        };
+        // What rare slow batches cost is in it.
+        let total = match self.peer.is_empty() {
+            true => String::new(),
+            false => short(self.ours.iter().sum::<f64>() / self.peer.iter().sum::<f64>()),
+        };
+        let verdict = match self.verdict() {
+            Verdict::Holds => "reached",
+            Verdict::Missed => "MISSED",
+            Verdict::Beside | Verdict::Waits => "",
+        };
+        let median = |samples: &[f64]| match samples {
+            [] => String::new(),
+            samples => with_unit(stats::median(samples), self.unit),
+        };
+        let mut line = String::new();
+        let _ = writeln!(
+            line,
+            "{:<27} {:>11} {:>11} {:>7} {:>13} {:>7} {:>9} {:>8}  {:<7} {}",
+            self.row.name,
+            median(&self.ours),
+            median(&self.peer),
+            short(self.value),
+            spread,
+            total,
+            format!("{}/{}", self.ours.len(), self.ours.len() + self.disturbed),
+            self.row.target.map_or(String::new(), bound),
+            verdict,
+            self.note
+        );
+        line
     }
 }
 
-/// The whole report.
-#[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    pub(crate) schema: u32,
-    pub(crate) machine: Machine,
-    /// Sizes were cut for a smoke test: the figures mean nothing.
-    pub(crate) quick: bool,
-    /// It was not interrupted.
-    pub(crate) complete: bool,
-    pub(crate) figures: Vec<Figure>,
-    /// What was left out, and why.
-    pub(crate) left_out: Vec<String>,
-}
-
-/// Prints the head of the table.
-pub(crate) fn print_head(out: &mut impl Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "{:<24} {:>11} {:>11} {:>7} {:>13} {:>7} {:>9} {:>8}  {:<7} note",
+/// The head of the table.
+pub(crate) fn head() -> String {
+    format!(
+        "{:<27} {:>11} {:>11} {:>7} {:>13} {:>7} {:>9} {:>8}  {:<7} note\n",
         "row", "nacre", "peer", "value", "p10-p90", "total", "rounds", "target", "verdict"
     )
 }
 
-/// Prints one figure.
-pub(crate) fn print_figure(out: &mut impl Write, figure: &Figure) -> io::Result<()> {
-    let spread = figure.spread.map_or(String::new(), |(low, high)| format!("{}-{}", short(low), short(high)));
-    let verdict = match figure.verdict {
-        Verdict::Reached => "reached",
-        Verdict::Missed => "MISSED",
-        Verdict::Beside => "",
-    };
-    writeln!(
-        out,
-        "{:<24} {:>11} {:>11} {:>7} {:>13} {:>7} {:>9} {:>8}  {:<7} {}",
-        figure.name,
-        with_unit(figure.ours, figure.unit),
-        figure.peer.map_or(String::new(), |peer| with_unit(peer, figure.unit)),
-        short(figure.value),
-        spread,
-        figure.total.map_or(String::new(), short),
-        format!("{}/{}", figure.rounds, figure.rounds + figure.disturbed),
-        figure.target.text(),
-        verdict,
-        figure.note
-    )
+/// Ours over the peer's, round by round.
+fn ratio(ours: &[f64], peer: &[f64]) -> Ratio {
+    let ratios: Vec<f64> = ours.iter().zip(peer).map(|(ours, peer)| ours / peer).collect();
+    Ratio {
+        median: stats::median(&ratios),
+        interval: stats::median_interval(&ratios),
+        p: stats::alike(&ratios),
+    }
+}
+
+fn bound(bound: Bound) -> String {
+    match bound {
+        Bound::AtMost(limit) => format!("<= {limit}"),
+        Bound::AtLeast(limit) => format!(">= {limit}"),
+        Bound::Between(low, high) => format!("{low} - {high}"),
+    }
 }
 
 fn short(value: f64) -> String {
@@ -191,14 +241,36 @@ fn with_unit(value: f64, unit: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Figure, Target, Verdict};
+    use super::Figure;
     use crate::figures::measure::Pairs;
+    use crate::figures::rows;
+    use crate::report::schema::{Bound, Meant, Verdict};
 
     #[test]
     fn a_figure_is_judged_by_the_median_of_the_ratios() {
         let pairs = Pairs { ours: vec![10.0, 10.0, 90.0], peer: vec![20.0, 40.0, 30.0], disturbed: 0 };
-        let figure = Figure::compared("x", "", Target::AtMost(0.5), &pairs);
-        assert_eq!((figure.value, figure.verdict), (0.5, Verdict::Reached));
-        assert_eq!(Figure::single("y", "", "s", Target::AtLeast(2.0), 1.9).verdict, Verdict::Missed);
+        let row = rows::Row { target: Some(Bound::AtMost(0.5)), ..rows::find("overwrite-4k") };
+        let figure = Figure::compared(row, &pairs);
+        assert_eq!((figure.value, figure.verdict()), (0.5, Verdict::Holds));
+        let row = rows::Row { target: Some(Bound::AtLeast(2.0)), ..rows::find("recovery.clean") };
+        assert_eq!(Figure::single(row, "s", vec![1.9]).verdict(), Verdict::Missed);
+        let row = rows::Row { target: None, ..row };
+        assert_eq!(Figure::single(row, "s", vec![1.9]).verdict(), Verdict::Beside);
+    }
+
+    #[test]
+    fn its_experiment_has_every_sample_and_what_is_held_against_it() {
+        let pairs = Pairs { ours: vec![1.0, 2.0, 3.0], peer: vec![4.0; 3], disturbed: 2 };
+        let row = rows::find("overwrite-4k");
+        let experiment = Figure::compared(row, &pairs).note("a remark").experiment("again".to_owned());
+        assert_eq!(experiment.series[0].points[0].samples, pairs.ours);
+        assert_eq!(experiment.series[1].points[0].samples, pairs.peer);
+        assert_eq!(experiment.series[0].points[0].ratio.as_ref().expect("a ratio").median, 0.5);
+        assert_eq!(experiment.baseline.as_deref(), Some(experiment.series[1].target.as_str()));
+        let claim = &experiment.claims[0];
+        assert_eq!((claim.found, claim.meant, claim.holds_if), (Some(0.5), Meant::AtMost, row.target));
+        assert_eq!((experiment.about.as_str(), experiment.command.as_str()), ("a remark", "again"));
+        let alone = Figure::single(rows::find("index.files"), "%", vec![0.7]).experiment(String::new());
+        assert!(alone.baseline.is_none() && alone.series.len() == 1 && alone.claims[0].interval.is_none());
     }
 }

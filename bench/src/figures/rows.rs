@@ -1,123 +1,288 @@
-//! All rows, with what they are held against.
+//! All rows: who is measured beside whom, and what the figure is held against.
 
-use crate::figures::report::Target;
+use crate::report::schema::{Bound, Pays};
 
 /// A row of the report.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
+    /// What is compared, in words.
     pub(crate) what: &'static str,
-    pub(crate) target: Target,
+    pub(crate) sides: Sides,
+    /// What the figure is held against; nothing where it stands beside others for comparison.
+    pub(crate) target: Option<Bound>,
 }
 
-const fn row(name: &'static str, what: &'static str, target: Target) -> Row {
-    Row { name, what, target }
+/// Who is measured, and beside whom.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sides {
+    pub(crate) ours: Side,
+    pub(crate) peer: Option<Side>,
 }
 
-const fn at_most(limit: f64) -> Target {
-    Target::AtMost(limit)
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Side {
+    /// Short, for charts.
+    pub(crate) name: &'static str,
+    /// What it is, in words.
+    pub(crate) about: &'static str,
+    pub(crate) pays: Pays,
 }
 
-const fn at_least(limit: f64) -> Target {
-    Target::AtLeast(limit)
+const fn side(name: &'static str, about: &'static str, pays: Pays) -> Side {
+    Side { name, about, pays }
+}
+
+const fn beside(ours: Side, peer: Side) -> Sides {
+    Sides { ours, peer: Some(peer) }
+}
+
+const fn alone(ours: Side) -> Sides {
+    Sides { ours, peer: None }
+}
+
+const NOVA: Side = side("preset:nova", "nacre in the process, its device a file on a tmpfs", Pays::Library);
+const TMPFS: Side = side("peer:tmpfs", "tmpfs", Pays::Kernel);
+const MOUNT: Side = side("mount:nova", "nacre through FUSE, its device a file on a tmpfs", Pays::Fuse);
+
+const LIBRARY: Sides = beside(NOVA, TMPFS);
+const ALONE: Sides = alone(NOVA);
+const THREADS: Sides = beside(
+    side("preset:nova, two threads", NOVA.about, Pays::Library),
+    side("preset:nova, one thread", NOVA.about, Pays::Library),
+);
+const MOUNTED: Sides = beside(
+    MOUNT,
+    side("empty FUSE server", "a FUSE server that answers everything at once from nothing", Pays::Fuse),
+);
+const CACHED: Sides = beside(MOUNT, TMPFS);
+const ENTRIES: Sides = beside(
+    side("large directory", "nacre in the process, a directory of many entries", Pays::Library),
+    side("small directory", "the same file system, a directory of few", Pays::Library),
+);
+const EXTENTS: Sides = beside(
+    side("shattered file", "nacre in the process, a file of many extents", Pays::Library),
+    side("whole file", "the same file system, a file of few", Pays::Library),
+);
+const GENERATOR: Side =
+    side("generator", "what drives all targets of 'nacre bench run', on a tmpfs", Pays::Kernel);
+const STAMPED: Sides =
+    beside(GENERATOR, side("loop with time-stamps", "written by hand, on the same file", Pays::Kernel));
+const BARE: Sides = beside(
+    GENERATOR,
+    side("bare loop", "written by hand, on the same file, without time-stamps", Pays::Kernel),
+);
+const RECORDER: Sides =
+    alone(side("recorder", "what records operations of 'nacre bench run'", Pays::Library));
+const EMULATED: Sides = alone(side("emulated memory", "DRAM, slowed down", Pays::Library));
+const COUNTED: Sides = beside(
+    side("preset:nova,emulate=dram", "nacre in the process, its stores counted", Pays::Library),
+    side("preset:nova", "the same, its stores not counted", Pays::Library),
+);
+
+const fn row(sides: Sides, name: &'static str, what: &'static str, target: Option<Bound>) -> Row {
+    Row { name, what, sides, target }
+}
+
+const fn at_most(limit: f64) -> Option<Bound> {
+    Some(Bound::AtMost(limit))
+}
+
+const fn at_least(limit: f64) -> Option<Bound> {
+    Some(Bound::AtLeast(limit))
 }
 
 /// In the order in which they are measured.
 pub(crate) const ROWS: &[Row] = &[
-    row("overwrite-1m", "1 MiB random overwrite of a 2 GiB file: library / tmpfs", at_most(0.30)),
-    row("overwrite-4k", "4 KiB random overwrite of a 2 GiB file: library / tmpfs", at_most(0.50)),
-    row("append-4k", "4 KiB append: library / tmpfs", at_most(0.6)),
-    row("read-4k", "4 KiB random read of a 2 GiB file: library / tmpfs", at_most(0.6)),
-    row("aged.overwrite-1m", "the same after each block was overwritten alone", Target::None),
+    row(LIBRARY, "overwrite-1m", "1 MiB random overwrite of a 2 GiB file: library / tmpfs", at_most(0.30)),
+    row(LIBRARY, "overwrite-4k", "4 KiB random overwrite of a 2 GiB file: library / tmpfs", at_most(0.50)),
+    row(LIBRARY, "append-4k", "4 KiB append: library / tmpfs", at_most(0.6)),
+    row(LIBRARY, "read-4k", "4 KiB random read of a 2 GiB file: library / tmpfs", at_most(0.6)),
     row(
+        LIBRARY,
+        "aged.overwrite-1m",
+        "1 MiB random overwrite after each block was overwritten alone: library / tmpfs",
+        None,
+    ),
+    row(
+        THREADS,
         "overwrite-4k.2threads",
         "two threads on one file, disjoint overwrites: times one thread",
         at_least(1.7),
     ),
-    row("read-4k.2threads", "two threads on one file, disjoint reads: times one thread", at_least(1.7)),
-    row("small.overwrite-4k", "the same on a 64 MiB file", Target::None),
-    row("small.append-4k", "the same on a 64 MiB file", Target::None),
-    row("small.read-4k", "the same on a 64 MiB file", Target::None),
-    row("small.overwrite-1m", "the same on a 64 MiB file", Target::None),
-    row("create", "create and close a file: library / tmpfs", at_most(0.33)),
-    row("unlink", "unlink an empty file: library / tmpfs", at_most(0.33)),
-    row("rename", "rename within a directory: library / tmpfs", at_most(0.33)),
-    row("rename-across", "rename from directory to directory: library / tmpfs", at_most(0.5)),
-    row("stat", "stat of 1,000 files in turn: library / tmpfs", at_most(0.2)),
-    row("stat-million", "stat of random files in a directory of 1,000,000: library / tmpfs", at_most(0.35)),
-    row("create.2threads", "two threads create in one directory: times one thread", at_least(1.6)),
-    row("huge.overwrite-4k", "the same on tmpfs with huge=always, both sides", Target::None),
-    row("huge.append-4k", "the same on tmpfs with huge=always, both sides", Target::None),
-    row("huge.read-4k", "the same on tmpfs with huge=always, both sides", Target::None),
-    row("huge.overwrite-1m", "the same on tmpfs with huge=always, both sides", Target::None),
-    row("mount.read-4k", "4 KiB read past the page cache: mount / empty FUSE server", at_most(1.25)),
-    row("mount.write-4k", "4 KiB overwrite: mount / empty FUSE server", at_most(1.25)),
-    row("mount.fsync", "fsync: mount / empty FUSE server", at_most(1.25)),
-    row("mount.create", "create and close a file: mount / empty FUSE server", at_most(1.25)),
-    row("mount.unlink", "unlink an empty file: mount / empty FUSE server", at_most(1.25)),
-    row("mount.cached-read-4k", "4 KiB random read from the page cache: mount / tmpfs", at_most(1.5)),
-    row("recovery.crash", "seconds to open 1,000,000 files and 4 GiB after SIGKILL", at_most(3.0)),
-    row("recovery.clean", "seconds to open the same after an orderly end, and to read a file", at_most(0.2)),
-    row("index.files", "DRAM for files of 64 KiB, percent of their data", at_most(1.0)),
-    row("index.shattered", "DRAM for a file overwritten at random, percent of its data", at_most(1.0)),
-    row("scale.create", "create in a directory of 1,000,000 / of 1,000", at_most(2.0)),
-    row("scale.stat", "stat of 1,000 files in a directory of 1,000,000 / of 1,000", at_most(2.0)),
-    row("scale.rename", "rename within a directory of 1,000,000 / of 1,000", at_most(2.0)),
-    row("scale.unlink", "unlink in a directory of 1,000,000 / of 1,000", at_most(2.0)),
-    row("scale.read", "4 KiB random read of a file of 1,000,000 extents / of a whole one", at_most(2.0)),
-    row("scale.overwrite", "4 KiB overwrite of a file of 1,000,000 extents / of a whole one", at_most(2.0)),
-    row("scale.append", "4 KiB append to a file of 1,000,000 extents / of a whole one", at_most(2.0)),
-    row("scale.truncate", "truncate a file of 1,000,000 extents / of 1,000", at_most(2.0)),
-    row("scale.remove", "unlink a file of 1,000,000 extents / of 1,000", at_most(2.0)),
     row(
+        THREADS,
+        "read-4k.2threads",
+        "two threads on one file, disjoint reads: times one thread",
+        at_least(1.7),
+    ),
+    row(LIBRARY, "small.overwrite-4k", "4 KiB random overwrite of a 64 MiB file: library / tmpfs", None),
+    row(LIBRARY, "small.append-4k", "4 KiB append, the file system a small one: library / tmpfs", None),
+    row(LIBRARY, "small.read-4k", "4 KiB random read of a 64 MiB file: library / tmpfs", None),
+    row(LIBRARY, "small.overwrite-1m", "1 MiB random overwrite of a 64 MiB file: library / tmpfs", None),
+    row(LIBRARY, "create", "create and close a file: library / tmpfs", at_most(0.33)),
+    row(LIBRARY, "unlink", "unlink an empty file: library / tmpfs", at_most(0.33)),
+    row(LIBRARY, "rename", "rename within a directory: library / tmpfs", at_most(0.33)),
+    row(LIBRARY, "rename-across", "rename from directory to directory: library / tmpfs", at_most(0.5)),
+    row(LIBRARY, "stat", "stat of 1,000 files in turn: library / tmpfs", at_most(0.2)),
+    row(
+        LIBRARY,
+        "stat-million",
+        "stat of random files in a directory of 1,000,000: library / tmpfs",
+        at_most(0.35),
+    ),
+    row(THREADS, "create.2threads", "two threads create in one directory: times one thread", at_least(1.6)),
+    row(
+        LIBRARY,
+        "huge.overwrite-4k",
+        "4 KiB random overwrite, both sides on tmpfs with huge=always: library / tmpfs",
+        None,
+    ),
+    row(
+        LIBRARY,
+        "huge.append-4k",
+        "4 KiB append, both sides on tmpfs with huge=always: library / tmpfs",
+        None,
+    ),
+    row(
+        LIBRARY,
+        "huge.read-4k",
+        "4 KiB random read, both sides on tmpfs with huge=always: library / tmpfs",
+        None,
+    ),
+    row(
+        LIBRARY,
+        "huge.overwrite-1m",
+        "1 MiB random overwrite, both sides on tmpfs with huge=always: library / tmpfs",
+        None,
+    ),
+    row(MOUNTED, "mount.read-4k", "4 KiB read past the page cache: mount / empty FUSE server", at_most(1.25)),
+    row(MOUNTED, "mount.write-4k", "4 KiB overwrite: mount / empty FUSE server", at_most(1.25)),
+    row(MOUNTED, "mount.fsync", "fsync: mount / empty FUSE server", at_most(1.25)),
+    row(MOUNTED, "mount.create", "create and close a file: mount / empty FUSE server", at_most(1.25)),
+    row(MOUNTED, "mount.unlink", "unlink an empty file: mount / empty FUSE server", at_most(1.25)),
+    row(CACHED, "mount.cached-read-4k", "4 KiB random read from the page cache: mount / tmpfs", at_most(1.5)),
+    row(ALONE, "recovery.crash", "seconds to open 1,000,000 files and 4 GiB after SIGKILL", at_most(3.0)),
+    row(
+        ALONE,
+        "recovery.clean",
+        "seconds to open 1,000,000 files and 4 GiB after an orderly end, and to read a file",
+        at_most(0.2),
+    ),
+    row(ALONE, "index.files", "DRAM for files of 64 KiB, percent of their data", at_most(1.0)),
+    row(ALONE, "index.shattered", "DRAM for a file overwritten at random, percent of its data", at_most(1.0)),
+    row(ENTRIES, "scale.create", "create in a directory of 1,000,000 / of 1,000", at_most(2.0)),
+    row(ENTRIES, "scale.stat", "stat of 1,000 files in a directory of 1,000,000 / of 1,000", at_most(2.0)),
+    row(ENTRIES, "scale.rename", "rename within a directory of 1,000,000 / of 1,000", at_most(2.0)),
+    row(ENTRIES, "scale.unlink", "unlink in a directory of 1,000,000 / of 1,000", at_most(2.0)),
+    row(
+        EXTENTS,
+        "scale.read",
+        "4 KiB random read of a file of 1,000,000 extents / of a whole one",
+        at_most(2.0),
+    ),
+    row(
+        EXTENTS,
+        "scale.overwrite",
+        "4 KiB overwrite of a file of 1,000,000 extents / of a whole one",
+        at_most(2.0),
+    ),
+    row(
+        EXTENTS,
+        "scale.append",
+        "4 KiB append to a file of 1,000,000 extents / of a whole one",
+        at_most(2.0),
+    ),
+    row(EXTENTS, "scale.truncate", "truncate a file of 1,000,000 extents / of 1,000", at_most(2.0)),
+    row(EXTENTS, "scale.remove", "unlink a file of 1,000,000 extents / of 1,000", at_most(2.0)),
+    row(
+        STAMPED,
         "harness.write-4k",
         "4 KiB overwrite by the generator of 'run' / by a loop with time-stamps, tmpfs",
         at_most(1.02),
     ),
     row(
+        STAMPED,
         "harness.read-4k",
         "4 KiB read by the generator of 'run' / by a loop with time-stamps, tmpfs",
         at_most(1.02),
     ),
     row(
+        BARE,
         "harness.write-4k.bare",
         "4 KiB overwrite by the generator of 'run' / by a loop without time-stamps, tmpfs",
         at_most(1.02),
     ),
     row(
+        BARE,
         "harness.read-4k.bare",
         "4 KiB read by the generator of 'run' / by a loop without time-stamps, tmpfs",
         at_most(1.02),
     ),
-    row("harness.lap", "one recorded operation that does nothing", at_most(25.0)),
-    row("emulator.line-200", "a line stored, flushed, fenced at 200 ns: percent off", at_most(5.0)),
-    row("emulator.line-400", "a line stored, flushed, fenced at 400 ns: percent off", at_most(5.0)),
-    row("emulator.line-800", "a line stored, flushed, fenced at 800 ns: percent off", at_most(5.0)),
-    row("emulator.line-1200", "a line stored, flushed, fenced at 1200 ns: percent off", at_most(5.0)),
-    row("emulator.line-50", "the same at 50 ns: least measured / asked for", at_least(1.0)),
-    row("emulator.line-100", "the same at 100 ns: least measured / asked for", at_least(1.0)),
-    row("emulator.line-150", "the same at 150 ns: least measured / asked for", at_least(1.0)),
-    row("emulator.1writer", "one writer at 200 ns a line, no cap: percent off 320 MB/s", at_most(5.0)),
+    row(RECORDER, "harness.lap", "one recorded operation that does nothing", at_most(25.0)),
+    row(EMULATED, "emulator.line-200", "a line stored, flushed, fenced at 200 ns: percent off", at_most(5.0)),
+    row(EMULATED, "emulator.line-400", "a line stored, flushed, fenced at 400 ns: percent off", at_most(5.0)),
+    row(EMULATED, "emulator.line-800", "a line stored, flushed, fenced at 800 ns: percent off", at_most(5.0)),
     row(
+        EMULATED,
+        "emulator.line-1200",
+        "a line stored, flushed, fenced at 1200 ns: percent off",
+        at_most(5.0),
+    ),
+    row(EMULATED, "emulator.line-50", "a line at 50 ns: least measured / asked for", at_least(1.0)),
+    row(EMULATED, "emulator.line-100", "a line at 100 ns: least measured / asked for", at_least(1.0)),
+    row(EMULATED, "emulator.line-150", "a line at 150 ns: least measured / asked for", at_least(1.0)),
+    row(
+        EMULATED,
+        "emulator.1writer",
+        "one writer at 200 ns a line, no cap: percent off 320 MB/s",
+        at_most(5.0),
+    ),
+    row(
+        EMULATED,
         "emulator.2writers",
-        "two of them: percent off 320 MB/s for each that has a core of its own",
+        "two writers at 200 ns a line, no cap: percent off 320 MB/s for each that has a core of its own",
         at_most(5.0),
     ),
     row(
+        EMULATED,
         "emulator.2writers.slow",
-        "two at 1200 ns a line: percent off 53.3 MB/s for each that has a core",
+        "two writers at 1200 ns a line: percent off 53.3 MB/s for each that has a core",
         at_most(5.0),
     ),
-    row("emulator.1writer.cap", "one at 200 ns, cap of 200 MB/s: percent off it", at_most(5.0)),
-    row("emulator.2writers.cap", "two at 200 ns, cap of 450 MB/s: percent off it", at_most(5.0)),
-    row("emulator.2writers.low-cap", "two at 200 ns, cap of 100 MB/s: percent off it", at_most(5.0)),
     row(
+        EMULATED,
+        "emulator.1writer.cap",
+        "one writer at 200 ns, cap of 200 MB/s: percent off it",
+        at_most(5.0),
+    ),
+    row(
+        EMULATED,
+        "emulator.2writers.cap",
+        "two writers at 200 ns, cap of 450 MB/s: percent off it",
+        at_most(5.0),
+    ),
+    row(
+        EMULATED,
+        "emulator.2writers.low-cap",
+        "two writers at 200 ns, cap of 100 MB/s: percent off it",
+        at_most(5.0),
+    ),
+    row(
+        EMULATED,
         "emulator.4writers",
-        "four at 200 ns, no cap: percent off 320 MB/s for each that has a core",
+        "four writers at 200 ns, no cap: percent off 320 MB/s for each that has a core",
         at_most(5.0),
     ),
-    row("emulator.4writers.cap", "four at 200 ns, cap of 250 MB/s: percent off it", at_most(5.0)),
     row(
+        EMULATED,
+        "emulator.4writers.cap",
+        "four writers at 200 ns, cap of 250 MB/s: percent off it",
+        at_most(5.0),
+    ),
+    row(
+        COUNTED,
         "emulator.dram",
         "4 KiB overwrite by the library, stores counted (emulate=dram) / not counted",
         at_most(1.02),

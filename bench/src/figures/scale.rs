@@ -43,7 +43,7 @@ fn compare(context: &Context, row: &str, count: u64, large: Side<'_>, small: Sid
 
 fn report(context: &Context, row: &str, pairs: &Pairs) -> Outcome {
     let row = rows::find(row);
-    context.report(Figure::compared(row.name, row.what, row.target, pairs))
+    context.report(Figure::compared(row, pairs))
 }
 
 /// A directory, and the names in it that operations use.

@@ -265,7 +265,7 @@ fn interrupted_figures_report_what_they_have_and_leave_nothing() {
     }
     let run = Run::new("figures");
     let mut command = nacre();
-    command.args(["bench", "figures", "--only", "mount.*", "--seconds", "100", "--json"]);
+    command.args(["bench", "figures", "--only", "mount.*", "--seconds", "100", "--json"]).arg(run.report());
     let child = run.spawn(command);
     let process = child.id();
     let end = Instant::now() + LIMIT;
@@ -277,11 +277,36 @@ fn interrupted_figures_report_what_they_have_and_leave_nothing() {
     let status = wait(child, LIMIT).expect("it ends");
     run.assert_gone(process);
     assert!(!status.success() && run.said().contains("interrupted"), "{status}\n{}", run.said());
-    let said = run.said();
-    let report = &said[said.find('{').expect("a report")..=said.rfind('}').expect("its end")];
-    let report: Value = serde_json::from_str(report).expect("JSON");
+    let report: Value = serde_json::from_slice(&fs::read(run.report()).expect("a report")).expect("JSON");
     assert_eq!(report["complete"], false);
-    assert!(report["figures"].as_array().expect("figures").is_empty(), "{report}");
+    assert!(report["experiments"].as_array().expect("experiments").is_empty(), "{report}");
+}
+
+#[test]
+fn figures_write_the_report_that_the_other_commands_read() {
+    let run = Run::new("rows");
+    let mut command = nacre();
+    let page = run.dir.path().join("report.html");
+    command.args(["bench", "figures", "--quick", "--only", "stat", "--only", "emulator.line-1200"]);
+    let child = run.spawn({
+        command.arg("--json").arg(run.report()).arg("--html").arg(&page);
+        command
+    });
+    let report = run.finish(child);
+    assert!(run.said().contains("target") && run.said().contains("emulator.line-1200"), "{}", run.said());
+    assert_eq!((&report["complete"], &report["options"]["effort"]), (&true.into(), &"quick".into()));
+    assert!(report["commit"].is_string() && report["machine"]["cpu"].is_string(), "{report}");
+    let row = &report["experiments"][0];
+    assert_eq!((&row["name"], &row["baseline"]), (&"stat".into(), &"peer:tmpfs".into()));
+    assert_eq!(row["series"][0]["points"][0]["samples"].as_array().expect("samples").len(), 3, "{row}");
+    assert_eq!(row["claims"][0]["holds_if"]["at_most"], 0.2, "{row}");
+    assert!(row["claims"][0]["found"].as_f64().expect("a value") > 0.0, "{row}");
+    assert!(fs::read_to_string(&page).expect("a page").contains("stat of 1,000 files in turn"));
+    let report = run.report();
+    let drawn = nacre().args(["bench", "report"]).arg(&report).output().expect("nacre runs");
+    assert!(drawn.status.success() && text(&drawn).contains("repeat it: nacre bench figures --only stat"));
+    let compared = nacre().args(["bench", "compare"]).args([&report, &report]).output().expect("nacre runs");
+    assert!(compared.status.success() && text(&compared).contains("0 of 3 got worse"), "{}", text(&compared));
 }
 
 #[test]

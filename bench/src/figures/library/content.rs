@@ -13,13 +13,20 @@ use rustix::io::{pread, pwrite};
 use crate::figures::context::{Context, Outcome};
 use crate::figures::library::threads;
 use crate::figures::measure::{interleave, timed};
-use crate::figures::report::{Figure, Target};
+use crate::figures::report::Figure;
 use crate::figures::rows;
 use crate::figures::work::{BLOCK, buffer, file_system, offsets};
 
 const MEBIBYTE: usize = 1 << 20;
 /// A file is appended to up to this size.
 const APPEND_LIMIT: u64 = 256 << 20;
+
+/// Rows of every variant.
+const ROWS: [&str; 4] = ["overwrite-4k", "append-4k", "read-4k", "overwrite-1m"];
+const AGED: &str = "aged.overwrite-1m";
+const THREADED: [&str; 2] = ["overwrite-4k.2threads", "read-4k.2threads"];
+/// Rows of the plain variant alone.
+const PLAIN: [&str; 3] = [AGED, THREADED[0], THREADED[1]];
 
 /// On what the rows run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,11 +58,13 @@ pub(super) struct Both {
 
 pub(super) fn run(context: &Context, variant: Variant) -> Outcome {
     let name = |row: &str| format!("{}{row}", variant.prefix());
-    let threads = ["overwrite-4k.2threads", "read-4k.2threads"];
-    let rows = ["overwrite-4k", "append-4k", "read-4k", "overwrite-1m"];
-    let threaded = variant == Variant::Plain && context.wants_any(threads);
-    let aged = variant == Variant::Plain && context.wants("aged.overwrite-1m");
-    if !threaded && !aged && !rows.iter().any(|row| context.wants(&name(row))) {
+    let all: Vec<String> = ROWS
+        .iter()
+        .map(|row| name(row))
+        .chain(PLAIN.iter().filter(|_| variant == Variant::Plain).map(|row| (*row).to_owned()))
+        .collect();
+    let wants = |row: &str| all.iter().any(|name| name == row) && context.wants(row);
+    if !all.iter().any(|row| context.wants(row)) {
         return Ok(());
     }
     let huge = variant == Variant::Huge;
@@ -63,7 +72,8 @@ pub(super) fn run(context: &Context, variant: Variant) -> Outcome {
     let (device, beside) = match (context.place.tmpfs("pm", huge), context.place.tmpfs("peer", huge)) {
         (Ok(device), Ok(beside)) => (device, beside),
         (Err(error), _) | (_, Err(error)) => {
-            context.leave_out(format!("{}* (a tmpfs for it cannot be had: {error})", variant.prefix()));
+            let why = format!("a tmpfs for it cannot be had: {error}");
+            context.leave_out(all.iter().map(String::as_str), &why);
             return Ok(());
         }
     };
@@ -87,10 +97,10 @@ pub(super) fn run(context: &Context, variant: Variant) -> Outcome {
     if context.wants(&name("read-4k")) {
         both.read(context, &name("read-4k"))?;
     }
-    if aged {
-        both.overwrite(context, "aged.overwrite-1m", MEBIBYTE)?;
+    if wants(AGED) {
+        both.overwrite(context, AGED, MEBIBYTE)?;
     }
-    if threaded {
+    if THREADED.iter().any(|row| wants(row)) {
         threads::content(context, &both)?;
     }
     drop(both);
@@ -157,7 +167,7 @@ impl Both {
             },
         );
         let row = rows::find(row);
-        context.report(Figure::compared(row.name, row.what, row.target, &pairs))
+        context.report(Figure::compared(row, &pairs))
     }
 
     fn read(&self, context: &Context, row: &str) -> Outcome {
@@ -185,7 +195,7 @@ impl Both {
             },
         );
         let row = rows::find(row);
-        context.report(Figure::compared(row.name, row.what, row.target, &pairs))
+        context.report(Figure::compared(row, &pairs))
     }
 }
 
@@ -224,8 +234,8 @@ fn append(context: &Context, row: &str, fs: &FileSystem, beside: &Path) -> Outco
     drop(ours);
     fs.remove_file("/log")?;
     let row = rows::find(row);
-    let figure = Figure::compared(row.name, row.what, row.target, &pairs);
-    context.report(if row.target == Target::None { figure } else { figure.note("from an empty file on") })
+    let figure = Figure::compared(row, &pairs);
+    context.report(if row.target.is_none() { figure } else { figure.note("from an empty file on") })
 }
 
 fn nacre_truncate(fs: &FileSystem) {

@@ -53,7 +53,7 @@ impl Roots {
     ) -> Outcome {
         let pairs = interleave(&context.budget, operations, ours, peer);
         let row = rows::find(row);
-        context.report(Figure::compared(row.name, row.what, row.target, &pairs))
+        context.report(Figure::compared(row, &pairs))
     }
 
     /// Files are made in a directory that holds some, and removed outside the time.

@@ -15,10 +15,12 @@ use crate::figures::context::{Context, Outcome};
 use crate::figures::cores::Cores;
 use crate::figures::library::content::Both;
 use crate::figures::library::names::{Roots, create_peer, unlink_peer};
-use crate::figures::measure::{quantile, times_taken_away};
+use crate::figures::measure::{Pairs, times_taken_away};
 use crate::figures::report::Figure;
-use crate::figures::rows;
+use crate::figures::rows::{self, Side};
 use crate::figures::work::{BLOCK, Names, buffer, create_ours, offsets};
+use crate::report::schema::Pays;
+use crate::stats::median;
 
 /// Operations of one thread in a batch, as a multiple of the usual one: starting together takes some microseconds.
 const LONGER: u64 = 5;
@@ -224,21 +226,27 @@ fn compute(operations: u64) {
 }
 
 fn report(context: &Context, row: &str, [mut ours, mut peer, mut bare]: [Gain; SIDES]) -> Outcome {
-    let row = rows::find(row);
     let least = context.budget.rounds.0;
     let disturbed = [&mut ours, &mut peer, &mut bare].map(|gain| gain.complete(least))[0];
-    let ratios = ours.ratios();
-    let gain = |gain: &Gain| quantile(&gain.ratios(), 0.5);
-    let value = quantile(&ratios, 0.5);
-    let mut figure = Figure::single(row.name, row.what, "ns", row.target, value)
-        .value(value, (quantile(&ratios, 0.1), quantile(&ratios, 0.9)));
-    figure.ours = quantile(&ours.two, 0.5);
-    figure.peer = Some(quantile(&ours.one, 0.5));
-    figure.rounds = ratios.len();
-    figure.disturbed = disturbed;
+    let gain = |gain: &Gain| median(&gain.ratios());
     let note = format!("beside one thread; tmpfs {:.2}, bare computation {:.2}", gain(&peer), gain(&bare));
+    let ratios = ours.ratios();
+    let pairs = Pairs { ours: ours.two, peer: ours.one, disturbed };
+    let mut figure = Figure::compared(rows::find(row), &pairs).value(median(&ratios), None, ratios);
+    let beside = [(BESIDE[0], peer.two), (BESIDE[1], peer.one), (BESIDE[2], bare.two), (BESIDE[3], bare.one)];
+    for (side, samples) in beside {
+        figure = figure.beside(side, samples);
+    }
     context.report(figure.note(note))
 }
+
+/// Who else does work in each round.
+const BESIDE: [Side; 4] = [
+    Side { name: "peer:tmpfs, two threads", about: "tmpfs", pays: Pays::Kernel },
+    Side { name: "peer:tmpfs, one thread", about: "tmpfs", pays: Pays::Kernel },
+    Side { name: "computation, two threads", about: "work without memory", pays: Pays::Library },
+    Side { name: "computation, one thread", about: "work without memory", pays: Pays::Library },
+];
 
 /// Two threads on one file, each on its half.
 pub(super) fn content(context: &Context, both: &Both) -> Outcome {

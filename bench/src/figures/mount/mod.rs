@@ -18,11 +18,12 @@ use rustix::mount::UnmountFlags;
 use crate::figures::child::{Helper, say_ready};
 use crate::figures::context::{Context, Outcome};
 use crate::figures::cores::Cores;
-use crate::figures::measure::{Budget, interleave, quantile, timed};
+use crate::figures::measure::{Budget, interleave, timed};
 use crate::figures::report::Figure;
 use crate::figures::rows;
 use crate::figures::work::{BLOCK, Names, buffer, durable, file_system, offsets};
 use crate::place::Tmpfs;
+use crate::stats::median;
 
 const ROWS: [&str; 6] = [
     "mount.read-4k",
@@ -104,7 +105,7 @@ pub(crate) fn run(context: &Context) -> Outcome {
         return Ok(());
     }
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        context.leave_out("mount.* (mounts need root and /dev/fuse)");
+        context.leave_out(ROWS, "mounts need root and /dev/fuse");
         return Ok(());
     }
     let size = context.sizes.small_file;
@@ -220,7 +221,7 @@ fn cached(context: &Context, ours: &Mounted, beside: &Tmpfs, size: u64) -> Outco
         read(&b, round)
     });
     let row = rows::find(row);
-    context.report(Figure::compared(row.name, row.what, row.target, &pairs))
+    context.report(Figure::compared(row, &pairs))
 }
 
 /// Requests to both mounts, measured on one core and then as they come.
@@ -242,8 +243,6 @@ fn requests(
     processes.iter().for_each(|&process| cores.release_process(process));
     let loose = interleave(&budget, count, &mut |round| side(ours, round), &mut |round| side(empty, round));
     let row = rows::find(row);
-    let figure = Figure::compared(row.name, row.what, row.target, &pairs);
-    context.report(
-        figure.note(format!("on one core; {:.2} where it may run{note}", quantile(&loose.ratios(), 0.5))),
-    )
+    let figure = Figure::compared(row, &pairs);
+    context.report(figure.note(format!("on one core; {:.2} where it may run{note}", median(&loose.ratios()))))
 }

@@ -4,6 +4,9 @@ use super::super::number;
 use super::{Drawing, Scale, Width, bar, element, hint, line, whisker_x, words};
 use crate::report::schema::{Better, Experiment, Point, Series};
 
+/// Dots of a bar. Of more rounds every second one is drawn, or every third: thousands would only be a smear.
+const DOTS: usize = 200;
+
 /// The names of the categories, in order.
 pub(in crate::report::html) fn categories(experiment: &Experiment) -> Vec<&str> {
     let mut labels: Vec<&str> = Vec::new();
@@ -129,7 +132,7 @@ impl Columns {
             let from = self.scale.at(0.0);
             let size = (self.scale.at(point.median) - from, 18.0);
             marks.push(hint(bar(number, (from, bar_y), size), &text));
-            for sample in &point.samples {
+            for sample in point.samples.iter().step_by(point.samples.len().div_ceil(DOTS)) {
                 let place = [("cx", self.scale.at(*sample)), ("cy", bar_y + 14.0), ("r", 1.6)];
                 marks.push(element("circle", "dot", &place));
             }
