@@ -1,19 +1,38 @@
 //! Blocks leave DRAM: written, cut off, or nobody's any more.
 
+use std::sync::Arc;
+
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Data, Extents, FileBlock, Place, Result, SetAttr};
 
 use nacre_policy::Block as ModelBlock;
 
-use crate::buffer::{BLOCK, LINE, LINES, lines};
+use crate::buffer::{BLOCK, Buffer, LINE, LINES, lines};
 use crate::collect::bytes_of;
 use crate::file::{Blocks, Entry, File};
 use crate::fs::Shared;
+use crate::pool::Slot;
 use crate::write::own;
 
+/// What blocks that leave a file's index had of the pool and of the layout: given back together, as each time takes the
+/// locks of both.
+#[derive(Default)]
+pub(crate) struct Leaving {
+    blocks: u64,
+    space: u64,
+    buffers: Vec<(Slot, Arc<Buffer>)>,
+}
+
+impl Leaving {
+    pub(crate) fn add(&mut self, slot: Slot, buffer: Arc<Buffer>, space: u64) {
+        self.space += space;
+        self.buffers.push((slot, buffer));
+    }
+}
+
 impl<L: Data + Extents> Shared<L> {
-    /// Takes a block that no flight has out of the index. Under `blocks`, alone.
-    pub(crate) fn leave(&self, file: &File, blocks: &mut Blocks, block: u64) {
+    /// Takes a block that no flight has out of the index. Under `blocks`, alone, until [`Shared::let_go`].
+    pub(crate) fn leave(&self, file: &File, blocks: &mut Blocks, block: u64, leaving: &mut Leaving) {
         let Some(entry) = blocks.index.remove(&block) else { return };
         let Entry { slot, buffer, dirty, flight, model, space, .. } = entry;
         debug_assert!(flight.is_none(), "block {block} is in flight");
@@ -23,14 +42,30 @@ impl<L: Data + Extents> Shared<L> {
             self.remember(file, block, model);
         }
         let of_file = if blocks.index.is_empty() { std::mem::take(&mut blocks.space) } else { 0 };
+        leaving.blocks += 1;
+        leaving.add(slot, buffer, space + of_file);
+    }
+
+    /// Gives back what blocks had that left. Under `blocks`, alone.
+    pub(crate) fn let_go(&self, file: &File, blocks: &mut Blocks, leaving: Leaving) {
+        if leaving.buffers.is_empty() {
+            return;
+        }
         // First: whoever finds nothing waiting any more tries whether there is space.
-        self.give_back(file, blocks, space + of_file);
-        file.cached.fetch_sub(1, Ordering::AcqRel);
-        self.pool.release(slot, buffer);
+        self.give_back(file, blocks, leaving.space);
+        file.cached.fetch_sub(leaving.blocks, Ordering::AcqRel);
+        self.pool.release_all(leaving.buffers);
+    }
+
+    /// Takes blocks that no flight has out of the index. Under `blocks`, alone.
+    pub(crate) fn leave_all(&self, file: &File, blocks: &mut Blocks, which: impl IntoIterator<Item = u64>) {
+        let mut leaving = Leaving::default();
+        which.into_iter().for_each(|block| self.leave(file, blocks, block, &mut leaving));
+        self.let_go(file, blocks, leaving);
     }
 
     /// Gives space of the layout back. Under `blocks`, alone.
-    pub(crate) fn give_back(&self, file: &File, blocks: &mut Blocks, space: u64) {
+    fn give_back(&self, file: &File, blocks: &mut Blocks, space: u64) {
         if file.is_gone() && file.has_flights() {
             blocks.owed += space;
         } else {
@@ -63,7 +98,7 @@ impl<L: Data + Extents> Shared<L> {
             .filter(|(_, entry)| entry.flight.is_none())
             .map(|(&block, _)| block)
             .collect();
-        landed.into_iter().for_each(|block| self.leave(file, &mut blocks, block));
+        self.leave_all(file, &mut blocks, landed);
         *file.times.lock() = None;
         drop(blocks);
         self.forget_ghosts(file);
@@ -74,7 +109,7 @@ impl<L: Data + Extents> Shared<L> {
     pub(crate) fn cut(&self, node: &L::Node, file: &File, blocks: &mut Blocks, size: u64) {
         let behind: Vec<u64> =
             blocks.index.range(size.div_ceil(BLOCK as u64)..).map(|(&block, _)| block).collect();
-        behind.into_iter().for_each(|block| self.leave(file, blocks, block));
+        self.leave_all(file, blocks, behind);
         let (last, within) = (size / BLOCK as u64, (size % BLOCK as u64) as usize);
         if let Some(entry) = blocks.index.get_mut(&last)
             && within > 0
@@ -96,7 +131,7 @@ impl<L: Data + Extents> Shared<L> {
                 }
                 (entry.valid, entry.dirty) = (entry.valid | line, line);
             } else if entry.dirty == 0 {
-                self.leave(file, blocks, last);
+                self.leave_all(file, blocks, [last]);
             }
         }
         let mut history = file.history.lock();

@@ -55,12 +55,12 @@ impl<L: Data + Extents> Shared<L> {
         if leaving.len() == blocks.index.len() {
             self.settle_times(node, file)?;
         }
-        for block in leaving {
-            if let Some(entry) = blocks.index.get_mut(&block) {
+        for block in &leaving {
+            if let Some(entry) = blocks.index.get_mut(block) {
                 entry.dirty = 0;
             }
-            self.leave(file, blocks, block);
         }
+        self.leave_all(file, blocks, leaving);
         file.attempts.store(0, Ordering::Relaxed);
         Ok(())
     }
@@ -279,7 +279,7 @@ impl<L: Data + Extents> Shared<L> {
             file.set_preallocated(true);
         }
         let kept: Vec<u64> = blocks.index.keys().copied().collect();
-        kept.into_iter().for_each(|block| self.leave(file, &mut blocks, block));
+        self.leave_all(file, &mut blocks, kept);
         // The layout has the times of this operation, which is the newest.
         let times = file.times.lock().take();
         if let Some(Times { atime: Some(atime), .. }) = times {

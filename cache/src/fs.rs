@@ -128,7 +128,7 @@ impl<L: Data + Extents> CacheFs<L> {
             self.shared.pool.set_stopping(false);
         }
         // Whoever waits for them looks again.
-        self.shared.pool.note_event();
+        self.shared.pool.settings_changed();
         self.keeper.start_threads()?;
         self.shared.pool.call_threads();
         Ok(())

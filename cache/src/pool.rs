@@ -2,7 +2,9 @@
 //!
 //! A block is *permitted* first ([`Pool::try_take`]: the number is bounded there) and *placed* later, when it gets its
 //! bytes, its owner and its place at the end of the list. Writeback takes from the front; a block that is in flight is in
-//! no list. Every change that may let a writer go on is an *event*; a writer that waits says which it has seen.
+//! no list. Every change that may let a writer go on is an *event*; a writer that has found nothing to write back says which
+//! it has seen. One that leaves that to the threads says how many blocks it wants, and nothing wakes it before there are so
+//! many, or no thread works for it any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,13 @@ pub(crate) type Slot = u32;
 const NONE: Slot = Slot::MAX;
 /// Places of the list that one search for candidates looks at.
 const SEARCH: usize = 256;
+
+/// What a writer has seen that found too few blocks free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    events: u64,
+    changes: u64,
+}
 
 struct Place<F> {
     previous: Slot,
@@ -38,10 +47,17 @@ struct State<F> {
     oldest: Slot,
     newest: Slot,
     events: u64,
-    /// How often the threads were called.
+    /// How often the settings were changed.
+    changes: u64,
+    /// How often the threads were called, and the last call that one of them has heard.
     calls: u64,
-    /// Writers that wait.
+    heard: u64,
+    /// Threads that do not wait.
+    at_work: u32,
+    /// Writers that wait for an event.
     waiting: u32,
+    /// How many blocks each of those wants that wait for the threads.
+    wants: Vec<u64>,
     stopping: bool,
     /// So many want everything written.
     draining: u32,
@@ -57,10 +73,40 @@ pub(crate) struct Pool<F> {
     low: AtomicU64,
     /// Milliseconds for which writing to a block again renews it.
     renewal_ms: AtomicU64,
-    /// Writers wait here for room.
+    /// Writers wait here for an event.
     room: Condvar,
+    /// Writers wait here for what the threads free.
+    enough: Condvar,
     /// Threads wait here for work.
     work: Condvar,
+}
+
+/// A thread's part in what the pool has to do.
+pub(crate) struct Shift<'p, F> {
+    pool: &'p Pool<F>,
+    /// The calls that it has heard.
+    calls: u64,
+    /// It found nothing to do since then.
+    pub(crate) is_idle: bool,
+    at_work: bool,
+}
+
+impl<F> Shift<'_, F> {
+    fn leave(&mut self, state: &mut State<F>) {
+        if std::mem::take(&mut self.at_work) {
+            state.at_work -= 1;
+            if state.at_work == 0 && !state.wants.is_empty() {
+                self.pool.enough.notify_all();
+            }
+        }
+    }
+}
+
+impl<F> Drop for Shift<'_, F> {
+    fn drop(&mut self) {
+        let mut state = self.pool.state.lock();
+        self.leave(&mut state);
+    }
 }
 
 /// Somebody wants everything written.
@@ -82,8 +128,12 @@ impl<F> Pool<F> {
             oldest: NONE,
             newest: NONE,
             events: 0,
+            changes: 0,
             calls: 0,
+            heard: 0,
+            at_work: 0,
             waiting: 0,
+            wants: Vec::new(),
             stopping: false,
             draining: 0,
         };
@@ -94,6 +144,7 @@ impl<F> Pool<F> {
             low: AtomicU64::new(0),
             renewal_ms: AtomicU64::new(u64::MAX),
             room: Condvar::new(),
+            enough: Condvar::new(),
             work: Condvar::new(),
         }
     }
@@ -117,11 +168,11 @@ impl<F> Pool<F> {
         self.low.load(Ordering::Relaxed)
     }
 
-    /// Permits `count` blocks, or tells the events so far.
-    pub(crate) fn try_take(&self, count: u64) -> Result<(), u64> {
+    /// Permits `count` blocks, or tells what happened so far.
+    pub(crate) fn try_take(&self, count: u64) -> Result<(), Seen> {
         let mut state = self.state.lock();
         if state.free < count {
-            return Err(state.events);
+            return Err(Seen { events: state.events, changes: state.changes });
         }
         state.free -= count;
         self.free.store(state.free, Ordering::Relaxed);
@@ -136,15 +187,42 @@ impl<F> Pool<F> {
         }
     }
 
-    /// Waits until something happened after the events `seen`.
-    pub(crate) fn wait_for_room(&self, seen: u64) {
+    /// Waits until something happened after what was `seen`.
+    pub(crate) fn wait_for_room(&self, seen: Seen) {
         let mut state = self.state.lock();
         state.waiting += 1;
         self.call(&mut state);
-        while state.events == seen {
+        while state.events == seen.events {
             self.room.wait(&mut state);
         }
         state.waiting -= 1;
+    }
+
+    /// Calls the threads and waits until `count` blocks are free. False when there are not so many, and no thread works
+    /// for it any more, or the settings were changed after what was `seen`.
+    pub(crate) fn wait_for_threads(&self, seen: Seen, count: u64) -> bool {
+        let mut state = self.state.lock();
+        self.call(&mut state);
+        let called = state.calls;
+        state.wants.push(count);
+        while state.free < count
+            && (state.at_work > 0 || state.heard < called)
+            && state.changes == seen.changes
+        {
+            self.enough.wait(&mut state);
+        }
+        if let Some(at) = state.wants.iter().position(|&wanted| wanted == count) {
+            state.wants.swap_remove(at);
+        }
+        state.free >= count
+    }
+
+    /// Whoever waits looks at the settings again.
+    pub(crate) fn settings_changed(&self) {
+        let mut state = self.state.lock();
+        state.changes += 1;
+        self.event(&mut state);
+        self.enough.notify_all();
     }
 
     /// Something happened that may let a writer go on.
@@ -165,6 +243,9 @@ impl<F> Pool<F> {
         debug_assert!(state.free <= self.capacity);
         self.free.store(state.free, Ordering::Relaxed);
         self.event(state);
+        if state.wants.iter().any(|&wanted| wanted <= state.free) {
+            self.enough.notify_all();
+        }
     }
 
     /// Places a permitted block at the end of the list. Its bytes are anything.
@@ -208,9 +289,10 @@ impl<F> Pool<F> {
         }
     }
 
-    /// Takes a block out of the list.
-    pub(crate) fn unlist(&self, slot: Slot) {
-        self.state.lock().unlink(slot);
+    /// Takes blocks out of the list.
+    pub(crate) fn unlist_all(&self, slots: impl IntoIterator<Item = Slot>) {
+        let mut state = self.state.lock();
+        slots.into_iter().for_each(|slot| state.unlink(slot));
     }
 
     /// Puts a block back whose writeback did not happen, as the newest one.
@@ -220,22 +302,28 @@ impl<F> Pool<F> {
         self.event(&mut state);
     }
 
-    /// Gives a placed block back with its bytes.
-    pub(crate) fn release(&self, slot: Slot, mut buffer: Arc<Buffer>) {
+    /// Gives placed blocks back with their bytes.
+    pub(crate) fn release_all(&self, released: impl IntoIterator<Item = (Slot, Arc<Buffer>)>) {
+        let mut owners = Vec::new();
         let mut state = self.state.lock();
-        if state.places[slot as usize].listed {
-            state.unlink(slot);
+        for (slot, mut buffer) in released {
+            if state.places[slot as usize].listed {
+                state.unlink(slot);
+            }
+            let owner = state.places[slot as usize].owner.take();
+            debug_assert!(owner.is_some(), "released twice");
+            owners.push(owner);
+            state.empty.push(slot);
+            if Arc::get_mut(&mut buffer).is_some() {
+                state.spare.push(buffer);
+            }
         }
-        let owner = state.places[slot as usize].owner.take();
-        debug_assert!(owner.is_some(), "released twice");
-        state.empty.push(slot);
-        if Arc::get_mut(&mut buffer).is_some() {
-            state.spare.push(buffer);
+        if !owners.is_empty() {
+            self.freed(&mut state, owners.len() as u64);
         }
-        self.freed(&mut state, 1);
         drop(state);
         // The file may go with its last owner: not under the lock.
-        drop(owner);
+        drop(owners);
     }
 
     /// Up to `count` of the least recently written blocks, of different files, last written at `until_ms` at the latest.
@@ -261,21 +349,39 @@ impl<F> Pool<F> {
         found
     }
 
-    /// When a block was last written.
-    pub(crate) fn written_ms(&self, slot: Slot) -> u64 {
-        self.state.lock().places[slot as usize].written_ms
+    /// How many of these blocks, from the first on, were last written at most `within_ms` later than that.
+    pub(crate) fn written_together(&self, slots: &[Slot], within_ms: u64) -> usize {
+        let state = self.state.lock();
+        let written = |slot: &Slot| state.places[*slot as usize].written_ms;
+        let Some(until) = slots.first().map(|first| written(first).saturating_add(within_ms)) else {
+            return 0;
+        };
+        slots.iter().take_while(|slot| written(slot) <= until).count()
     }
 
-    /// A thread waits for work: `None` when it is to end, else the calls so far. It returns after `period`, when it is
-    /// called, and at once when it was called after the calls `seen`, or when too few blocks are free or a writer waits,
-    /// unless it found nothing to do the last time (`idle`).
-    pub(crate) fn wait_for_work(&self, seen: u64, idle: bool, period: Duration) -> Option<u64> {
+    /// A thread begins.
+    pub(crate) fn begin_shift(&self) -> Shift<'_, F> {
+        Shift { pool: self, calls: 0, is_idle: false, at_work: false }
+    }
+
+    /// A thread waits for work; false when it is to end. It returns after `period`, when it is called, and at once when it
+    /// was called since it last returned, or when too few blocks are free or a writer waits, unless it found nothing to do.
+    pub(crate) fn wait_for_work(&self, shift: &mut Shift<'_, F>, period: Duration) -> bool {
         let mut state = self.state.lock();
-        let has_work = state.free < self.low() || state.waiting > 0 || state.draining > 0;
-        if !state.stopping && state.calls == seen && (idle || !has_work) {
+        let writers = state.waiting > 0 || !state.wants.is_empty();
+        let has_work = state.free < self.low() || writers || state.draining > 0;
+        if !state.stopping && state.calls == shift.calls && (shift.is_idle || !has_work) {
+            shift.leave(&mut state);
             self.work.wait_for(&mut state, period);
         }
-        (!state.stopping).then_some(state.calls)
+        if state.stopping {
+            shift.leave(&mut state);
+            return false;
+        }
+        state.at_work += u32::from(!std::mem::replace(&mut shift.at_work, true));
+        (shift.calls, shift.is_idle) = (state.calls, true);
+        state.heard = state.calls;
+        true
     }
 
     /// Calls the threads.
@@ -354,8 +460,12 @@ impl<F> State<F> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
-    use super::Pool;
+    use super::{Pool, Shift, Slot};
+    use crate::buffer::Buffer;
+
+    type Placed = (Slot, Arc<Buffer>);
 
     fn blocks(pool: &Pool<u32>) -> Vec<u64> {
         pool.candidates(usize::MAX, u64::MAX).into_iter().map(|(_, block)| block).collect()
@@ -371,7 +481,7 @@ mod tests {
         let placed = pool.try_take(1).unwrap_err();
         assert_ne!(placed, seen, "that was an event");
         pool.wait_for_room(seen);
-        pool.release(slot, buffer);
+        pool.release_all([(slot, buffer)]);
         assert_ne!(pool.try_take(2).unwrap_err(), placed, "and so was that");
         pool.wait_for_room(placed);
         pool.give_back(1);
@@ -387,13 +497,15 @@ mod tests {
         pool.touch(placed[1].0, 9);
         pool.touch(placed[3].0, 3);
         assert_eq!(blocks(&pool), [0, 2, 3, 1]);
-        pool.unlist(placed[0].0);
+        pool.unlist_all([placed[0].0]);
         assert_eq!(blocks(&pool), [2, 3, 1]);
         pool.relist(placed[0].0);
         assert_eq!(blocks(&pool), [2, 3, 1, 0]);
         let old: Vec<_> = pool.candidates(9, 3).into_iter().map(|(_, block)| block).collect();
         assert_eq!(old, [2, 3]);
-        placed.into_iter().for_each(|(slot, buffer)| pool.release(slot, buffer));
+        let seen = pool.try_take(1).unwrap_err();
+        pool.release_all(placed);
+        assert_eq!(seen.events + 1, pool.try_take(5).unwrap_err().events, "one event for all of them");
         assert_eq!((blocks(&pool), pool.free()), (vec![], 4));
     }
 
@@ -406,12 +518,13 @@ mod tests {
         for now in [110, 120, 130, 131, 140] {
             pool.touch(hot.0, now);
         }
-        assert_eq!(pool.written_ms(hot.0), 130);
+        assert_eq!((pool.candidates(9, 129).len(), pool.candidates(9, 130).len()), (0, 1));
         let cold = pool.place(&Arc::new(1), 1, 140);
+        assert_eq!(pool.written_together(&[hot.0, cold.0], 9), 1);
+        assert_eq!(pool.written_together(&[hot.0, cold.0], 10), 2);
         pool.touch(hot.0, 150);
         assert_eq!(blocks(&pool), [0, 1], "its turn comes");
-        pool.release(hot.0, hot.1);
-        pool.release(cold.0, cold.1);
+        pool.release_all([hot, cold]);
     }
 
     #[test]
@@ -421,5 +534,50 @@ mod tests {
         let file = Arc::new(5);
         let _placed = [pool.place(&file, 1, 0), pool.place(&file, 2, 0)];
         assert_eq!(blocks(&pool), [1]);
+    }
+    /// A pool of three blocks in use, a thread at work and a writer that wants all of them.
+    fn with_a_writer<R: Send>(
+        act: impl FnOnce(&Pool<u32>, &mut Shift<'_, u32>, Vec<Placed>) -> R,
+    ) -> (R, bool) {
+        let pool = Pool::new(3);
+        pool.try_take(3).unwrap();
+        let placed = (0..3).map(|block| pool.place(&Arc::new(0), block, 0)).collect();
+        let mut shift = pool.begin_shift();
+        pool.call_threads();
+        assert!(pool.wait_for_work(&mut shift, Duration::ZERO));
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| pool.wait_for_threads(pool.try_take(3).unwrap_err(), 3));
+            while pool.state.lock().wants.is_empty() {
+                std::thread::yield_now();
+            }
+            (act(&pool, &mut shift, placed), writer.join().unwrap())
+        })
+    }
+
+    /// Each block that was freed woke it, and it wrote back beside the threads for the rest.
+    #[test]
+    fn a_writer_waits_for_all_that_it_wants() {
+        let (stayed, is_enough) = with_a_writer(|pool, _, placed| {
+            let stays = placed.into_iter().map(|block| {
+                let stays = !pool.state.lock().wants.is_empty();
+                pool.release_all([block]);
+                stays
+            });
+            stays.collect::<Vec<_>>()
+        });
+        assert_eq!((stayed, is_enough), (vec![true; 3], true));
+    }
+
+    #[test]
+    fn a_writer_waits_no_longer_than_a_thread_works() {
+        let ((), is_enough) = with_a_writer(|pool, shift, placed| {
+            // It has called once more; after that the thread finds nothing to do.
+            assert!(pool.wait_for_work(shift, Duration::ZERO));
+            pool.release_all(placed.into_iter().take(2));
+            assert!(pool.wait_for_work(shift, Duration::from_millis(1)));
+        });
+        assert!(!is_enough);
+        let ((), is_enough) = with_a_writer(|pool, _, _| pool.settings_changed());
+        assert!(!is_enough);
     }
 }

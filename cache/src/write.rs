@@ -185,14 +185,13 @@ impl<L: Data + Extents> Shared<L> {
         while let Err(seen) = self.pool.try_take(blocks) {
             if !std::mem::replace(&mut stalled, true) {
                 self.counters.stalls.add(1);
-                // When the last of them is taken away after this look, that is an event, and so is another High_f, above
-                // which they free nothing.
-                let settings = self.settings();
-                if settings.threads > 0 && blocks <= self.blocks_of(settings.high_percent) {
-                    // They have most likely more ready by then than this one would write in that time.
-                    self.pool.wait_for_room(seen);
-                    continue;
-                }
+            }
+            // When the last of the threads is taken away after this look, that is a change, and so is another High_f, above
+            // which they free nothing. They have most likely more ready than this one would write in the same time.
+            let settings = self.settings();
+            let is_theirs = settings.threads > 0 && blocks <= self.blocks_of(settings.high_percent);
+            if is_theirs && self.pool.wait_for_threads(seen, blocks) {
+                continue;
             }
             if !self.write_some_back(u64::MAX, BATCH) {
                 self.pool.wait_for_room(seen);

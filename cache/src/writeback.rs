@@ -7,8 +7,10 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Data, Extents, Kind, Result, Timestamp, background};
 
 use crate::collect::{Dirty, bytes_of};
+use crate::evict::Leaving;
 use crate::file::{Blocks, Entry, File, Flight, MAX_ATTEMPTS};
 use crate::fs::Shared;
+use crate::pool::Slot;
 
 /// Blocks that one flight takes at the most.
 pub(crate) const BATCH: u64 = 256;
@@ -41,11 +43,12 @@ impl<L: Data + Extents> Shared<L> {
     /// What each thread does until the end. While everything is to be written, it helps.
     pub(crate) fn run_writeback(&self, number: usize) {
         background::begin();
-        let (mut calls, mut idle) = (0, false);
+        let mut shift = self.pool.begin_shift();
         loop {
             let period = Duration::from_millis(self.settings().period_ms);
-            let Some(called) = self.pool.wait_for_work(calls, idle, period) else { return };
-            (calls, idle) = (called, true);
+            if !self.pool.wait_for_work(&mut shift, period) {
+                return;
+            }
             // They may be others since the wait began.
             let settings = self.settings();
             let high = self.blocks_of(settings.high_percent);
@@ -56,7 +59,7 @@ impl<L: Data + Extents> Shared<L> {
                 if missing == 0 || !self.write_some_back(u64::MAX, missing) {
                     break;
                 }
-                idle = false;
+                shift.is_idle = false;
             }
             let now_ms = self.clock.now_ms();
             if let Some(until) = now_ms.checked_sub(settings.max_age_ms) {
@@ -120,7 +123,7 @@ impl<L: Data + Extents> Shared<L> {
                 if blocks.index.len() == 1 {
                     self.settle_times(&node, file)?;
                 }
-                self.leave(file, &mut blocks, block);
+                self.leave_all(file, &mut blocks, [block]);
                 return Ok(Taken::Freed);
             }
             Some(_) => {}
@@ -137,6 +140,7 @@ impl<L: Data + Extents> Shared<L> {
             let Some(entry) = blocks.index.get_mut(&block) else { continue };
             dirty.push(self.dirty_parts(&node, file, block, entry, size)?);
         }
+        let mut taken = Vec::with_capacity(chosen.len());
         for block in chosen {
             let Some(entry) = blocks.index.get_mut(&block) else { continue };
             let lines = std::mem::take(&mut entry.dirty);
@@ -147,8 +151,9 @@ impl<L: Data + Extents> Shared<L> {
                 lines,
                 space: entry.space,
             });
-            self.pool.unlist(entry.slot);
+            taken.push(entry.slot);
         }
+        self.pool.unlist_all(taken);
         blocks.extending |= extending;
         file.take_off();
         let epoch = file.epoch.load(Ordering::Acquire);
@@ -165,15 +170,12 @@ impl<L: Data + Extents> Shared<L> {
         } else {
             (Vec::new(), unseen)
         };
-        let mut until = None;
-        for ((&next, entry), expected) in blocks.index.range(block..end).take_while(ready).zip(block..) {
-            let written = self.pool.written_ms(entry.slot);
-            let until = *until.get_or_insert(written.saturating_add(NEIGHBOUR_MS));
-            if next != expected || written > until || chosen.len() >= limit {
-                break;
-            }
-            chosen.push(next);
-        }
+        let follow = blocks.index.range(block..end).take_while(ready).zip(block..);
+        let together = follow.take_while(|((next, _), expected)| *next == expected);
+        let (next, slots): (Vec<u64>, Vec<Slot>) =
+            together.take(limit - chosen.len()).map(|((&next, entry), _)| (next, entry.slot)).unzip();
+        let count = self.pool.written_together(&slots, NEIGHBOUR_MS);
+        chosen.extend(&next[..count]);
         chosen
     }
 
@@ -214,9 +216,11 @@ impl<L: Data + Extents> Shared<L> {
             file.note_error(error.kind());
             *file.times.lock() = None;
         }
+        let mut leaving = Leaving::default();
         for (number, &block) in flown.iter().enumerate() {
-            self.land_block(file, &mut blocks, block, number < done || file.is_gone());
+            self.land_block(file, &mut blocks, block, number < done || file.is_gone(), &mut leaving);
         }
+        self.let_go(file, &mut blocks, leaving);
         if extending {
             blocks.extending = false;
         }
@@ -239,7 +243,7 @@ impl<L: Data + Extents> Shared<L> {
     }
 
     /// `over`: it is on media, or need not be there.
-    fn land_block(&self, file: &File, blocks: &mut Blocks, block: u64, over: bool) {
+    fn land_block(&self, file: &File, blocks: &mut Blocks, block: u64, over: bool, leaving: &mut Leaving) {
         let Some(entry) = blocks.index.get_mut(&block) else { return };
         let Some(Flight { slot, buffer, lines, space }) = entry.flight.take() else { return };
         if !over {
@@ -250,8 +254,7 @@ impl<L: Data + Extents> Shared<L> {
         let is_clean = entry.dirty == 0;
         if entry.slot != slot {
             // It was written to meanwhile, in another buffer.
-            self.pool.release(slot, buffer);
-            self.give_back(file, blocks, space);
+            leaving.add(slot, buffer, space);
         } else {
             drop(buffer);
             if !over {
@@ -259,7 +262,7 @@ impl<L: Data + Extents> Shared<L> {
             }
         }
         if is_clean {
-            self.leave(file, blocks, block);
+            self.leave(file, blocks, block, leaving);
         }
     }
 
@@ -275,12 +278,12 @@ impl<L: Data + Extents> Shared<L> {
     fn give_up(&self, file: &File) {
         let mut blocks = self.still(file);
         let all: Vec<u64> = blocks.index.keys().copied().collect();
-        for block in all {
-            if let Some(entry) = blocks.index.get_mut(&block) {
+        for block in &all {
+            if let Some(entry) = blocks.index.get_mut(block) {
                 self.counters.lost.add(bytes_of(std::mem::take(&mut entry.dirty)));
             }
-            self.leave(file, &mut blocks, block);
         }
+        self.leave_all(file, &mut blocks, all);
         *file.times.lock() = None;
         file.size.store(file.below(), Ordering::Release);
     }
