@@ -237,7 +237,8 @@ pub(super) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Over a file; `direct` goes past the page cache of that file.
+    /// Over a file; `direct` goes past the page cache of that file, and it is an error when the kernel does not. Over a
+    /// tmpfs nothing is direct: its page cache is where the data is.
     pub(super) fn new(backing: &Path, direct: bool) -> Result<LoopDevice, Error> {
         let mut command = Command::new("losetup");
         command.args(["--find", "--show"]);
@@ -245,7 +246,20 @@ impl LoopDevice {
             command.arg("--direct-io=on");
         }
         let path = run(command.arg(backing))?;
-        Ok(LoopDevice { path: path.into() })
+        let device = LoopDevice { path: path.into() };
+        // A file system that cannot do it makes the kernel fall back to the page cache and say nothing.
+        if direct && !device.is_direct()? {
+            let file = backing.display();
+            return Err(format!("a loop device over {file} does not go past the page cache there").into());
+        }
+        Ok(device)
+    }
+
+    fn is_direct(&self) -> Result<bool, Error> {
+        let name = self.path.file_name().unwrap_or_default();
+        let setting = Path::new("/sys/block").join(name).join("loop/dio");
+        let text = fs::read_to_string(&setting).map_err(|error| format!("{}: {error}", setting.display()))?;
+        Ok(text.trim() == "1")
     }
 }
 
