@@ -6,7 +6,8 @@
 //! - [`library`]: the library beside tmpfs through the kernel. [`mount`]: a mount beside a FUSE server that does nothing.
 //!   [`recovery`]: opening after a crash and after an orderly end; DRAM of the index. [`scale`]: large directories and
 //!   shattered files beside small ones.
-//! - [`harness`]: what the generator of `nacre bench run` adds. [`emulator`]: whether emulated memory is as slow as asked for.
+//! - [`harness`]: what the generator of `nacre bench run` adds. [`emulator`]: whether emulated memory is as slow as asked
+//!   for; [`disk`]: whether emulated disks are.
 //! - [`child`]: work in processes of its own.
 //!
 //! A slow figure never fails a run: the report says what was missed. An interrupted run says what it has.
@@ -14,6 +15,7 @@
 mod child;
 mod context;
 mod cores;
+mod disk;
 mod emulator;
 mod harness;
 mod library;
@@ -106,5 +108,6 @@ fn measure_all(context: &Context) -> Outcome {
     recovery::run(context)?;
     scale::run(context)?;
     harness::run(context)?;
-    emulator::run(context)
+    emulator::run(context)?;
+    disk::run(context)
 }

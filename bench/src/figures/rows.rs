@@ -81,6 +81,12 @@ const COUNTED: Sides = beside(
     side("preset:nova", "the same, its stores not counted", Pays::Library),
 );
 
+const DISK: Sides = alone(side(
+    "emulated disk",
+    "a loop device over a FUSE file that keeps to a disk's pace, its bytes on a tmpfs",
+    Pays::Kernel,
+));
+
 const fn row(sides: Sides, name: &'static str, what: &'static str, target: Option<Bound>) -> Row {
     Row { name, what, sides, target }
 }
@@ -92,6 +98,9 @@ const fn at_most(limit: f64) -> Option<Bound> {
 const fn at_least(limit: f64) -> Option<Bound> {
     Some(Bound::AtLeast(limit))
 }
+
+/// As slow as asked for, and no slower than 5 % more.
+const EXACT: Option<Bound> = Some(Bound::Between(0.0, 5.0));
 
 /// In the order in which they are measured.
 pub(crate) const ROWS: &[Row] = &[
@@ -286,6 +295,126 @@ pub(crate) const ROWS: &[Row] = &[
         "emulator.dram",
         "4 KiB overwrite by the library, stores counted (emulate=dram) / not counted",
         at_most(1.02),
+    ),
+    row(
+        DISK,
+        "disk.hdd.read",
+        "4 KiB read of an emulated hdd, one at a time: percent above the latency asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.hdd.write",
+        "4 KiB write to an emulated hdd, one at a time: percent above the latency asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.hdd.flush",
+        "flush of an emulated hdd after one write: percent above what was asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.hdd.read-bandwidth",
+        "1 MiB reads of an emulated hdd: percent below the bandwidth asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.hdd.write-bandwidth",
+        "1 MiB writes to an emulated hdd: percent below the bandwidth asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.sata-ssd.read",
+        "4 KiB read of an emulated sata-ssd, one at a time: percent above the latency asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.sata-ssd.write",
+        "4 KiB write to an emulated sata-ssd, one at a time: percent above the latency asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.sata-ssd.flush",
+        "flush of an emulated sata-ssd after one write: percent above what was asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.sata-ssd.read-bandwidth",
+        "1 MiB reads of an emulated sata-ssd: percent below the bandwidth asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.sata-ssd.write-bandwidth",
+        "1 MiB writes to an emulated sata-ssd: percent below the bandwidth asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.nvme.read",
+        "4 KiB read of an emulated nvme, one at a time: percent above the latency asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.nvme.write",
+        "4 KiB write to an emulated nvme, one at a time: percent above the latency asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.nvme.flush",
+        "flush of an emulated nvme after one write: percent above what was asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.nvme.read-bandwidth",
+        "1 MiB reads of an emulated nvme: percent below the bandwidth asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.nvme.write-bandwidth",
+        "1 MiB writes to an emulated nvme: percent below the bandwidth asked for",
+        EXACT,
+    ),
+    row(
+        DISK,
+        "disk.optane-ssd.read",
+        "4 KiB read of an emulated optane-ssd, one at a time: percent above the latency asked for",
+        None,
+    ),
+    row(
+        DISK,
+        "disk.optane-ssd.write",
+        "4 KiB write to an emulated optane-ssd, one at a time: percent above the latency asked for",
+        None,
+    ),
+    row(
+        DISK,
+        "disk.optane-ssd.flush",
+        "flush of an emulated optane-ssd after one write: percent above what was asked for",
+        None,
+    ),
+    row(
+        DISK,
+        "disk.optane-ssd.read-bandwidth",
+        "1 MiB reads of an emulated optane-ssd: percent below the bandwidth asked for",
+        None,
+    ),
+    row(
+        DISK,
+        "disk.optane-ssd.write-bandwidth",
+        "1 MiB writes to an emulated optane-ssd: percent below the bandwidth asked for",
+        None,
     ),
 ];
 

@@ -77,7 +77,9 @@ impl Server {
         }
     }
 
-    /// Does what an access is to do, and returns when it is done on the disk. It came now.
+    /// Does what an access is to do, and returns when it is done on the disk. It came now: what the loop device and FUSE
+    /// take is added to its time. That is not taken off again: what it took at least in a trial may be more than what it
+    /// takes later, and an access must not be faster than asked for.
     fn access(&self, access: Access, act: impl FnOnce() -> io::Result<()>) -> Result<(), Errno> {
         let now = self.epoch.elapsed().as_nanos() as u64;
         let done = self.pace.admit(now, access);

@@ -91,3 +91,28 @@ impl Medium {
         }
     }
 }
+
+/// An emulated disk for who measures the disk itself. It goes away with this value.
+#[derive(Debug)]
+pub(crate) struct EmulatedDisk {
+    /// The loop device.
+    pub(crate) path: PathBuf,
+    // Dropped in this order: what delays is told to hurry, then all is taken down.
+    _hurry: Option<ChildStdin>,
+    _pieces: Pieces,
+}
+
+impl EmulatedDisk {
+    /// Makes one of this size as targets have it; `name` is its own.
+    pub(crate) fn set_up(
+        name: &str,
+        disk: Disk,
+        size: u64,
+        ground: &Ground<'_>,
+    ) -> Result<EmulatedDisk, Error> {
+        let mut pieces = Pieces::default();
+        let Device { path, hurry, .. } =
+            Medium::Emulated(Box::new(disk)).set_up(name, size, ground, &mut pieces)?;
+        Ok(EmulatedDisk { path, _hurry: hurry, _pieces: pieces })
+    }
+}

@@ -12,7 +12,7 @@
 pub mod directory;
 pub mod disk;
 pub mod library;
-mod medium;
+pub(crate) mod medium;
 mod peer;
 mod pieces;
 pub mod plan;
