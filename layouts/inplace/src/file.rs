@@ -8,8 +8,8 @@
 //! Bytes of the last block beyond the size are undefined on media: nothing reads them, an append writes them in place,
 //! and whoever lets the size grow over them zeroes them first. No written block is wholly beyond the size.
 
-use std::borrow::Cow;
 use std::io::IoSlice;
+use std::ops::Range;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Attr, BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
@@ -18,6 +18,7 @@ use nacre_media::{Flushed, Pm};
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::{Edit, Piece};
 use crate::commit::{Transaction, join};
+use crate::content::{Content, gather};
 use crate::format::{MAX_FILE_SIZE, tree, word};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
@@ -34,18 +35,6 @@ struct Target {
     piece: Piece,
     /// Nobody can read these blocks before the transaction: what is not written of them must be zeroed.
     is_fresh: bool,
-}
-
-/// The bytes of several slices, in one piece.
-fn gather<'a>(data: &'a [IoSlice<'_>]) -> Cow<'a, [u8]> {
-    match data {
-        [one] => Cow::Borrowed(one),
-        several => {
-            let mut all = Vec::with_capacity(several.iter().map(|slice| slice.len()).sum());
-            several.iter().for_each(|slice| all.extend_from_slice(slice));
-            Cow::Owned(all)
-        }
-    }
 }
 
 impl<P: Pm> Shared<P> {
@@ -140,7 +129,8 @@ impl<P: Pm> Shared<P> {
             return Ok(offset);
         }
         self.check_unbroken()?;
-        let data = gather(data);
+        let joined = gather(offset, data);
+        let content = Content::new(offset, data, &joined);
         if purpose != Purpose::Promised {
             // What is missing is found missing before anything is written.
             self.check_room(&body, offset, end)?;
@@ -148,8 +138,7 @@ impl<P: Pm> Shared<P> {
         let mut at = offset;
         while at < end {
             let until = ((at / BLOCK_SIZE + PIECE_BLOCKS) * BLOCK_SIZE).min(end);
-            let part = &data[(at - offset) as usize..(until - offset) as usize];
-            self.write_piece(inode, &mut body, at, part, purpose, now)?;
+            self.write_piece(inode, &mut body, &content, at..until, purpose, now)?;
             at = until;
         }
         Ok(offset)
@@ -176,17 +165,18 @@ impl<P: Pm> Shared<P> {
         &self,
         inode: &Inode,
         body: &mut Body,
-        offset: u64,
-        data: &[u8],
+        content: &Content<'_>,
+        range: Range<u64>,
         purpose: Purpose,
         now: Timestamp,
     ) -> Result<()> {
+        let end = range.end;
         let mut allocated = Runs::new();
         let mut edit = Edit::new(self, body.root);
         if purpose == Purpose::Promised {
             edit.purpose = purpose;
         }
-        let result = self.write_and_commit(inode, &mut edit, &mut allocated, offset, data, purpose, now);
+        let result = self.write_and_commit(inode, &mut edit, &mut allocated, content, range, purpose, now);
         if result.is_err() {
             if !self.is_broken() {
                 edit.give_up();
@@ -197,7 +187,6 @@ impl<P: Pm> Shared<P> {
         body.root = edit.root;
         let blocks: u64 = allocated.iter().map(|run| run.len).sum();
         inode.blocks.fetch_add(blocks, Ordering::Relaxed);
-        let end = offset + data.len() as u64;
         inode.size.fetch_max(end, Ordering::AcqRel);
         inode.modified(now);
         Ok(())
@@ -209,29 +198,29 @@ impl<P: Pm> Shared<P> {
         inode: &Inode,
         edit: &mut Edit<'_, P>,
         allocated: &mut Runs,
-        offset: u64,
-        data: &[u8],
+        content: &Content<'_>,
+        range: Range<u64>,
         purpose: Purpose,
         now: Timestamp,
     ) -> Result<()> {
-        let (size, end) = (inode.size(), offset + data.len() as u64);
-        let targets = self.targets(edit, allocated, purpose, offset, end)?;
+        let size = inode.size();
+        let targets = self.targets(edit, allocated, purpose, &range)?;
         // Nodes first: when there is no space for them, nothing may be overwritten.
         for target in targets.iter().filter(|target| target.is_fresh) {
             edit.set(target.piece.start, target.piece.len, target.piece.place)?;
         }
         let mut pending = None;
-        if offset > size {
-            pending = self.zero_gap(edit.before, size, offset)?;
+        if range.start > size {
+            pending = self.zero_gap(edit.before, size, range.start)?;
         }
         for target in &targets {
-            pending = self.copy_to(target, offset, data, size, pending)?;
+            pending = self.copy_to(target, content, &range, size, pending)?;
         }
         let mut transaction = Transaction::default();
         let pending = edit.finish(&mut transaction, pending)?;
         transaction.word(inode.address + word::ROOT, edit.root);
-        if end > size {
-            transaction.word(inode.address + word::SIZE, end);
+        if range.end > size {
+            transaction.word(inode.address + word::SIZE, range.end);
         }
         inode.put_modified(&mut transaction, now);
         self.commit(transaction, pending)
@@ -243,10 +232,9 @@ impl<P: Pm> Shared<P> {
         edit: &Edit<'_, P>,
         allocated: &mut Runs,
         purpose: Purpose,
-        offset: u64,
-        end: u64,
+        range: &Range<u64>,
     ) -> Result<Vec<Target>> {
-        let (first, last) = (offset / BLOCK_SIZE, end.div_ceil(BLOCK_SIZE));
+        let (first, last) = (range.start / BLOCK_SIZE, range.end.div_ceil(BLOCK_SIZE));
         let map = self.map(edit.root);
         let mut pieces = Vec::new();
         map.for_each(first, last, &mut |piece| pieces.push(piece))?;
@@ -282,32 +270,33 @@ impl<P: Pm> Shared<P> {
         Ok(targets)
     }
 
-    /// Copies what of `data` goes to a target.
+    /// Copies what of a range goes to a target.
     fn copy_to(
         &self,
         target: &Target,
-        offset: u64,
-        data: &[u8],
+        content: &Content<'_>,
+        range: &Range<u64>,
         size: u64,
         mut pending: Option<Flushed>,
     ) -> Result<Option<Flushed>> {
         let Target { piece, is_fresh } = *target;
         let (start, stop) = (piece.start * BLOCK_SIZE, (piece.start + piece.len) * BLOCK_SIZE);
-        let end = offset + data.len() as u64;
-        let (from, to) = (start.max(offset), stop.min(end));
+        let (from, to) = (start.max(range.start), stop.min(range.end));
         let media = piece.block().offset();
         if is_fresh && !Mistake::EdgesNotZeroed.is_made(&*self.pm) {
             if from > start {
                 pending = join(pending, self.pm.zero(media, from - start)?);
             }
             // What is behind the end of the file nobody reads.
-            let until = stop.min(size.max(end));
+            let until = stop.min(size.max(range.end));
             if to < until {
                 pending = join(pending, self.pm.zero(media + (to - start), until - to)?);
             }
         }
-        let bytes = &data[(from - offset) as usize..(to - offset) as usize];
-        Ok(join(pending, self.pm.copy(media + (from - start), bytes)?))
+        for (at, bytes) in content.between(from..to) {
+            pending = join(pending, self.pm.copy(media + (at - start), bytes)?);
+        }
+        Ok(pending)
     }
 
     /// Zeros the bytes of the last block behind the size, before that grows to `end`.

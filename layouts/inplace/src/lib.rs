@@ -10,6 +10,7 @@
 //! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
 //! | `blockmap`, `directory`, `names` | where a file's blocks are; the names of a directory; changing them |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
+//! | `content` | the bytes of a write |
 //! | `scrub` | what a scrub reads, and which files media errors are in |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
 //! | `layout` | the contract of `nacre-engine`, implemented |
@@ -25,6 +26,7 @@ pub mod anatomy;
 mod blockmap;
 pub mod check;
 mod commit;
+mod content;
 mod directory;
 mod file;
 mod format;
