@@ -190,7 +190,8 @@ pub enum Durability {
     Now,
     /// As [`Durability::Now`], for a write that a buffering layer accepted before: it and its metadata may take the space
     /// that was set aside by [`Extents::reserve`], so that it cannot fail for want of space. Nor do flags forbid it that
-    /// were set since, and where the inode was changed since, ctime does not go back: the write's time is that one.
+    /// were set since, and where the inode was changed since, ctime does not go back: the write's time is that one. Others
+    /// may read what it overwrites before it is durable.
     Promised,
 }
 

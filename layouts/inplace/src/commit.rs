@@ -118,7 +118,17 @@ impl<P: Pm> Shared<P> {
     /// Commits a transaction after `pending`, what it refers to. An error of kind
     /// [`Media`](nacre_engine::Kind::Media) may leave it half done: nothing is changed any more then, and the next mount
     /// undoes it.
-    pub(crate) fn commit(&self, mut transaction: Transaction, pending: Option<Flushed>) -> Result<()> {
+    pub(crate) fn commit(&self, transaction: Transaction, pending: Option<Flushed>) -> Result<()> {
+        self.commit_after(transaction, pending, Durable::nothing_before())
+    }
+
+    /// The same, where some of what it refers to is `ready` already.
+    pub(crate) fn commit_after(
+        &self,
+        mut transaction: Transaction,
+        pending: Option<Flushed>,
+        ready: Durable,
+    ) -> Result<()> {
         self.check_unbroken()?;
         let mut runs = Vec::new();
         let mut entries = 0;
@@ -151,8 +161,8 @@ impl<P: Pm> Shared<P> {
         }
         let result = match (count, &runs[..]) {
             (0, _) => self.settle(pending),
-            (1, [run]) => self.store_word(run.address, run.new[0], &transaction.idle, pending),
-            _ => self.journal(&runs, &transaction.idle, pending),
+            (1, [run]) => self.store_word(run.address, run.new[0], &transaction.idle, pending, ready),
+            _ => self.journal(&runs, &transaction.idle, pending, ready),
         };
         if result.is_err() {
             self.broken.store(true, Ordering::Release);
@@ -169,11 +179,18 @@ impl<P: Pm> Shared<P> {
     }
 
     /// One word, which is there or is not.
-    fn store_word(&self, address: u64, value: u64, idle: &[Word], pending: Option<Flushed>) -> Result<()> {
+    fn store_word(
+        &self,
+        address: u64,
+        value: u64,
+        idle: &[Word],
+        pending: Option<Flushed>,
+        ready: Durable,
+    ) -> Result<()> {
         let before = match self.store_idle(idle, pending)? {
             Some(_) if Mistake::WordBeforeData.is_made(&*self.pm) => Durable::nothing_before(),
             Some(pending) => self.pm.fence(pending),
-            None => Durable::nothing_before(),
+            None => ready,
         };
         let stored = self.pm.publish_u64(address, value, before)?;
         let flushed = self.pm.flush(stored);
@@ -191,7 +208,7 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Several words, by way of a lane.
-    fn journal(&self, runs: &[Run], idle: &[Word], pending: Option<Flushed>) -> Result<()> {
+    fn journal(&self, runs: &[Run], idle: &[Word], pending: Option<Flushed>, ready: Durable) -> Result<()> {
         let lane = self.journal.lane();
         let mut next = lane.next.lock();
         let generation = *next;
@@ -203,8 +220,7 @@ impl<P: Pm> Shared<P> {
             entry.checksum = entry.compute_checksum(lane.seed);
             entries.push(entry);
         }
-        let written =
-            self.pm.publish_entry(lane.address + LINE, entries.as_bytes(), Durable::nothing_before())?;
+        let written = self.pm.publish_entry(lane.address + LINE, entries.as_bytes(), ready)?;
         let mut flushed = self.store_idle(idle, join(pending, written))?;
         if !Mistake::UndoNotDurable.is_made(&*self.pm)
             && let Some(undo) = flushed.take()

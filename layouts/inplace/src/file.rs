@@ -3,7 +3,8 @@
 //! Data is written in place. Blocks that the file does not have yet, or has and never wrote, are filled before the
 //! transaction that shows them; what it overwrites changes at once, word by word, so that a crash may leave any part of
 //! an overwrite, and nothing outside it. Size, times and tree change in one transaction after that; of a write that is
-//! longer than [`PIECE_BLOCKS`], piece by piece.
+//! longer than [`PIECE_BLOCKS`], piece by piece. What a write buffer writes takes a way of its own to the same end
+//! (`promised`).
 //!
 //! Bytes of the last block beyond the size are undefined on media: nothing reads them, an append writes them in place,
 //! and whoever lets the size grow over them zeroes them first. No written block is wholly beyond the size.
@@ -13,7 +14,7 @@ use std::ops::Range;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Attr, BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
-use nacre_media::{Flushed, Pm};
+use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::{Edit, Piece};
@@ -31,10 +32,16 @@ const RELATIME_SECS: i64 = 24 * 60 * 60;
 
 /// Where a part of a write goes.
 #[derive(Debug, Clone, Copy)]
-struct Target {
-    piece: Piece,
+pub(crate) struct Target {
+    pub(crate) piece: Piece,
     /// Nobody can read these blocks before the transaction: what is not written of them must be zeroed.
-    is_fresh: bool,
+    pub(crate) is_fresh: bool,
+}
+
+/// Where so many bytes end.
+fn end_of(offset: u64, len: u64) -> Result<u64> {
+    let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE_SIZE);
+    end.ok_or(Error::new(Kind::FileTooBig))
 }
 
 impl<P: Pm> Shared<P> {
@@ -114,6 +121,12 @@ impl<P: Pm> Shared<P> {
         if purpose != Purpose::Promised {
             inode.check_flags(forbidden)?;
         }
+        if let (Purpose::Promised, WriteAt::Offset(offset)) = (purpose, at)
+            && len > 0
+            && self.write_promised(inode, offset..end_of(offset, len)?, data, now)?
+        {
+            return Ok(offset);
+        }
         let mut body = inode.body.write();
         // What was changed while this waited stays changed then.
         let now = if purpose == Purpose::Promised { now.max(inode.attr.get().ctime) } else { now };
@@ -121,10 +134,7 @@ impl<P: Pm> Shared<P> {
             WriteAt::Offset(offset) => offset,
             WriteAt::End => inode.size(),
         };
-        let end = offset
-            .checked_add(len)
-            .filter(|&end| end <= MAX_FILE_SIZE)
-            .ok_or(Error::new(Kind::FileTooBig))?;
+        let end = end_of(offset, len)?;
         if len == 0 {
             return Ok(offset);
         }
@@ -184,12 +194,25 @@ impl<P: Pm> Shared<P> {
             }
             return result;
         }
-        body.root = edit.root;
+        self.written(inode, body, edit.root, &allocated, end, now);
+        Ok(())
+    }
+
+    /// What is known in DRAM after the commit of a write.
+    pub(crate) fn written(
+        &self,
+        inode: &Inode,
+        body: &mut Body,
+        root: u64,
+        allocated: &Runs,
+        end: u64,
+        now: Timestamp,
+    ) {
+        body.root = root;
         let blocks: u64 = allocated.iter().map(|run| run.len).sum();
         inode.blocks.fetch_add(blocks, Ordering::Relaxed);
         inode.size.fetch_max(end, Ordering::AcqRel);
         inode.modified(now);
-        Ok(())
     }
 
     #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
@@ -204,7 +227,8 @@ impl<P: Pm> Shared<P> {
         now: Timestamp,
     ) -> Result<()> {
         let size = inode.size();
-        let targets = self.targets(edit, allocated, purpose, &range)?;
+        let pieces = self.pieces(edit.root, &range)?;
+        let targets = self.targets(edit.root, &pieces, allocated, purpose, &range)?;
         // Nodes first: when there is no space for them, nothing may be overwritten.
         for target in targets.iter().filter(|target| target.is_fresh) {
             edit.set(target.piece.start, target.piece.len, target.piece.place)?;
@@ -216,28 +240,48 @@ impl<P: Pm> Shared<P> {
         for target in &targets {
             pending = self.copy_to(target, content, &range, size, pending)?;
         }
+        self.commit_write(inode, edit, range.end, pending, Durable::nothing_before(), now)
+    }
+
+    /// The transaction of a write of data that is durable (`ready`) or `pending`.
+    pub(crate) fn commit_write(
+        &self,
+        inode: &Inode,
+        edit: &mut Edit<'_, P>,
+        end: u64,
+        pending: Option<Flushed>,
+        ready: Durable,
+        now: Timestamp,
+    ) -> Result<()> {
         let mut transaction = Transaction::default();
         let pending = edit.finish(&mut transaction, pending)?;
         transaction.word(inode.address + word::ROOT, edit.root);
-        if range.end > size {
-            transaction.word(inode.address + word::SIZE, range.end);
+        if end > inode.size() {
+            transaction.word(inode.address + word::SIZE, end);
         }
         inode.put_modified(&mut transaction, now);
-        self.commit(transaction, pending)
+        self.commit_after(transaction, pending, ready)
     }
 
-    /// Where each part of a range goes, in order.
-    fn targets(
+    /// What a tree has in a range, in order.
+    pub(crate) fn pieces(&self, root: u64, range: &Range<u64>) -> Result<Vec<Piece>> {
+        let (first, last) = (range.start / BLOCK_SIZE, range.end.div_ceil(BLOCK_SIZE));
+        let mut pieces = Vec::new();
+        self.map(root).for_each(first, last, &mut |piece| pieces.push(piece))?;
+        Ok(pieces)
+    }
+
+    /// Where each part of a range goes, of which a tree has `pieces`, in order.
+    pub(crate) fn targets(
         &self,
-        edit: &Edit<'_, P>,
+        root: u64,
+        pieces: &[Piece],
         allocated: &mut Runs,
         purpose: Purpose,
         range: &Range<u64>,
     ) -> Result<Vec<Target>> {
         let (first, last) = (range.start / BLOCK_SIZE, range.end.div_ceil(BLOCK_SIZE));
-        let map = self.map(edit.root);
-        let mut pieces = Vec::new();
-        map.for_each(first, last, &mut |piece| pieces.push(piece))?;
+        let map = self.map(root);
         let mut goal = match first.checked_sub(1) {
             Some(before) => map.find(before)?.map(|place| Block((place & tree::BLOCK_MASK) + 1)),
             None => None,
@@ -258,7 +302,7 @@ impl<P: Pm> Shared<P> {
             allocated.extend(runs);
             Ok::<(), Error>(())
         };
-        for piece in pieces {
+        for &piece in pieces {
             fill(&mut at, piece.start, goal, &mut targets)?;
             let is_fresh = !piece.is_written();
             let piece = Piece { place: piece.place & tree::BLOCK_MASK, ..piece };
@@ -271,7 +315,7 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Copies what of a range goes to a target.
-    fn copy_to(
+    pub(crate) fn copy_to(
         &self,
         target: &Target,
         content: &Content<'_>,

@@ -4,6 +4,8 @@
 //! acknowledged; whoever reads contents or names holds it shared. Several are locked in the order of their numbers
 //! ([`lock_all`](crate::namespace::lock_all)). Attributes are read without it. Below it come, in this order, the table,
 //! a lane of the journal, the allocator; `attr` and the graveyard are held for moments and nothing is locked below them.
+//! Above it is `stay`, of one inode: whoever takes blocks away from a file that is held, or lets them be unwritten, takes
+//! it alone first; whoever writes to its blocks without `body` shares it.
 
 use std::sync::Arc;
 
@@ -67,6 +69,8 @@ pub(crate) struct Inode {
     pub(crate) atime_secs: AtomicI64,
     /// atime in DRAM is newer than on media.
     pub(crate) lazy: AtomicBool,
+    /// Held shared, the blocks that the file has stay its own, and written.
+    pub(crate) stay: RwLock<()>,
     pub(crate) body: RwLock<Body>,
     pub(crate) graveyard: Arc<Graveyard>,
 }
@@ -158,6 +162,7 @@ impl Inode {
             atime_due: AtomicBool::new(due),
             atime_secs: AtomicI64::new(attributes.atime.secs),
             lazy: AtomicBool::new(false),
+            stay: RwLock::new(()),
             body: RwLock::new(Body { root, xattrs: raw.xattrs, directory }),
             graveyard: Arc::clone(graveyard),
         })

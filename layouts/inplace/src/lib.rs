@@ -10,7 +10,7 @@
 //! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
 //! | `blockmap`, `directory`, `names` | where a file's blocks are; the names of a directory; changing them |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
-//! | `content` | the bytes of a write |
+//! | `content`, `promised` | the bytes of a write; writes that leave the inode's lock to others meanwhile |
 //! | `scrub` | what a scrub reads, and which files media errors are in |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
 //! | `layout` | the contract of `nacre-engine`, implemented |
@@ -37,6 +37,7 @@ mod mkfs;
 mod mount;
 mod names;
 mod namespace;
+mod promised;
 mod recover;
 mod rename;
 mod scrub;

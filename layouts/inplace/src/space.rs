@@ -95,6 +95,7 @@ impl<P: Pm> Shared<P> {
         if size > MAX_FILE_SIZE {
             return Err(Error::new(Kind::FileTooBig));
         }
+        let _stay = inode.stay.write();
         let mut body = inode.body.write();
         self.check_unbroken()?;
         let old = inode.size();
@@ -164,6 +165,7 @@ impl<P: Pm> Shared<P> {
         if !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
             inode.check_flags(Attr::APPEND_ONLY)?;
         }
+        let _stay = inode.stay.write();
         let mut body = inode.body.write();
         self.check_unbroken()?;
         if !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
