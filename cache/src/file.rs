@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nacre_engine::sync::{Condvar, Mutex, OnceLock, RwLock};
-use nacre_engine::{Attr, Error, InodeId, Kind, Result, Timestamp, WriteAt};
+use nacre_engine::{Attr, BLOCK_SIZE, Error, InodeId, Kind, Result, Timestamp, WriteAt};
 use nacre_policy::{Block as ModelBlock, FileHistory};
 
 use crate::buffer::Buffer;
@@ -14,7 +14,7 @@ use crate::pool::Slot;
 /// Times a file's writeback may fail in a row before the blocks are given up.
 pub(crate) const MAX_ATTEMPTS: u32 = 3;
 
-/// See [`File::is_preallocated`].
+/// See [`File::is_preallocated`] and [`File::is_dense`].
 const UNKNOWN: u32 = 0;
 const NO: u32 = 1;
 const YES: u32 = 2;
@@ -100,6 +100,9 @@ pub(crate) struct File {
     /// knows which: what is written there takes no space, and a truncation frees them by the size that the layout knows.
     /// Such a file's writes go to media at once.
     preallocated: AtomicU32,
+    /// Whether each of its blocks before its size is in DRAM or on media. Whoever may make a hole says so first, and a hole
+    /// is not looked for again.
+    dense: AtomicU32,
     /// It was cut to nothing and what it had is gone: what is written instead does not wait beyond the close that comes
     /// after it.
     pub(crate) replaced: AtomicBool,
@@ -128,6 +131,7 @@ impl File {
             error: Mutex::new(None),
             attempts: AtomicU32::new(0),
             preallocated: AtomicU32::new(if attr.allocated == 0 { NO } else { UNKNOWN }),
+            dense: AtomicU32::new(if attr.size == 0 { YES } else { UNKNOWN }),
             replaced: AtomicBool::new(false),
             pinned: AtomicU32::new(0),
             changes: AtomicU64::new(0),
@@ -153,8 +157,11 @@ impl File {
         self.below.fetch_max(end, Ordering::AcqRel);
     }
 
-    /// Both sizes are this now. Under `blocks`, alone.
+    /// Both sizes are this now, with nothing in DRAM behind it. Under `blocks`, alone.
     pub(crate) fn set_size(&self, size: u64) {
+        if size == 0 {
+            self.dense.store(YES, Ordering::Release);
+        }
         self.size.store(size, Ordering::Release);
         self.below.store(size, Ordering::Release);
     }
@@ -170,6 +177,29 @@ impl File {
     /// An operation gave it such blocks, or took them away.
     pub(crate) fn set_preallocated(&self, is: bool) {
         self.preallocated.store(if is { YES } else { NO }, Ordering::Release);
+    }
+
+    /// Whether it is known to have no hole.
+    pub(crate) fn is_dense(&self) -> bool {
+        self.dense.load(Ordering::Acquire) == YES
+    }
+
+    /// No hole was found, unless an operation makes one meanwhile.
+    pub(crate) fn learn_dense(&self) {
+        // Lost where somebody knows better.
+        let _ = self.dense.compare_exchange(UNKNOWN, YES, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// An operation may make a hole.
+    pub(crate) fn may_get_hole(&self) {
+        self.dense.store(NO, Ordering::Release);
+    }
+
+    /// A write begins at `offset`: a block that is left out before it is a hole.
+    pub(crate) fn check_for_hole(&self, offset: u64) {
+        if offset / BLOCK_SIZE > self.size().div_ceil(BLOCK_SIZE) {
+            self.may_get_hole();
+        }
     }
 
     /// What was found out, unless an operation knew better meanwhile.
@@ -265,5 +295,59 @@ impl<N: Clone> Clone for CacheNode<N> {
             let _ = file.set(Arc::clone(known));
         }
         CacheNode { inner: self.inner.clone(), file }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::{Attr, BLOCK_SIZE, FileKind, InodeId, Timestamp};
+
+    use super::File;
+
+    fn file(size: u64) -> File {
+        let time = Timestamp::default();
+        File::new(&Attr {
+            id: InodeId { volume: 0, number: 1, generation: 1 },
+            kind: FileKind::Regular,
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size,
+            allocated: size,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            flags: 0,
+            change: 0,
+        })
+    }
+
+    #[test]
+    fn a_hole_is_noted_before_it_is_there() {
+        let grows = file(0);
+        for (offset, end) in [(0, 5000), (5000, 5001), (2 * BLOCK_SIZE, 3 * BLOCK_SIZE)] {
+            grows.check_for_hole(offset);
+            assert!(grows.is_dense(), "a write at {offset} leaves out no block");
+            grows.grew_below(end);
+        }
+        grows.check_for_hole(4 * BLOCK_SIZE);
+        assert!(!grows.is_dense());
+        grows.learn_dense();
+        assert!(!grows.is_dense(), "who looked before is too late");
+        grows.set_size(0);
+        assert!(grows.is_dense());
+    }
+
+    #[test]
+    fn what_nobody_has_looked_at_may_have_holes() {
+        let found = file(3 * BLOCK_SIZE);
+        assert!(!found.is_dense());
+        found.learn_dense();
+        assert!(found.is_dense());
+        found.may_get_hole();
+        assert!(!found.is_dense());
     }
 }

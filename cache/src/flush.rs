@@ -226,6 +226,9 @@ impl<L: Data + Extents> Shared<L> {
         // A read that media does not know of, either.
         let noted = file.times.lock().and_then(|times| times.atime);
         let change = SetAttr { atime: change.atime.or(noted), ..*change };
+        if size > file.size() {
+            file.may_get_hole();
+        }
         let attr = self.layout.setattr(&node.inner, &change, now)?;
         if size == 0 && file.below() > 0 {
             file.replaced.store(true, Ordering::Release);
@@ -274,6 +277,7 @@ impl<L: Data + Extents> Shared<L> {
         let before = if replaced.is_empty() { 0..u64::MAX } else { 0..replaced.start };
         self.flush_range(&node.inner, file, &mut blocks, replaced.end.max(before.start)..u64::MAX)?;
         self.flush_range(&node.inner, file, &mut blocks, before)?;
+        file.may_get_hole();
         self.layout.fallocate(&node.inner, mode, offset, len, now)?;
         if matches!(mode, FallocateMode::AllocateKeepSize | FallocateMode::ZeroRangeKeepSize) {
             file.set_preallocated(true);

@@ -61,6 +61,9 @@ impl<L: Data + Extents> Shared<L> {
             // It has no holes, or nothing is in them.
             return has + behind;
         }
+        if file.is_dense() && file.is_preallocated() == Some(false) {
+            return file.size().div_ceil(BLOCK_SIZE);
+        }
         // While a flight writes, only one look at everything says what is there. An error leaves the number a little
         // small, until the blocks are written.
         let Ok(extents) = self.layout.resolve(node, FileBlock(0), u64::MAX) else { return has + behind };

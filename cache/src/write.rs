@@ -144,6 +144,9 @@ impl<L: Data + Extents> Shared<L> {
         let extents = self.layout.resolve(node, FileBlock(0), attr.size.div_ceil(BLOCK_SIZE))?;
         let before: u64 =
             extents.iter().filter(|extent| extent.place != Place::Hole).map(|extent| extent.len).sum();
+        if before == attr.size.div_ceil(BLOCK_SIZE) {
+            file.learn_dense();
+        }
         Ok(file.learn_preallocated(attr.allocated > before * BLOCK_SIZE))
     }
 
@@ -228,6 +231,7 @@ impl<L: Data + Extents> Shared<L> {
         }
         let offset = request.offset(file.size());
         let end = self.check_end(offset, request.len)?;
+        file.check_for_hole(offset);
         let now_ms = self.clock.now_ms();
         let mut place = Placing { shared: self, node: &node.inner, file, model, granularity, now_ms };
         // Whatever can fail comes first: what the edges keep of their blocks.
@@ -296,6 +300,7 @@ impl<L: Data + Extents> Shared<L> {
         model: &Model,
     ) -> Result<u64> {
         let &Request { at, data, len, now } = request;
+        file.check_for_hole(request.offset(file.size()));
         let offset = self.layout.write(&node.inner, at, data, Durability::Now, now)?;
         file.grew_below(offset + len);
         if let Some(times) = &mut *file.times.lock() {

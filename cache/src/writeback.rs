@@ -277,6 +277,7 @@ impl<L: Data + Extents> Shared<L> {
     /// Drops what cannot be written: its sync tells of it.
     fn give_up(&self, file: &File) {
         let mut blocks = self.still(file);
+        file.may_get_hole();
         let all: Vec<u64> = blocks.index.keys().copied().collect();
         for block in &all {
             if let Some(entry) = blocks.index.get_mut(block) {

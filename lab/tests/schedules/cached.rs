@@ -337,6 +337,30 @@ fn blocks_allocated_beside_a_buffered_write() {
     explore_with(lazy(Inplace, 0), body);
 }
 
+/// A block that was left out is none, whatever of the others is on its way.
+#[test]
+fn holes_are_not_counted_beside_writeback() {
+    fn body<L: Data + Extents>(fs: CacheFs<L>) -> CacheFs<L> {
+        let fs = Arc::new(fs);
+        let writer = thread::spawn({
+            let fs = Arc::clone(&fs);
+            move || [0, 5].into_iter().for_each(|block| write(&*fs, &file(&fs), block * 4096, &[7; BLOCK]))
+        });
+        let node = file(&fs);
+        for _ in 0..6 {
+            let attr = fs.getattr(&node).unwrap();
+            assert!(attr.allocated <= 2 * BLOCK as u64, "{} of {}", attr.allocated, attr.size);
+        }
+        writer.join().unwrap();
+        fs.sync(&node).unwrap();
+        assert_eq!(fs.getattr(&node).unwrap().allocated, 2 * BLOCK as u64);
+        drop(node);
+        Arc::into_inner(fs).unwrap()
+    }
+    explore_with(busy(Log, 1), body);
+    explore_with(busy(Inplace, 1), body);
+}
+
 /// As the random workloads of plain layouts, with synchronous writes, syncs, and one thread.
 #[test]
 fn random_buffered_workloads() {
