@@ -1,8 +1,8 @@
 //! What the papers measured: every figure and table with numbers, as an experiment that can be run here.
 //!
 //! The data lies in `catalog/*.toml`, a file for each paper; [`read`] makes it into the types below and knows every key.
-//! docs/papers.md says what differs from the papers and why. `runs` finds what of it can run on this machine, `command`
-//! runs it, and [`claims`] puts what a text states beside what `answers` found.
+//! docs/papers.md says what differs from the papers and why. `runs` finds what of it can run on this machine, `target`
+//! which parameters a system has there, `command` runs it, and [`claims`] puts what a text states beside what `answers` found.
 //!
 //! - [`papers`] and [`experiments`] list everything; [`find`] knows experiments, figures and papers by name.
 //! - An [`Experiment`] is one chart: [`System`]s, each with the target that stands for it, on the [`Point`]s of an axis,
@@ -19,6 +19,7 @@ pub(crate) mod command;
 mod list;
 mod read;
 mod runs;
+mod target;
 
 use std::str::FromStr;
 use std::sync::LazyLock;
@@ -147,7 +148,7 @@ pub struct Settings {
     pub dram: Option<String>,
     /// Persistent memory that a system may use: an [`Amount`].
     pub pm: Option<String>,
-    /// An emulated disk below: `optane-ssd`, `nvme`, `sata-ssd`, `hdd`.
+    /// An emulated disk below, of peers that have one and of presets with tiers: `optane-ssd`, `nvme`, `sata-ssd`, `hdd`.
     pub disk: Option<String>,
     /// For nacre, in the words of `mount -o`; sizes among them are not scaled: `group=16m`. `lazy` is for mounts, since
     /// only they need to be told that writes may wait.

@@ -1,10 +1,11 @@
 //! What of an experiment can run on this machine, with which targets, and at which factor of the paper's sizes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use nacre::Preset;
 
-use super::{Amount, Experiment, LATER, Point, Settings, System, Taken, Way};
+use super::target::{LEAST_BUFFER, Subject, amount};
+use super::{Experiment, LATER, Point, System, Taken, Way};
 use crate::Error;
 use crate::counters;
 use crate::report::schema::Absent;
@@ -17,13 +18,6 @@ use crate::workload::{self, Value};
 
 /// Rounds before those that count, where a paper measures a file system that was used: the work runs twice.
 const AGEING: u64 = 2;
-/// A page cache is not held to less, since the process that works on it is held with it.
-const LEAST_CACHE: u64 = 32 << 20;
-/// A write buffer of less is not worth its name.
-const LEAST_BUFFER: u64 = 1 << 20;
-/// mkfs refuses less for an external log of xfs, and for a journal of ext4.
-const LEAST_ASIDE: [(&str, u64); 3] =
-    [("peer:xfs-ml", 64 << 20), ("peer:ext4-dj", 8 << 20), ("peer:dm-writecache", 8 << 20)];
 /// By default, a target has no more data than this.
 const DATA: u64 = 1 << 30;
 
@@ -202,7 +196,8 @@ impl<'a> Runs<'a> {
             };
             if fits {
                 let settings = self.experiment.settings(system, point);
-                let text = target_text(system, way, &settings, work.bytes(), self.scale, means)?;
+                let subject = Subject::new(system, way, &settings, work.bytes(), self.scale, means)?;
+                let text = subject.text()?;
                 entrants.push(Entrant { name: entrant_name(system, way), plan: Plan::parse(&text)? });
             }
         }
@@ -263,9 +258,17 @@ fn missing(experiment: &Experiment, system: &System, way: Way, means: &Means) ->
     if target == "peer:ext4-dax" && means.dax.is_none() {
         return Some("it needs a blank device of persistent memory: give it with --dax DEVICE".to_owned());
     }
-    let settings = experiment.settings(system, experiment.points.first()?);
-    let plan = target_text(system, way, &settings, 1 << 30, 1.0, means).and_then(|text| Plan::parse(&text));
-    plan.map_err(Error::from).and_then(|plan| plan.check()).err().map(|why| why.to_string())
+    // One point with a setting that it cannot have is enough: a figure with holes would be taken for a whole one.
+    let plan = |point: &Point| {
+        let settings = experiment.settings(system, point);
+        let text = Subject::new(system, way, &settings, 1 << 30, 1.0, means)?.text()?;
+        Plan::parse(&text)
+    };
+    let plans: Result<Vec<Plan>, String> = experiment.points.iter().map(plan).collect();
+    match plans {
+        Ok(plans) => plans.first()?.check().err().map(|why| why.to_string()),
+        Err(why) => Some(why),
+    }
 }
 
 /// The workload of a point; an error says what it waits for.
@@ -286,83 +289,6 @@ fn workload_text(point: &Point, means: &Means) -> Result<String, String> {
     }
 }
 
-/// A target with the settings that it can have. Presets have no tiers yet, so that `disk` is for peers. `dram` is the
-/// buffer of presets that have one, and else the page cache of peers and mounts.
-fn target_text(
-    system: &System,
-    way: Way,
-    settings: &Settings,
-    data: u64,
-    scale: f64,
-    means: &Means,
-) -> Result<String, String> {
-    let mut text = system.target(way).ok_or("no target")?;
-    // What it is; parameters that the catalog gives stand behind it.
-    let kind = text.split(',').next().unwrap_or_default().to_owned();
-    let amount = |text: &Option<String>, least: u64| {
-        let megabytes = amount(text.as_deref(), least, settings, data, scale)?;
-        Ok::<_, String>(megabytes.map(|megabytes| format!("{megabytes}m")))
-    };
-    let mut add = |key: &str, value: Option<String>| {
-        if let Some(value) = value {
-            text.push_str(&format!(",{key}={}", value.replace(',', "+")));
-        }
-    };
-    let preset = kind.starts_with("preset:") || kind.starts_with("mount:");
-    let dram = if means.uncapped { None } else { amount(&settings.dram, LEAST_CACHE)? };
-    if preset {
-        add("emulate", settings.emulate.clone());
-        add("pm", amount(&settings.pm, 0)?);
-    }
-    if kind.starts_with("mount:") {
-        add("options", settings.options.clone());
-    }
-    let buffers = kind
-        .split_once(':')
-        .filter(|_| preset)
-        .and_then(|(_, name)| name.parse::<Preset>().ok())
-        .is_some_and(Preset::buffers_writes);
-    if buffers {
-        add("buffer", amount(&settings.dram, LEAST_BUFFER)?);
-    } else if kind.starts_with("mount:")
-        || kind.starts_with("peer:") && !["peer:tmpfs", "peer:ramfs"].contains(&&*kind)
-    {
-        add("dram", dram);
-    }
-    if ["peer:ext4-disk", "peer:xfs-disk"].contains(&kind.as_str()) {
-        add("disk", settings.disk.clone());
-    }
-    if let Some((_, least)) = LEAST_ASIDE.iter().find(|(name, _)| *name == kind) {
-        add("disk", settings.disk.clone());
-        add("size", amount(&settings.pm, *least)?);
-    }
-    if kind == "peer:ext4-dax" {
-        add("device", means.dax.as_deref().map(Path::display).map(|device| device.to_string()));
-    }
-    Ok(text)
-}
-
-/// An amount of memory in whole MiB, of a workload with so much data.
-fn amount(
-    text: Option<&str>,
-    least: u64,
-    settings: &Settings,
-    data: u64,
-    scale: f64,
-) -> Result<Option<u64>, String> {
-    let data = match settings.data.as_deref().map(str::parse) {
-        Some(Ok(Amount::Bytes(bytes))) => bytes as f64 * scale,
-        _ => data as f64,
-    };
-    let bytes = match text.map(str::parse::<Amount>) {
-        None => return Ok(None),
-        Some(Ok(Amount::Bytes(bytes))) => bytes as f64 * scale,
-        Some(Ok(Amount::Share(share))) => data * share,
-        Some(Err(why)) => return Err(why),
-    };
-    Ok(Some((bytes.max(least as f64) / f64::from(1 << 20)).ceil().max(1.0) as u64))
-}
-
 /// Two digits, to be repeated from a command line.
 fn rounded(scale: f64) -> f64 {
     let digit = 10_f64.powf(scale.log10().floor() - 1.0);
@@ -374,7 +300,7 @@ fn rounded(scale: f64) -> f64 {
 mod tests {
     use std::collections::HashSet;
 
-    use super::{Means, Runs, rounded, target_text};
+    use super::{Means, Runs, Subject, rounded};
     use crate::paper::{Way, experiments, find};
     use crate::run::cold::Cold;
 
@@ -467,8 +393,9 @@ mod tests {
         let experiment = find("tpfs-fig13.optane")[0];
         let system = experiment.system("XFS-DM").expect("a system");
         let settings = experiment.settings(system, &experiment.points[0]);
-        let text = target_text(system, Way::Library, &settings, 1 << 30, 0.01, &Means::default());
-        let text = text.expect("a target");
+        let means = Means::default();
+        let subject = Subject::new(system, Way::Library, &settings, 1 << 30, 0.01, &means).expect("a target");
+        let text = subject.text().expect("all its settings");
         assert!(text.starts_with("peer:dm-writecache,fs=xfs,") && text.contains("disk=optane-ssd"), "{text}");
     }
 

@@ -1,0 +1,412 @@
+//! A system of an experiment as a target of `nacre bench run`.
+//!
+//! Each setting of the catalog becomes parameters of the target, or is of something that the system does not have, as the
+//! disk of a paper below a file system in memory; or else the system waits, with the reason. Nothing that a paper sets is
+//! left out without a word.
+
+use std::path::Path;
+
+use nacre::Preset;
+
+use super::runs::Means;
+use super::{Amount, Settings, System, Way};
+use crate::run::cold::Cold;
+
+/// A page cache is not held to less, since the process that works on it is held with it.
+const LEAST_CACHE: u64 = 32 << 20;
+/// A write buffer, or a cache of what is on tiers, of less is not worth its name.
+pub(super) const LEAST_BUFFER: u64 = 1 << 20;
+/// mkfs refuses less.
+const LEAST_MEMORY: u64 = 16 << 20;
+/// mkfs refuses less for an external log of xfs, and for a journal of ext4.
+const LEAST_ASIDE: [(&str, u64); 3] =
+    [("peer:xfs-ml", 64 << 20), ("peer:ext4-dj", 8 << 20), ("peer:dm-writecache", 8 << 20)];
+/// Peers on a disk with nothing beside it.
+const ON_DISK: [&str; 2] = ["peer:ext4-disk", "peer:xfs-disk"];
+/// Peers whose memory is the medium.
+const IN_MEMORY: [&str; 2] = ["peer:tmpfs", "peer:ramfs"];
+/// Presets that have a disk below their memory. Others have none in an experiment, even where they could.
+const TIERED: [&str; 2] = ["tpfs", "acbpfs"];
+/// Options that only these have, and none of them yet.
+const OPTIONS_OF_TIERED: [&str; 3] = ["anticache", "group", "sync-threshold"];
+
+/// What of [`Settings`] says how a target is made. The rest says how it is worked on, or is there to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Setting {
+    Emulate,
+    Dram,
+    Pm,
+    Disk,
+    Options,
+    Cold,
+}
+
+impl Setting {
+    /// First what is refused, so that this is the reason, and not what follows from it.
+    const ALL: [Setting; 6] =
+        [Setting::Options, Setting::Cold, Setting::Disk, Setting::Pm, Setting::Dram, Setting::Emulate];
+}
+
+/// What becomes of a setting on a target.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    /// These parameters.
+    Parameters(Vec<(&'static str, String)>),
+    /// Nothing: what it is of is not there, in words.
+    Without(&'static str),
+}
+
+impl Fate {
+    fn one(key: &'static str, value: String) -> Fate {
+        Fate::Parameters(vec![(key, value)])
+    }
+}
+
+/// A system on one of its ways, at a point.
+pub(super) struct Subject<'a> {
+    /// As the catalog has it, parameters that it gives included.
+    target: String,
+    settings: &'a Settings,
+    /// Bytes of the workload.
+    data: u64,
+    scale: f64,
+    means: &'a Means,
+}
+
+impl<'a> Subject<'a> {
+    /// With the settings of that point, and a workload of so much data.
+    pub(super) fn new(
+        system: &System,
+        way: Way,
+        settings: &'a Settings,
+        data: u64,
+        scale: f64,
+        means: &'a Means,
+    ) -> Result<Subject<'a>, String> {
+        let target = system.target(way).ok_or("no target")?;
+        Ok(Subject { target, settings, data, scale, means })
+    }
+
+    /// The target with its parameters. An error says which setting it cannot have.
+    pub(super) fn text(&self) -> Result<String, String> {
+        let mut text = self.target.clone();
+        for setting in Setting::ALL {
+            if let Fate::Parameters(parameters) = self.fate(setting)? {
+                for (key, value) in parameters {
+                    text.push_str(&format!(",{key}={}", value.replace(',', "+")));
+                }
+            }
+        }
+        if self.kind() == "peer:ext4-dax"
+            && let Some(device) = &self.means.dax
+        {
+            text.push_str(&format!(",device={}", Path::display(device)));
+        }
+        Ok(text)
+    }
+
+    /// What it is, without parameters.
+    fn kind(&self) -> &str {
+        self.target.split(',').next().unwrap_or_default()
+    }
+
+    /// The name of its preset, when it is nacre.
+    fn preset(&self) -> Option<&str> {
+        let (kind, name) = self.kind().split_once(':')?;
+        matches!(kind, "preset" | "mount").then_some(name)
+    }
+
+    fn is_mounted(&self) -> bool {
+        self.kind().starts_with("mount:")
+    }
+
+    fn is_tiered(&self) -> bool {
+        self.preset().is_some_and(|name| TIERED.contains(&name))
+    }
+
+    fn buffers(&self) -> bool {
+        self.preset().is_some_and(|name| name.parse().is_ok_and(Preset::buffers_writes))
+    }
+
+    fn fate(&self, setting: Setting) -> Result<Fate, String> {
+        match setting {
+            Setting::Emulate => Ok(self.emulate()),
+            Setting::Dram => self.dram(),
+            Setting::Pm => self.pm(),
+            Setting::Disk => self.disk(),
+            Setting::Options => self.options(),
+            Setting::Cold => self.cold(),
+        }
+    }
+
+    fn emulate(&self) -> Fate {
+        match &self.settings.emulate {
+            None => Fate::Without("nothing is said"),
+            Some(emulate) if self.preset().is_some() => Fate::one("emulate", emulate.clone()),
+            Some(_) => Fate::Without("peers are on memory that is as fast as DRAM"),
+        }
+    }
+
+    /// The buffer of presets that have one, the cache of what is on tiers, and else the page cache. A mount with tiers has
+    /// two caches, each of half of that.
+    fn dram(&self) -> Result<Fate, String> {
+        let amount = |least| self.amount(self.settings.dram.as_deref(), least);
+        let Some(all) = amount(0)? else { return self.unsaid("dram") };
+        let megabytes = |count: u64| format!("{count}m");
+        let least = |least| Ok::<_, String>(amount(least)?.unwrap_or(all));
+        if self.buffers() {
+            return Ok(Fate::one("buffer", megabytes(least(LEAST_BUFFER)?)));
+        }
+        if self.is_tiered() {
+            let share = if self.is_mounted() { all.div_ceil(2) } else { all };
+            let mut caches = vec![("cache", megabytes(share))];
+            if self.is_mounted() && !self.means.uncapped {
+                caches.push(("dram", megabytes(share.max(LEAST_CACHE >> 20))));
+            }
+            return Ok(Fate::Parameters(caches));
+        }
+        if self.preset().is_some() && !self.is_mounted() {
+            return Ok(Fate::Without("it has no cache"));
+        }
+        if IN_MEMORY.contains(&self.kind()) {
+            return Ok(Fate::Without("its memory is the medium"));
+        }
+        if self.means.uncapped {
+            return Ok(Fate::Without("page caches cannot be held to a size here, and the report says so"));
+        }
+        Ok(Fate::one("dram", megabytes(least(LEAST_CACHE)?)))
+    }
+
+    fn pm(&self) -> Result<Fate, String> {
+        let amount = |least| self.amount(self.settings.pm.as_deref(), least);
+        let Some(_) = amount(0)? else { return self.unsaid("pm") };
+        let megabytes = |least| Ok::<_, String>(format!("{}m", amount(least)?.unwrap_or_default()));
+        if self.preset().is_some() {
+            return Ok(Fate::one("pm", megabytes(LEAST_MEMORY)?));
+        }
+        if let Some((_, least)) = LEAST_ASIDE.iter().find(|(name, _)| *name == self.kind()) {
+            return Ok(Fate::one("size", megabytes(*least)?));
+        }
+        match self.kind() {
+            "peer:ext4-dax" => Err(self.refusal("pm", "the device that is given has a size of its own")),
+            _ => Ok(Fate::Without("it has no persistent memory")),
+        }
+    }
+
+    fn disk(&self) -> Result<Fate, String> {
+        let Some(disk) = &self.settings.disk else { return self.unsaid("disk") };
+        if self.is_tiered() {
+            return Ok(Fate::one("tier", disk.clone()));
+        }
+        let has_one =
+            ON_DISK.contains(&self.kind()) || LEAST_ASIDE.iter().any(|(name, _)| *name == self.kind());
+        Ok(if has_one { Fate::one("disk", disk.clone()) } else { Fate::Without("it has no disk") })
+    }
+
+    fn options(&self) -> Result<Fate, String> {
+        let Some(options) = &self.settings.options else { return self.unsaid("options") };
+        if self.preset().is_none() {
+            return Ok(Fate::Without("they are for nacre"));
+        }
+        let mut taken = Vec::new();
+        for option in options.split(',') {
+            let key = option.split('=').next().unwrap_or_default();
+            match key {
+                // In the process these presets buffer writes without being told.
+                "lazy" if self.buffers() => taken.extend(self.is_mounted().then_some(option)),
+                _ if OPTIONS_OF_TIERED.contains(&key) && !self.is_tiered() => {}
+                _ => return Err(self.refusal(option, "no target has such a parameter yet")),
+            }
+        }
+        Ok(match taken.is_empty() {
+            true => Fate::Without("it is so, or has nothing that they are of"),
+            false => Fate::one("options", taken.join(",")),
+        })
+    }
+
+    /// Who works on targets empties page caches, and no other ones.
+    fn cold(&self) -> Result<Fate, String> {
+        match self.settings.cold {
+            Some(cold) if cold != Cold::Never && self.is_tiered() => {
+                let setting = format!("cold={}", cold.as_str());
+                Err(self.refusal(&setting, "nothing empties its cache of what is on tiers yet"))
+            }
+            _ => Ok(Fate::Without("it is no matter of the target")),
+        }
+    }
+
+    /// Of a setting that is not there: with tiers nothing may be left to chance.
+    fn unsaid(&self, name: &str) -> Result<Fate, String> {
+        match self.is_tiered() && name != "options" {
+            true => Err(self.refusal(name, "the experiment does not say how much or which, and it needs it")),
+            false => Ok(Fate::Without("nothing is said")),
+        }
+    }
+
+    fn refusal(&self, setting: &str, why: &str) -> String {
+        format!("the setting {setting} cannot be had on {}: {why}", self.kind())
+    }
+
+    /// An amount of memory in whole MiB.
+    fn amount(&self, text: Option<&str>, least: u64) -> Result<Option<u64>, String> {
+        amount(text, least, self.settings, self.data, self.scale)
+    }
+}
+
+/// An amount of memory in whole MiB, of a workload with so much data.
+pub(super) fn amount(
+    text: Option<&str>,
+    least: u64,
+    settings: &Settings,
+    data: u64,
+    scale: f64,
+) -> Result<Option<u64>, String> {
+    let data = match settings.data.as_deref().map(str::parse) {
+        Some(Ok(Amount::Bytes(bytes))) => bytes as f64 * scale,
+        _ => data as f64,
+    };
+    let bytes = match text.map(str::parse::<Amount>) {
+        None => return Ok(None),
+        Some(Ok(Amount::Bytes(bytes))) => bytes as f64 * scale,
+        Some(Ok(Amount::Share(share))) => data * share,
+        Some(Err(why)) => return Err(why),
+    };
+    Ok(Some((bytes.max(least as f64) / f64::from(1 << 20)).ceil().max(1.0) as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fate, Setting, Subject};
+    use crate::paper::runs::Means;
+    use crate::paper::{Settings, System, Way, experiments, find};
+    use crate::run::cold::Cold;
+
+    const WAYS: [Way; 2] = [Way::Library, Way::Mount];
+    const DATA: u64 = 1 << 30;
+
+    /// The words of a setting, where it is there.
+    fn said(settings: &Settings, setting: Setting) -> Option<String> {
+        match setting {
+            Setting::Emulate => settings.emulate.clone(),
+            Setting::Dram => settings.dram.clone(),
+            Setting::Pm => settings.pm.clone(),
+            Setting::Disk => settings.disk.clone(),
+            Setting::Options => settings.options.clone(),
+            Setting::Cold => {
+                settings.cold.filter(|cold| *cold != Cold::Never).map(|cold| cold.as_str().into())
+            }
+        }
+    }
+
+    fn is_nacre(system: &System) -> bool {
+        system.target.as_ref().is_ok_and(|target| target.starts_with("preset:"))
+    }
+
+    fn text(experiment: &str, system: &str, way: Way, scale: f64) -> Result<String, String> {
+        let experiment = find(experiment)[0];
+        let system = experiment.system(system).expect("a system");
+        let settings = experiment.settings(system, &experiment.points[0]);
+        Subject::new(system, way, &settings, DATA, scale, &Means::default())?.text()
+    }
+
+    /// Presets that are not built yet included: when they are, they have the settings of their paper, or wait.
+    #[test]
+    fn every_setting_is_used_or_refused_by_name() {
+        let means = Means::default();
+        for experiment in experiments() {
+            for setting in Setting::ALL {
+                let (mut is_said, mut is_told) = (false, false);
+                for system in experiment.systems.iter().filter(|system| system.target.is_ok()) {
+                    for point in &experiment.points {
+                        let settings = experiment.settings(system, point);
+                        let Some(words) = said(&settings, setting) else { continue };
+                        is_said = true;
+                        for way in WAYS {
+                            let subject = Subject::new(system, way, &settings, DATA, 1.0, &means).unwrap();
+                            let name = format!("{}: {}: {words}", experiment.name, subject.target);
+                            is_told |= match (subject.fate(setting), subject.text()) {
+                                (Ok(Fate::Without(_)), _) => false,
+                                (Ok(Fate::Parameters(parameters)), Ok(text)) => {
+                                    for (key, value) in parameters {
+                                        let parameter = format!(",{key}={}", value.replace(',', "+"));
+                                        assert!(text.contains(&parameter), "{name}: {text}");
+                                    }
+                                    true
+                                }
+                                // Another setting is what it waits for.
+                                (Ok(Fate::Parameters(_)), Err(_)) => true,
+                                (Err(why), whole) => {
+                                    let named = words.split(',').any(|word| why.contains(word));
+                                    assert!(named && whole.is_err(), "{name}: {why}");
+                                    true
+                                }
+                            };
+                        }
+                    }
+                }
+                let is_of_others = match setting {
+                    // Page caches are emptied by who works, not by a target.
+                    Setting::Cold => true,
+                    // The memory of a paper's other experiments.
+                    Setting::Emulate => experiment.systems.iter().all(|system| !is_nacre(system)),
+                    _ => false,
+                };
+                assert!(!is_said || is_told || is_of_others, "{}: {setting:?} is left out", experiment.name);
+            }
+        }
+    }
+
+    /// What is done to all targets of a point alike cannot be said of one system.
+    #[test]
+    fn settings_of_a_system_are_of_its_target() {
+        for system in experiments().flat_map(|experiment| &experiment.systems) {
+            let Settings { cold, aged, wraps, seconds, runs, .. } = &system.settings;
+            let alike = cold.is_none() && aged.is_none() && wraps.is_none();
+            assert!(alike && seconds.is_none() && runs.is_none(), "{}", system.name);
+        }
+    }
+
+    #[test]
+    fn a_preset_with_tiers_has_the_papers_disk_memory_and_dram_or_waits() {
+        let library = text("tpfs-fig13.optane", "TPFS-2", Way::Library, 0.01).unwrap();
+        assert_eq!(library, "preset:tpfs,tier=optane-ssd,pm=21m,cache=164m,emulate=optane");
+        // Two caches, together as large as the one of the others.
+        let mounted = text("tpfs-fig13.optane", "TPFS-2", Way::Mount, 0.01).unwrap();
+        assert_eq!(mounted, "mount:tpfs,tier=optane-ssd,pm=21m,cache=82m,dram=82m,emulate=optane");
+        let sata = text("tpfs-fig13.sata", "TPFS-2", Way::Library, 0.01).unwrap();
+        assert!(sata.contains("tier=sata-ssd"), "{sata}");
+        let tiny = text("tpfs-fig13.optane", "TPFS-2", Way::Mount, 0.0001).unwrap();
+        assert!(tiny.contains("pm=16m,cache=1m,dram=32m"), "{tiny}");
+        for (experiment, system, setting) in [
+            ("tpfs-fig17.fio-read", "TPFS-2", "group="),
+            ("acbpfs-table1", "AC-BPFS", "anticache=40m"),
+            ("acbpfs-fig4", "AC-BPFS", "anticache=40k"),
+        ] {
+            for way in WAYS {
+                let why = text(experiment, system, way, 0.01).unwrap_err();
+                assert!(why.contains(setting) && why.contains("cannot be had"), "{experiment}: {why}");
+            }
+        }
+        // It has no tiers, and so nothing that the option could be of.
+        let without = text("acbpfs-table1", "BPFS", Way::Mount, 0.01).unwrap();
+        assert_eq!(without, "mount:bpfs,pm=21m,emulate=dram");
+    }
+
+    #[test]
+    fn what_a_tier_needs_is_not_left_to_chance() {
+        let experiment = find("tpfs-fig13.optane")[0];
+        let system = experiment.system("TPFS-2").expect("a system");
+        let all = experiment.settings(system, &experiment.points[0]);
+        let means = Means::default();
+        for (settings, name) in [
+            (Settings { disk: None, ..all.clone() }, "disk"),
+            (Settings { pm: None, ..all.clone() }, "pm"),
+            (Settings { dram: None, ..all.clone() }, "dram"),
+            (Settings { cold: Some(Cold::Begin), ..all.clone() }, "cold=begin"),
+        ] {
+            let subject = Subject::new(system, Way::Library, &settings, DATA, 1.0, &means).unwrap();
+            let why = subject.text().unwrap_err();
+            assert!(why.contains(&format!("the setting {name} cannot be had on preset:tpfs")), "{why}");
+        }
+    }
+}
