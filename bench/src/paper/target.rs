@@ -155,7 +155,12 @@ impl<'a> Subject<'a> {
         let megabytes = |count: u64| format!("{count}m");
         let least = |least| Ok::<_, String>(amount(least)?.unwrap_or(all));
         if self.buffers() {
-            return Ok(Fate::one("buffer", megabytes(least(LEAST_BUFFER)?)));
+            let mut caches = vec![("buffer", megabytes(least(LEAST_BUFFER)?))];
+            // The kernel's page cache above it is not to hold what the buffer of peers cannot.
+            if self.is_mounted() && !self.means.uncapped {
+                caches.push(("dram", megabytes(LEAST_CACHE >> 20)));
+            }
+            return Ok(Fate::Parameters(caches));
         }
         if self.is_tiered() {
             let share = if self.is_mounted() { all.div_ceil(2) } else { all };
@@ -276,7 +281,7 @@ pub(super) fn amount(
 
 #[cfg(test)]
 mod tests {
-    use super::{Fate, Setting, Subject};
+    use super::{Fate, LEAST_ASIDE, ON_DISK, Setting, Subject, TIERED};
     use crate::paper::runs::Means;
     use crate::paper::{Settings, System, Way, experiments, find};
     use crate::run::cold::Cold;
@@ -300,6 +305,13 @@ mod tests {
 
     fn is_nacre(system: &System) -> bool {
         system.target.as_ref().is_ok_and(|target| target.starts_with("preset:"))
+    }
+
+    fn has_disk(system: &System) -> bool {
+        let Ok(target) = &system.target else { return false };
+        let kind = target.split(',').next().unwrap_or_default();
+        let tiered = kind.split_once(':').is_some_and(|(_, name)| TIERED.contains(&name));
+        tiered || ON_DISK.contains(&kind) || LEAST_ASIDE.iter().any(|(name, _)| *name == kind)
     }
 
     fn text(experiment: &str, system: &str, way: Way, scale: f64) -> Result<String, String> {
@@ -349,6 +361,8 @@ mod tests {
                     Setting::Cold => true,
                     // The memory of a paper's other experiments.
                     Setting::Emulate => experiment.systems.iter().all(|system| !is_nacre(system)),
+                    // The disk of a paper's other experiments.
+                    Setting::Disk => !experiment.systems.iter().any(has_disk),
                     _ => false,
                 };
                 assert!(!is_said || is_told || is_of_others, "{}: {setting:?} is left out", experiment.name);
@@ -377,6 +391,9 @@ mod tests {
         assert!(sata.contains("tier=sata-ssd"), "{sata}");
         let tiny = text("tpfs-fig13.optane", "TPFS-2", Way::Mount, 0.0001).unwrap();
         assert!(tiny.contains("pm=16m,cache=1m,dram=32m"), "{tiny}");
+        // One that buffers writes has its buffer, and hardly a page cache above it.
+        let buffering = text("hinfs-fig7", "HiNFS", Way::Mount, 1.0).unwrap();
+        assert!(buffering.contains("buffer=2048m,dram=32m"), "{buffering}");
         for (experiment, system, setting) in [
             ("tpfs-fig17.fio-read", "TPFS-2", "group="),
             ("acbpfs-table1", "AC-BPFS", "anticache=40m"),
@@ -389,7 +406,7 @@ mod tests {
         }
         // It has no tiers, and so nothing that the option could be of.
         let without = text("acbpfs-table1", "BPFS", Way::Mount, 0.01).unwrap();
-        assert_eq!(without, "mount:bpfs,pm=21m,emulate=dram");
+        assert_eq!(without, "mount:bpfs,pm=21m,dram=164m,emulate=dram");
     }
 
     #[test]
