@@ -228,7 +228,8 @@ fn what_is_read_from_tiers_is_kept_within_what_was_asked_for() {
         fs.demote("large", 1).unwrap();
         assert!(fs.read("large").unwrap() == bytes);
         let cached = fs.mover_status().unwrap().cached;
-        assert!(cached > 0 && cached <= most.min(8 * MIB), "{asked:?}: {cached}");
+        // It is kept in chunks of 64 KiB, of which the first and the last may hold other blocks, too.
+        assert!(cached > 0 && cached <= most.min(8 * MIB + (128 << 10)), "{asked:?}: {cached}");
         fs.close().unwrap();
     }
     for (preset, asked, why) in [
