@@ -369,6 +369,9 @@ fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     fs.limit(None);
     fs.keep(now(20), &|| true).expect("blocks move");
     assert!(fs.usage() > fs.threshold() && fs.status().is_idle, "nothing else can move");
+    // A wait for the mover ended before what was just written had been looked at.
+    let late = put(&fs.root(), 59);
+    assert!(!fs.status().is_idle, "what was just written can move");
     assert_eq!(others.iter().map(below).sum::<u64>(), 18 * FILE);
     assert_eq!(kept.iter().map(below).sum::<u64>(), 0, "pinned");
     // Who needs space does not get theirs, either: what goes down is the others'.
@@ -379,7 +382,7 @@ fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     fs.remove_xattr(&kept[3], PIN, time(1000)).expect("unpin");
     fs.keep(now(2000), &|| true).expect("blocks move");
     assert_eq!((below(&kept[3]), below(&kept[4])), (FILE, 0));
-    drop((outer, inner, kept, others, more));
+    drop((outer, inner, kept, others, late, more));
     Arc::into_inner(fs).expect("nobody else has it").into_layout().unmount().expect("unmount");
     machine.assert_sound();
 }

@@ -48,6 +48,8 @@ pub(crate) struct Keeper {
     heats: Heats,
     /// Everything was looked through for files of which nothing was known, and nothing was found to move.
     exhausted: bool,
+    /// Accesses of which it had not heard when it last looked.
+    unheard: u64,
     /// Bytes that the rate allows to be moved now; less than none after a group was larger.
     allowance: i64,
     /// When it was looked at, in milliseconds since 1970.
@@ -57,7 +59,14 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     pub(crate) fn new() -> Keeper {
-        Keeper { heats: Heats::new(), exhausted: false, allowance: 0, looked_ms: 0, failure: None }
+        Keeper {
+            heats: Heats::new(),
+            exhausted: false,
+            unheard: 0,
+            allowance: 0,
+            looked_ms: 0,
+            failure: None,
+        }
     }
 
     /// What may be moved at this time, at so many bytes in a second.
@@ -126,7 +135,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let (read, written) = self.sink.traffic();
         let (is_idle, failure) = match self.keeper.try_lock() {
             Some(keeper) => {
-                let is_done = keeper.exhausted && keeper.heats.is_empty();
+                // What was left since it last looked may be a file that can move.
+                let is_heard = self.sink.is_empty() && self.sink.unheard() == keeper.unheard;
+                let is_done = keeper.exhausted && keeper.heats.is_empty() && is_heard;
                 (!is_too_full || is_done || keeper.failure.is_some(), keeper.failure.clone())
             }
             None => (false, None),
@@ -193,8 +204,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     fn take_in(&self, keeper: &mut Keeper) {
-        let samples = self.sink.take();
-        keeper.exhausted &= samples.is_empty() && !self.look_again.swap(false, Ordering::Relaxed);
+        let (samples, unheard) = (self.sink.take(), self.sink.unheard());
+        // Of which files those were that it did not hear of, only a look at all of them tells.
+        let is_quiet = samples.is_empty() && unheard == keeper.unheard;
+        keeper.unheard = unheard;
+        keeper.exhausted &= !self.look_again.swap(false, Ordering::Relaxed) && is_quiet;
         samples.iter().for_each(|sample| keeper.heats.take_in(sample));
     }
 

@@ -70,6 +70,11 @@ impl Sink {
         std::mem::take(&mut *self.samples.lock())
     }
 
+    /// Whether nobody has left anything since it was taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.samples.lock().is_empty()
+    }
+
     /// Samples for which there was no room.
     pub(crate) fn unheard(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
