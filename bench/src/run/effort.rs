@@ -43,7 +43,7 @@ pub const DEFAULT: Effort = Effort {
     slice: Duration::from_millis(100),
     warm_up: 2,
     sitting: u64::MAX,
-    rounds: (9, 60),
+    rounds: (9, 200),
     precision: 0.015,
     promise: Some(0.03),
     limit: Duration::from_secs(30),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 
-use super::{File, Open, Target, Traffic};
+use super::{File, Known, Open, Target, Traffic};
 
 /// An open directory.
 pub struct Directory {
@@ -106,9 +106,14 @@ impl Target for Directory {
 }
 
 /// An open file.
-struct DirectoryFile(OwnedFd);
+#[derive(Debug)]
+pub struct DirectoryFile(OwnedFd);
 
 impl File for DirectoryFile {
+    fn known(&self) -> Known<'_> {
+        Known::Directory(self)
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let wanted = buffer.len();
         let mut read = 0;

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use nacre::{CacheInfo, FileOptions, FileSystem, MkfsOptions, NewTier, OpenOptions, Preset, TierDevice};
 use nacre_engine::Error;
 
-use super::{File, Open, Target, Traffic};
+use super::{File, Known, Open, Target, Traffic};
 
 /// An open file system.
 pub struct Library {
@@ -124,9 +124,14 @@ impl Target for Library {
 }
 
 /// An open file.
-struct LibraryFile(nacre::File);
+#[derive(Debug)]
+pub struct LibraryFile(nacre::File);
 
 impl File for LibraryFile {
+    fn known(&self) -> Known<'_> {
+        Known::Library(self)
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         Ok(self.0.read_at(buffer, offset)?)
     }

@@ -104,11 +104,26 @@ pub trait File: Send + Sync {
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Size in bytes.
     fn size(&self) -> io::Result<u64>;
+    /// What it is, where a loop is to be made for it alone.
+    fn known(&self) -> Known<'_> {
+        Known::Other
+    }
+}
+
+/// A file of a kind that is worth a loop of its own: behind a system call a processor mispredicts a call through a table,
+/// which costs as much as a time-stamp.
+pub enum Known<'a> {
+    /// Of a directory.
+    Directory(&'a directory::DirectoryFile),
+    /// Of the library.
+    Library(&'a library::LibraryFile),
+    /// Any other.
+    Other,
 }
 
 /// Reads all of a buffer, in one read. What would end early was not what the workload means to measure.
 #[inline]
-pub fn read_all(file: &dyn File, buffer: &mut [u8], offset: u64) -> Result<(), Error> {
+pub fn read_all<F: File + ?Sized>(file: &F, buffer: &mut [u8], offset: u64) -> Result<(), Error> {
     match file.read_at(buffer, offset)? {
         count if count == buffer.len() => Ok(()),
         count => Err(format!("a read at {offset} gave {count} bytes of {}", buffer.len()).into()),

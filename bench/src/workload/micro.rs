@@ -13,7 +13,7 @@ use super::set::{buffer, fill};
 use super::{Measured, Op, Recorder, Round, Value, Workload};
 use crate::Error;
 use crate::spec::Spec;
-use crate::target::{File, Open, Target, read_all};
+use crate::target::{File, Known, Open, Target, read_all};
 
 /// Operations that are drawn at once, in time that does not count: to choose one as it comes would cost as much as a
 /// time-stamp does. So few that they take little of the processor's first cache from the work.
@@ -157,7 +157,32 @@ impl Micro {
         drawn
     }
 
-    fn append(&self, file: &dyn File, recorder: &mut Recorder) -> Result<(), Error> {
+    /// What one thread does on its file.
+    fn work<F: File + ?Sized>(&self, file: &F, seed: u64, recorder: &mut Recorder) -> Result<(), Error> {
+        if self.kind == Kind::Append {
+            return self.append(file, recorder);
+        }
+        let mut drawn = self.draw(seed);
+        let (data, mut read) = (buffer(self.io as usize), buffer(self.io as usize));
+        let mut writes = 0;
+        recorder.skip();
+        loop {
+            let (at, reads) = drawn.next(recorder);
+            let goes_on = if reads {
+                read_all(file, &mut read, at)?;
+                recorder.lap_read(Op::Read, self.io as usize)
+            } else {
+                file.write_at(&data, at)?;
+                writes += 1;
+                recorder.lap_write(Op::Write, self.io as usize) & self.make_durable(file, writes, recorder)?
+            };
+            if !goes_on {
+                return Ok(());
+            }
+        }
+    }
+
+    fn append<F: File + ?Sized>(&self, file: &F, recorder: &mut Recorder) -> Result<(), Error> {
         let data = buffer(self.io as usize);
         file.set_len(0)?;
         let mut size = 0;
@@ -178,7 +203,12 @@ impl Micro {
     }
 
     /// After the `count`th write. Whether there is time left.
-    fn make_durable(&self, file: &dyn File, count: u64, recorder: &mut Recorder) -> Result<bool, Error> {
+    fn make_durable<F: File + ?Sized>(
+        &self,
+        file: &F,
+        count: u64,
+        recorder: &mut Recorder,
+    ) -> Result<bool, Error> {
         match self.sync {
             Sync::Every(every) if count.is_multiple_of(every) => {
                 file.sync(false)?;
@@ -295,27 +325,11 @@ impl Workload for Micro {
                 ..Open::default()
             };
             let file = target.open(&self.path(thread), how)?;
-            if self.kind == Kind::Append {
-                return self.append(&*file, recorder);
-            }
-            let mut drawn = self.draw(round.seed_of(thread));
-            let (data, mut read) = (buffer(self.io as usize), buffer(self.io as usize));
-            let mut writes = 0;
-            recorder.skip();
-            loop {
-                let (at, reads) = drawn.next(recorder);
-                let goes_on = if reads {
-                    read_all(&*file, &mut read, at)?;
-                    recorder.lap_read(Op::Read, self.io as usize)
-                } else {
-                    file.write_at(&data, at)?;
-                    writes += 1;
-                    recorder.lap_write(Op::Write, self.io as usize)
-                        & self.make_durable(&*file, writes, recorder)?
-                };
-                if !goes_on {
-                    return Ok(());
-                }
+            let seed = round.seed_of(thread);
+            match file.known() {
+                Known::Directory(file) => self.work(file, seed, recorder),
+                Known::Library(file) => self.work(file, seed, recorder),
+                Known::Other => self.work(&*file, seed, recorder),
             }
         })
     }
