@@ -23,6 +23,17 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
+/// The geometric mean, in which a ratio and its inverse are one together; the arithmetic one where a value is none of a
+/// ratio, which can be zero.
+pub fn mean(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    if values.iter().all(|value| *value > 0.0) {
+        (values.iter().map(|value| value.ln()).sum::<f64>() / count).exp()
+    } else {
+        values.iter().sum::<f64>() / count
+    }
+}
+
 /// Fewer values than this have no [`median_interval`] of 95 %.
 pub const FEWEST_FOR_INTERVAL: usize = 6;
 
@@ -122,7 +133,7 @@ pub fn adjusted(probabilities: &[f64]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{adjusted, alike, median, median_interval, quantile, ratio_interval, same_source};
+    use super::{adjusted, alike, mean, median, median_interval, quantile, ratio_interval, same_source};
 
     #[test]
     fn quantiles_lie_between_values() {
@@ -130,6 +141,13 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(quantile(&[3.0, 1.0], 0.0), 1.0);
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn a_ratio_and_its_inverse_are_one_together() {
+        assert_eq!(mean(&[4.0, 0.25]), 1.0);
+        assert_eq!(mean(&[4.0, 0.0]), 2.0);
+        assert!(mean(&[]).is_nan());
     }
 
     /// The ranks are those of tables of the sign test: for 10 values the 2nd and 9th, for 20 the 6th and 15th.

@@ -12,8 +12,8 @@ pub struct Effort {
     pub slice: Duration,
     /// Rounds at the begin of each sitting that do not count.
     pub warm_up: u64,
-    /// Rounds that count of one sitting. The next one sets the targets up anew: pages and addresses that a target was
-    /// given by chance make it some percent faster or slower for as long as it has them.
+    /// Rounds that count of one sitting, at least. The next one sets the targets up anew: pages and addresses that a
+    /// target was given by chance make it some percent faster or slower for as long as it has them.
     pub sitting: u64,
     /// Rounds that are run in any case, and after which it ends in any case.
     pub rounds: (u64, u64),
@@ -40,10 +40,10 @@ pub const QUICK: Effort = Effort {
 /// Ratios to about 3 %.
 pub const DEFAULT: Effort = Effort {
     name: "default",
-    slice: Duration::from_millis(100),
+    slice: Duration::from_millis(50),
     warm_up: 2,
-    sitting: u64::MAX,
-    rounds: (9, 200),
+    sitting: 10,
+    rounds: (60, 1000),
     precision: 0.015,
     promise: Some(0.03),
     limit: Duration::from_secs(30),
@@ -52,14 +52,29 @@ pub const DEFAULT: Effort = Effort {
 /// Ratios to about 1 %.
 pub const HIGH: Effort = Effort {
     name: "high",
-    slice: Duration::from_millis(100),
+    slice: Duration::from_millis(50),
     warm_up: 2,
     sitting: 10,
-    rounds: (60, 1000),
+    rounds: (60, 5000),
     precision: 0.005,
     promise: Some(0.01),
-    limit: Duration::from_secs(300),
+    limit: Duration::from_secs(600),
 };
+
+impl Effort {
+    /// Whether targets are to be set up anew before this turn of a sitting: when it had its rounds, each of the targets
+    /// came first equally often, and it lasted as long as what it took to set them up.
+    pub(super) fn is_sitting_over(
+        &self,
+        turn: u64,
+        targets: usize,
+        lasted: Duration,
+        set_up: Duration,
+    ) -> bool {
+        let Some(counted) = turn.checked_sub(self.warm_up) else { return false };
+        counted >= self.sitting && counted.is_multiple_of(targets.max(1) as u64) && lasted >= set_up
+    }
+}
 
 impl FromStr for Effort {
     type Err = String;
@@ -69,5 +84,25 @@ impl FromStr for Effort {
             .into_iter()
             .find(|effort| effort.name == text)
             .ok_or_else(|| "the efforts are: quick, default, high".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{DEFAULT, QUICK};
+
+    #[test]
+    fn a_sitting_is_as_long_as_its_preparation_and_fair_to_all() {
+        let over = |turn, lasted| {
+            DEFAULT.is_sitting_over(turn, 3, Duration::from_secs(lasted), Duration::from_secs(5))
+        };
+        let (begin, rounds) = (DEFAULT.warm_up, DEFAULT.sitting);
+        assert!((0..begin + rounds).all(|turn| !over(turn, 9)));
+        let fair = begin + rounds.next_multiple_of(3);
+        assert!((begin + rounds..=fair).all(|turn| over(turn, 9) == (turn == fair)));
+        assert!(!over(fair, 4));
+        assert!(!QUICK.is_sitting_over(1000, 3, Duration::MAX, Duration::ZERO));
     }
 }
