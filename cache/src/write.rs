@@ -8,7 +8,7 @@ use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Error, Extents, FileBlock, Kind, Place, PromiseCost, Result, Timestamp,
     WriteAt,
 };
-use nacre_policy::{Block as ModelBlock, Model, Path};
+use nacre_policy::{Block as ModelBlock, Checker, Model, Path};
 
 use crate::buffer::{Buffer, Source, covered, parts, touched};
 use crate::file::{Blocks, CacheNode, Entry, File, Times};
@@ -59,6 +59,7 @@ struct Request<'a> {
     at: WriteAt,
     data: &'a [IoSlice<'a>],
     len: u64,
+    durability: Durability,
     now: Timestamp,
 }
 
@@ -108,7 +109,7 @@ impl<L: Data + Extents> Shared<L> {
                 return self.layout.write(&node.inner, at, data, durability, now);
             }
         }
-        let request = Request { at, data, len, now };
+        let request = Request { at, data, len, durability, now };
         self.check_end(request.offset(0), len)?;
         if len == 0 {
             return Ok(request.offset(file.size()));
@@ -120,7 +121,7 @@ impl<L: Data + Extents> Shared<L> {
             || self.is_preallocated(&node.inner, file)?;
         let model = self.model_of(&settings);
         if !must && request.blocks() <= self.pool.capacity() / 2 {
-            let eager = match self.choose(file, &request, &model) {
+            let eager = match self.choose(node, file, &request, &model) {
                 Choice::Lazy => Some(Vec::new()),
                 Choice::Mixed(blocks) => Some(blocks),
                 Choice::Eager => None,
@@ -156,8 +157,14 @@ impl<L: Data + Extents> Shared<L> {
     }
 
     /// Asks the model. Blocks in DRAM take their writes there; of the others it knows those that it remembers.
-    fn choose(&self, file: &File, request: &Request<'_>, model: &Model) -> Choice {
+    fn choose(&self, node: &CacheNode<L::Node>, file: &File, request: &Request<'_>, model: &Model) -> Choice {
         let offset = request.offset(file.size());
+        if self.layout.goes_to_disk(&node.inner, offset, request.len) {
+            return Choice::Lazy;
+        }
+        if model.checker == Checker::Disk {
+            return Choice::Eager;
+        }
         if !model.can_pay(offset, offset.saturating_add(request.len)) {
             return Choice::Eager;
         }
@@ -254,6 +261,7 @@ impl<L: Data + Extents> Shared<L> {
         drop(times);
         file.changes.fetch_add(1, Ordering::Relaxed);
         self.counters.written_lazily.add(request.len);
+        self.layout.accepted(&node.inner, offset, request.len);
         if let (Some(&first), Some(&last)) = (eager.first(), eager.last()) {
             self.flush_range(&node.inner, file, &mut blocks, first..last + 1)?;
         }
@@ -299,9 +307,9 @@ impl<L: Data + Extents> Shared<L> {
         request: &Request<'_>,
         model: &Model,
     ) -> Result<u64> {
-        let &Request { at, data, len, now } = request;
+        let &Request { at, data, len, durability, now } = request;
         file.check_for_hole(request.offset(file.size()));
-        let offset = self.layout.write(&node.inner, at, data, Durability::Now, now)?;
+        let offset = self.layout.write(&node.inner, at, data, durability, now)?;
         file.grew_below(offset + len);
         if let Some(times) = &mut *file.times.lock() {
             (times.mtime, times.ctime) = (now, now);

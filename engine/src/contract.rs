@@ -235,6 +235,15 @@ pub trait Data: Names {
         now: Timestamp,
     ) -> Result<u64>;
 
+    /// Whether a write that may wait would go to a slow device, and is better taken by DRAM first, whatever else a buffering
+    /// layer thinks of it.
+    fn goes_to_disk(&self, _node: &Self::Node, _offset: u64, _len: u64) -> bool {
+        false
+    }
+
+    /// A buffering layer accepted a write, which comes later and may come in parts, as [`Durability::Promised`].
+    fn accepted(&self, _node: &Self::Node, _offset: u64, _len: u64) {}
+
     /// Allocates, frees or zeroes a range.
     fn fallocate(
         &self,

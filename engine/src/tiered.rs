@@ -11,7 +11,7 @@
 //! - **Moving.** Blocks are resolved with a version, copied without a lock, and [published](Tiered::publish), which fails
 //!   where the version is another one by then.
 
-use crate::contract::{Data, Extents, PlacedExtent};
+use crate::contract::{Data, Durability, Extents, PlacedExtent};
 use crate::error::Result;
 use crate::units::{Block, FileBlock, Timestamp};
 
@@ -159,12 +159,13 @@ pub trait Tiered: Data + Extents {
         node: &Self::Node,
         written: &[Written],
         size: u64,
+        durability: Durability,
         now: Timestamp,
         proof: Self::Proof,
     ) -> Result<()>;
 
-    /// The same for blocks that the file has at these places already, allocated and not written. False, and nothing is
-    /// changed, when one of them is not.
+    /// The same for a write that comes now, to blocks that the file has at these places already, allocated and not written.
+    /// False, and nothing is changed, when one of them is not.
     fn publish_first_write(
         &self,
         node: &Self::Node,

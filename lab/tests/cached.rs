@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use nacre_cache::{CacheFs, CacheOptions, Granularity, Settings as CacheSettings};
 use nacre_engine::Data;
-use nacre_lab::crash::{Inplace, Log, Mounting, PoweredPm, Subject as Layout};
+use nacre_lab::crash::{Inplace, Log, LogWithDisk, Mounting, PoweredPm, Subject as Layout};
 use nacre_lab::environment::seeds;
 use nacre_lab::random::{Profile, Settings, Stats, Subject, Tolerance, check, check_threads, differs};
 use nacre_lab::suite::{VfsTarget, all_cases, run};
 use nacre_media::SimPm;
 use nacre_media::sim::Defect;
+use nacre_mover::Placement;
 
 fn mount<L: Layout>(layout: &L, pm: &Arc<SimPm>, options: &CacheOptions) -> CacheFs<L::Fs> {
     let below = layout.mount(pm, Mounting { lanes: 2, background: true }).expect("mount");
@@ -37,7 +38,7 @@ fn restless(blocks: u64, threads: usize) -> CacheOptions {
 }
 
 fn suite<L: Layout<Fs: 'static> + Copy + Send + 'static>(layout: L, options: CacheOptions) {
-    let pm = Arc::new(SimPm::new(64 << 20));
+    let pm = Arc::new(SimPm::with_disks(64 << 20, layout.disks()));
     layout.mkfs(&pm).expect("mkfs");
     let (memory, again) = (Arc::clone(&pm), options.clone());
     let reopen = Arc::new(move |old: CacheFs<L::Fs>| {
@@ -64,7 +65,8 @@ struct Cached<L> {
 
 impl<L: Layout> Cached<L> {
     fn new(layout: L, size: u64, options: CacheOptions) -> Cached<L> {
-        Cached { layout, memory: PoweredPm::new(size), options, syncs: true }
+        let memory = PoweredPm::with_disks(size, layout.disks());
+        Cached { layout, memory, options, syncs: true }
     }
 
     fn mount(&self) -> CacheFs<L::Fs> {
@@ -211,3 +213,8 @@ macro_rules! tests {
 
 tests!(log, Log);
 tests!(inplace, Inplace);
+
+/// With a tier, to which each write goes that leaves the buffer in whole blocks, until it is full.
+const LOG_ON_DISK: LogWithDisk = LogWithDisk { placement: Placement::Disk };
+
+tests!(log_on_disk, LOG_ON_DISK);

@@ -7,6 +7,7 @@ use nacre_lab::crash::{Flaw, LogWithDisk, MEMORY, Report, Rig, Settings, explore
 use nacre_lab::environment::number;
 use nacre_media::crash::Sampling;
 use nacre_media::sim::Defect;
+use nacre_mover::Placement;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -28,11 +29,22 @@ fn settings(flaw: Flaw) -> Settings {
 
 #[test]
 fn blocks_that_move_survive() {
-    let limit = number("NACRE_CRASH_IMAGES").unwrap_or(6_000);
+    survives(&LogWithDisk::default(), number("NACRE_CRASH_IMAGES").unwrap_or(6_000));
+}
+
+#[test]
+fn writes_that_go_straight_to_the_disk_survive() {
+    survives(&ON_DISK, number("NACRE_CRASH_IMAGES").unwrap_or(4_000));
+}
+
+/// Writes of whole blocks go past the memory.
+const ON_DISK: LogWithDisk = LogWithDisk { placement: Placement::Disk };
+
+fn survives(subject: &LogWithDisk, limit: u64) {
     let mut workloads = tiered();
     let all = workloads.len();
     workloads.shuffle(&mut SmallRng::seed_from_u64(number("NACRE_CRASH_SEED").unwrap_or(1)));
-    let mut rig = Rig::new(&LogWithDisk, MEMORY);
+    let mut rig = Rig::new(subject, MEMORY);
     let mut total: Option<Report> = None;
     let mut explored = 0;
     for workload in workloads {
@@ -53,9 +65,14 @@ fn blocks_that_move_survive() {
 /// The explorer sees what happens when a disk, or the memory, is not waited for.
 #[test]
 fn flaws_are_found() {
-    let mut rig = Rig::new(&LogWithDisk, MEMORY);
     let workloads = tiered();
-    for name in ["above: demote d/a 0 64", "below: promote d/a 0 64"] {
+    let moves = LogWithDisk::default();
+    for (subject, name) in [
+        (moves, "above: demote d/a 0 64"),
+        (moves, "below: promote d/a 0 64"),
+        (ON_DISK, "below: write d/a 0 4096"),
+    ] {
+        let mut rig = Rig::new(&subject, MEMORY);
         let workload = workloads.iter().find(|workload| workload.name == name).expect("a workload");
         let report = explore(&mut rig, workload, &settings(Flaw::Memory(Defect::NoFences)));
         assert!(report.map_or(true, |report| !report.violations.is_empty()), "{name} without any fence");

@@ -70,7 +70,8 @@ impl Machine {
     fn open(&self) -> Fs {
         let layout = LogFs::mount(Arc::clone(&self.memory), &MountOptions::default()).expect("mount");
         // Small, so that it is used up, and groups so small that there are several.
-        let options = MoverOptions { page_cache: 4 << 20, read_ahead: 8, group: 32 };
+        let options =
+            MoverOptions { page_cache: 4 << 20, read_ahead: 8, group: 32, ..MoverOptions::default() };
         MoverFs::new(layout, options)
     }
 

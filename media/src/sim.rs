@@ -225,15 +225,25 @@ impl SimPm {
 
     /// Memory of `len` zero bytes, and disks of these sizes, all of zeros. All sizes must be multiples of 4096.
     pub fn with_disks(len: u64, disks: &[u64]) -> SimPm {
-        let mut total = len;
-        let mut parts = Vec::new();
-        for &disk in disks {
-            parts.push((total, disk));
-            total += disk;
-        }
+        SimPm::new(len + disks.iter().sum::<u64>()).cut(len, disks)
+    }
+
+    /// The same with these bytes: those of the memory, and behind them those of each disk.
+    pub fn from_image_with_disks(image: &[u8], disks: &[u64]) -> SimPm {
+        SimPm::from_image(image).cut(image.len() as u64 - disks.iter().sum::<u64>(), disks)
+    }
+
+    /// Its first `len` bytes are the memory, and disks of these sizes follow.
+    fn cut(self, len: u64, disks: &[u64]) -> SimPm {
         let whole = std::iter::once(&len).chain(disks).all(|size| size.is_multiple_of(BLOCK_SIZE));
         assert!(whole, "sizes are multiples of a block");
-        SimPm { len, disks: parts, ..SimPm::new(total) }
+        let mut end = len;
+        let mut parts = Vec::new();
+        for &disk in disks {
+            parts.push((end, disk));
+            end += disk;
+        }
+        SimPm { len, disks: parts, ..self }
     }
 
     fn from_words(words: Box<[AtomicU64]>) -> SimPm {

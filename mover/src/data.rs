@@ -10,6 +10,7 @@ use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
 
 use crate::fs::MoverFs;
+use crate::predict::Span;
 use crate::watch::{Sample, millis};
 
 /// Times that an operation is tried, with the blocks at its edges brought up before each: another thread may move them
@@ -109,6 +110,33 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let proof = self.tiers.flush(written.iter().map(|part| part.run.tier))?;
         let is_done = self.layout.publish_first_write(node, &written, offset + len, now, proof)?;
         Ok(is_done.then_some(offset))
+    }
+
+    /// Writes to persistent memory.
+    pub(crate) fn write_to_memory(
+        &self,
+        node: &L::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
+        let edges = |size: u64| {
+            let offset = if let WriteAt::Offset(offset) = at { offset } else { size };
+            vec![offset / BLOCK_SIZE, (offset + len).saturating_sub(1) / BLOCK_SIZE]
+        };
+        let write = || self.layout.write(node, at, data, durability, now);
+        let written = match self.with_edges(node, len / BLOCK_SIZE + 2, edges, write) {
+            Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
+                self.write_where_allocated(node, at, data, now)?.ok_or(error)?
+            }
+            other => other?,
+        };
+        if self.sink.is_on() {
+            self.note(node, true, written, len, now);
+        }
+        Ok(written)
     }
 
     /// Leaves a sample of an access to persistent memory.
@@ -212,22 +240,32 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
         durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
-        let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
-        let edges = |size: u64| {
-            let offset = if let WriteAt::Offset(offset) = at { offset } else { size };
-            vec![offset / BLOCK_SIZE, (offset + len).saturating_sub(1) / BLOCK_SIZE]
-        };
-        let write = || self.layout.write(node, at, data, durability, now);
-        let written = match self.with_edges(node, len / BLOCK_SIZE + 2, edges, write) {
-            Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
-                self.write_where_allocated(node, at, data, now)?.ok_or(error)?
+        match at {
+            // It was noted when it was accepted.
+            WriteAt::Offset(offset) if self.sink.is_on() && self.may_go_to_disk(offset, data, durability) => {
+                self.write_where_it_belongs(node, offset, data, durability, now)?;
+                Ok(offset)
             }
-            other => other?,
-        };
-        if self.sink.is_on() {
-            self.note(node, true, written, len, now);
+            _ => {
+                let written = self.write_to_memory(node, at, data, durability, now)?;
+                if self.sink.is_on() {
+                    let len = data.iter().map(|slice| slice.len() as u64).sum();
+                    let (id, durable) = (self.layout.id(node), durability == Durability::Now);
+                    self.predictors.wrote(id, Span::of(written, len), durable);
+                }
+                Ok(written)
+            }
         }
-        Ok(written)
+    }
+
+    fn goes_to_disk(&self, node: &L::Node, offset: u64, len: u64) -> bool {
+        self.is_for_disk(node, offset, len)
+    }
+
+    fn accepted(&self, node: &L::Node, offset: u64, len: u64) {
+        if self.sink.is_on() {
+            self.predictors.wrote(self.layout.id(node), Span::of(offset, len), false);
+        }
     }
 
     fn fallocate(
@@ -253,6 +291,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
     }
 
     fn sync(&self, node: &L::Node) -> Result<()> {
+        if self.sink.is_on() {
+            self.predictors.synced(self.layout.id(node));
+        }
         self.layout.sync(node)
     }
 

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::drain::Drain;
 use crate::keeper::Keeper;
+use crate::predict::{Placement, Predictors};
 use crate::watch::Sink;
 
 /// How it is set up.
@@ -27,6 +28,8 @@ pub struct MoverOptions {
     pub read_ahead: u64,
     /// Blocks that are moved as one.
     pub group: u64,
+    /// Where writes go that a write buffer has accepted.
+    pub placement: Placement,
 }
 
 impl Default for MoverOptions {
@@ -36,6 +39,7 @@ impl Default for MoverOptions {
             page_cache: 64 << 20,
             read_ahead: (1 << 20) / BLOCK_SIZE,
             group: (16 << 20) / BLOCK_SIZE,
+            placement: Placement::default(),
         }
     }
 }
@@ -46,6 +50,7 @@ pub struct MoverFs<L, D> {
     pub(crate) tiers: TierSet<D>,
     pub(crate) options: MoverOptions,
     pub(crate) sink: Sink,
+    pub(crate) predictors: Predictors,
     pub(crate) keeper: Mutex<Keeper>,
     /// Held by who writes blocks of a tier that a file has already.
     pub(crate) filling: Mutex<()>,
@@ -73,6 +78,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         MoverFs {
             layout,
             tiers,
+            predictors: Predictors::new(options.placement),
             options,
             sink: Sink::default(),
             keeper: Mutex::new(Keeper::new()),

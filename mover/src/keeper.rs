@@ -11,9 +11,11 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, DirEntry, FileBlock, FileKind, Kind, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_policy::temperature::Span;
 use nacre_policy::thresholds::utilisation_threshold;
 
 use crate::fs::MoverFs;
+use crate::predict::Accuracy;
 use crate::watch::{Cold, Heats, millis};
 
 /// What the mover does by itself.
@@ -37,6 +39,8 @@ pub struct MoverStatus {
     pub written: u64,
     /// Accesses of which it did not hear, because it was behind.
     pub unheard: u64,
+    /// Whether files were synchronised as soon as was expected of them.
+    pub synchronicity: Accuracy,
     /// Bytes of tiers in DRAM.
     pub cached: u64,
     /// Why it moved nothing when it last tried.
@@ -106,7 +110,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         keeper.allow(self.rate.load(Ordering::Relaxed), now_ms);
         let mut moved = 0;
         while goes_on() && self.is_too_full() && keeper.allowance > 0 {
-            let cold = keeper.heats.coldest(now_ms, self.options.group);
+            let cold = keeper.heats.coldest(now_ms);
             let Some(cold) = cold.or_else(|| self.look_for_more(&mut keeper, now_ms)) else { break };
             let allowance = Cell::new(keeper.allowance);
             let is_enough = |blocks| {
@@ -152,6 +156,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             read,
             written,
             unheard: self.sink.unheard(),
+            synchronicity: self.predictors.accuracy(),
             cached: self.tiers.pages().bytes(),
             failure,
         }
@@ -179,7 +184,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut moved = 0;
         // Somebody else may have made room while this one waited.
         while !is_enough(0) {
-            let cold = keeper.heats.coldest_whole(self.options.group);
+            let cold = keeper.heats.coldest_whole();
             let cold = cold.or_else(|| self.look_for_more(&mut keeper, u64::MAX));
             let Some(cold) = cold else { break };
             match self.move_cold(&mut keeper, &cold, &is_enough) {
@@ -225,7 +230,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             return Ok(0);
         }
         let mut moved = 0;
-        for group in &cold.groups {
+        let mut at = 0;
+        while let Some(group) = self.next_group(&node, cold, at)? {
+            at = group.end();
             let blocks = match self.place_group(&node, FileBlock(group.start), group.len) {
                 // A program has it mapped: it stays.
                 Err(error) if error.kind() == Kind::Busy => break,
@@ -247,6 +254,21 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         self.moved.fetch_add(moved, Ordering::Relaxed);
         Ok(moved)
+    }
+
+    /// What moves next of what is cold, of the blocks from `at` on: where there is data.
+    fn next_group(&self, node: &L::Node, cold: &Cold, mut at: u64) -> Result<Option<Span>> {
+        for span in &cold.spans {
+            if span.end() <= at {
+                continue;
+            }
+            match self.next_data(node, at.max(span.start))? {
+                Some(data) if data < span.end() => return Ok(Some(span.group(data, self.options.group))),
+                Some(data) => at = data,
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
     }
 
     /// Moves a group to the fastest tier that has room.
@@ -273,7 +295,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if keeper.heats.is_empty() {
             return None;
         }
-        keeper.heats.coldest(now_ms, self.options.group)
+        keeper.heats.coldest(now_ms)
     }
 
     fn find_files(&self, keeper: &mut Keeper) {

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `fs` | setting it up; the tiers of a file system, added, removed and listed |
 //! | `names`, `data` | the contract: what meets blocks on tiers is read there, or brings them up first |
+//! | `predict`, `place` | what files' writes and syncs have shown; writes that go straight to disk |
 //! | `migrate` | moving blocks: resolve, copy, publish |
 //! | `drain` | taking everything from a tier before it goes |
 //! | `pin` | files that stay where they are |
@@ -19,6 +20,9 @@
 //! **Writing** whole blocks replaces what was on tiers. An operation that keeps a part of such a block fails in the layout
 //! before it has changed anything; the blocks at the edges of its range are brought up then, and it is tried again.
 //!
+//! **Writes that a buffer above accepted** go straight to disk where they are large, stable and asynchronous: written there
+//! and flushed first, then committed as one operation. The others go to persistent memory.
+//!
 //! **Moving** takes no lock of files: blocks are resolved with a version, copied, made durable, and published with that
 //! version, in one commit of the layout. Where the version is another one by then, they stay, and the copy is forgotten.
 
@@ -29,6 +33,8 @@ mod keeper;
 mod migrate;
 mod names;
 mod pin;
+mod place;
+mod predict;
 mod watch;
 
 pub use drain::Drained;
@@ -36,3 +42,4 @@ pub use fs::{MoverFs, MoverOptions};
 pub use keeper::MoverStatus;
 pub use migrate::Moved;
 pub use pin::PIN;
+pub use predict::{Accuracy, Placement};

@@ -1,8 +1,8 @@
 //! Moving blocks: resolve, copy, publish.
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, FileBlock, FileKind, Kind, Movable, Place, PlacedExtent, Result, TierRun, Tiered,
-    Timestamp,
+    BLOCK_SIZE, Copied, FileBlock, FileKind, Kind, Movable, Place, PlacedExtent, Result, SeekTo, TierRun,
+    Tiered, Timestamp,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
@@ -69,7 +69,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         let modified = self.layout.getattr(node)?.mtime;
         let end = start.0.saturating_add(len);
         let mut at = start.0;
-        while at < end {
+        while let Some(data) = self.next_data(node, at)?.filter(|data| *data < end) {
+            at = data;
             let wanted = self.options.group.min(end - at);
             let group = self.move_group(node, tier, (FileBlock(at), wanted), modified, keep, which)?;
             let Some(group) = group else { break };
@@ -131,6 +132,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             self.layout.free_on(TierRun { tier, start: block, len: from.extent.len });
         }
         Ok(Some(moved))
+    }
+
+    /// The first block at `block` or behind it that has data: files may be far larger than what is in them.
+    pub(crate) fn next_data(&self, node: &L::Node, block: u64) -> Result<Option<u64>> {
+        match self.layout.seek(node, block.saturating_mul(BLOCK_SIZE), SeekTo::Data) {
+            Ok(offset) => Ok(Some((offset / BLOCK_SIZE).max(block))),
+            Err(error) if error.kind() == Kind::NoSuchOffset => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The content of blocks from where they were found, one behind the other.
@@ -198,10 +208,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
                 self.layout.resolve_movable(node, FileBlock(at), (end - at).min(self.options.group))?;
             let Some(last) = found.last().map(|last| last.extent.start.0 + last.extent.len) else {
                 // A hole as long as a group, or the end.
-                at = at.saturating_add(self.options.group);
-                if at >= self.layout.getattr(node)?.size.div_ceil(BLOCK_SIZE) {
-                    break;
-                }
+                let Some(next) = self.next_data(node, at)? else { break };
+                at = next.max(at.saturating_add(self.options.group));
                 continue;
             };
             let on_tier = found.into_iter().find_map(|from| match from.extent.place {
@@ -228,13 +236,22 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
 }
 
 /// Blocks of a tier that were taken, and are given back unless they are kept.
-struct Taken<'f, L: Tiered<Proof = Durable>, D: BlockDevice> {
+pub(crate) struct Taken<'f, L: Tiered<Proof = Durable>, D: BlockDevice> {
     fs: &'f MoverFs<L, D>,
     runs: Vec<TierRun>,
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice> Taken<'_, L, D> {
-    fn keep(mut self) {
+impl<'f, L: Tiered<Proof = Durable>, D: BlockDevice> Taken<'f, L, D> {
+    pub(crate) fn new(fs: &'f MoverFs<L, D>, runs: Vec<TierRun>) -> Taken<'f, L, D> {
+        Taken { fs, runs }
+    }
+
+    pub(crate) fn runs(&self) -> &[TierRun] {
+        &self.runs
+    }
+
+    /// They are a file's now.
+    pub(crate) fn keep(mut self) {
         self.runs.clear();
     }
 }

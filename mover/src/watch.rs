@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::{InodeId, Timestamp};
-use nacre_policy::temperature::{EntryHeat, Group, groups, write_cold};
+use nacre_policy::temperature::{EntryHeat, Span, spans, write_cold};
 use nacre_policy::{Heat, Temperatures};
 
 /// Samples that wait at the most.
@@ -131,7 +131,7 @@ impl FileHeat {
 #[derive(Debug)]
 pub(crate) struct Cold {
     pub(crate) id: InodeId,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) spans: Vec<Span>,
 }
 
 impl Heats {
@@ -188,19 +188,19 @@ impl Heats {
     }
 
     /// Takes the file out that was modified longest ago, with what of it moves down at this time.
-    pub(crate) fn coldest(&mut self, now_ms: u64, group: u64) -> Option<Cold> {
+    pub(crate) fn coldest(&mut self, now_ms: u64) -> Option<Cold> {
         let (id, heat) = self.lists.pop_write_cold()?;
         let file = self.files.get(&id)?;
         let entries = file.entries();
         let cold = write_cold(&entries, heat, file.last_modified_ms, now_ms);
-        Some(Cold { id, groups: groups(cold, group) })
+        Some(Cold { id, spans: spans(cold) })
     }
 
     /// The same, whatever of it: for who needs space now.
-    pub(crate) fn coldest_whole(&mut self, group: u64) -> Option<Cold> {
+    pub(crate) fn coldest_whole(&mut self) -> Option<Cold> {
         let (id, _) = self.lists.pop_write_cold()?;
         let entries = self.files.get(&id)?.entries();
-        Some(Cold { id, groups: groups(&entries, group) })
+        Some(Cold { id, spans: spans(&entries) })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -228,15 +228,15 @@ mod tests {
         heats.take_in(&write(1, 0, 4 * PART, 4 * PART, 100_000));
         heats.take_in(&write(2, 0, 10, 10, 1000));
         heats.take_in(&write(1, 3 * PART, 10, 4 * PART, 150_000));
-        let cold = heats.coldest(160_000, 1 << 20).unwrap();
-        assert_eq!((cold.id, cold.groups[0].start, cold.groups[0].len), (id(2), 0, PART));
+        let cold = heats.coldest(160_000).unwrap();
+        assert_eq!((cold.id, cold.spans[0].start, cold.spans[0].len), (id(2), 0, PART));
         // Its last part was written since.
-        let cold = heats.coldest(160_000, 1 << 20).unwrap();
-        assert_eq!((cold.id, cold.groups.len(), cold.groups[0].len), (id(1), 1, 3 * PART));
-        assert!(heats.coldest(160_000, 1 << 20).is_none() && heats.is_empty());
+        let cold = heats.coldest(160_000).unwrap();
+        assert_eq!((cold.id, cold.spans.len(), cold.spans[0].len), (id(1), 1, 3 * PART));
+        assert!(heats.coldest(160_000).is_none() && heats.is_empty());
         // Who comes again is in the lists again.
         heats.take_in(&write(1, 0, 1, 4 * PART, 170_000));
-        assert_eq!(heats.coldest_whole(2 * PART).unwrap().groups.len(), 2);
+        assert_eq!(heats.coldest_whole().unwrap().spans[0].len, 4 * PART);
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub enum Checker {
     Full,
     /// Only synchronous writes do (`hinfs-wb`). Verdicts are still given, and counted.
     Off,
+    /// All writes do but those that go to a disk (`tpfs`). Verdicts are still given, and counted.
+    Disk,
 }
 
 /// The constants of the model.

@@ -3,7 +3,7 @@
 //! A file has a mean time of modification and one of reading over its blocks, a write entry has its own. [`Temperatures`]
 //! keeps the files of one medium in the order of both: whoever moves data down takes the write-coldest file, whoever
 //! moves it to where DRAM can hold it takes the read-hottest. [`write_cold`] and [`read_hot`] say which of its entries
-//! go, and [`groups`] makes few large pieces of them.
+//! go, and [`spans`] and [`Span::group`] make few large pieces of them.
 //!
 //! Times are milliseconds since any start; 0 is "never".
 
@@ -146,41 +146,47 @@ pub fn read_hot(entries: &[EntryHeat], file: Heat) -> impl Iterator<Item = &Entr
     entries.iter().filter(move |entry| entry.read_ms > file.read_ms)
 }
 
-/// Blocks of a file that move by one write of the disk.
+/// Blocks of a file, one behind the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Group {
+pub struct Span {
     /// The first block in the file.
     pub start: u64,
     /// How many.
     pub len: u64,
 }
 
-/// Makes groups of entries, which come in the order of the file: neighbours together, at most `granularity` blocks each.
-/// Groups begin at multiples of the granularity where the file does: data that moves piece by piece then falls into the
-/// same groups as data that moves at once.
-pub fn groups<'e>(entries: impl IntoIterator<Item = &'e EntryHeat>, granularity: u64) -> Vec<Group> {
-    let granularity = granularity.max(1);
-    let mut groups: Vec<Group> = Vec::new();
+impl Span {
+    /// The first block behind it.
+    pub fn end(self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
+
+    /// What of it moves by one write of the disk, beginning with the block `at`: at most `granularity` blocks, up to a
+    /// multiple of that in the file. Data that moves piece by piece then falls into the same groups as data that moves at
+    /// once.
+    pub fn group(self, at: u64, granularity: u64) -> Span {
+        let granularity = granularity.max(1);
+        let limit = (at / granularity + 1).saturating_mul(granularity).min(self.end());
+        Span { start: at, len: limit.saturating_sub(at) }
+    }
+}
+
+/// The spans that entries cover, which come in the order of the file: neighbours together. There are as many at the most
+/// as entries, however large these are.
+pub fn spans<'e>(entries: impl IntoIterator<Item = &'e EntryHeat>) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
     for entry in entries {
-        let end = entry.start.saturating_add(entry.len);
-        let mut at = entry.start;
-        while at < end {
-            let limit = (at / granularity + 1).saturating_mul(granularity).min(end);
-            match groups.last_mut() {
-                Some(last) if last.start + last.len == at && !at.is_multiple_of(granularity) => {
-                    last.len += limit - at;
-                }
-                _ => groups.push(Group { start: at, len: limit - at }),
-            }
-            at = limit;
+        match spans.last_mut() {
+            Some(last) if last.end() == entry.start => last.len = last.len.saturating_add(entry.len),
+            _ => spans.push(Span { start: entry.start, len: entry.len }),
         }
     }
-    groups
+    spans
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{EntryHeat, Group, Heat, Temperatures, groups, read_hot, write_cold};
+    use super::{EntryHeat, Heat, Span, Temperatures, read_hot, spans, write_cold};
 
     #[test]
     fn a_mean_follows_what_is_written() {
@@ -250,7 +256,16 @@ mod tests {
     #[test]
     fn neighbours_are_grouped_up_to_the_granularity() {
         let made = |entries: &[EntryHeat], granularity| -> Vec<(u64, u64)> {
-            groups(entries, granularity).into_iter().map(|Group { start, len }| (start, len)).collect()
+            let mut groups = Vec::new();
+            for span in spans(entries) {
+                let mut at = span.start;
+                while at < span.end() {
+                    let group = span.group(at, granularity);
+                    groups.push((group.start, group.len));
+                    at = group.end();
+                }
+            }
+            groups
         };
         let at = |start, len| entry(start, len, 0, 0);
         assert_eq!(made(&[at(0, 1), at(1, 1), at(2, 2), at(7, 1)], 16), [(0, 4), (7, 1)]);
@@ -259,5 +274,11 @@ mod tests {
         assert_eq!(made(&[at(5, 3)], 0), [(5, 1), (6, 1), (7, 1)]);
         assert_eq!(made(&[at(u64::MAX - 2, 2)], 16), [(u64::MAX - 2, 2)], "nothing overflows");
         assert_eq!(made(&[], 16), []);
+    }
+
+    #[test]
+    fn a_span_is_not_larger_for_more_blocks() {
+        let entries = [entry(0, 1 << 40, 0, 0), entry(1 << 40, 1 << 40, 0, 0), entry(1 << 42, 1 << 50, 0, 0)];
+        assert_eq!(spans(&entries), [Span { start: 0, len: 1 << 41 }, Span { start: 1 << 42, len: 1 << 50 }]);
     }
 }

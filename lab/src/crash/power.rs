@@ -23,6 +23,8 @@ static NOTHING: Trace = Trace { events: Vec::new() };
 /// Simulated memory with its power; see the [module](self).
 pub struct PoweredPm {
     pm: Arc<SimPm>,
+    /// Sizes of the disks beside it, which lose their power with it.
+    disks: Vec<u64>,
     caches: Arc<Caches>,
     defect: Option<Defect>,
     mistake: u32,
@@ -48,14 +50,23 @@ impl Caches {
 impl PoweredPm {
     /// Memory of `len` zero bytes, a multiple of 64.
     pub fn new(len: u64) -> PoweredPm {
-        let (pm, caches) = switch_on(Image::zeros(len), None);
-        PoweredPm { pm, caches, defect: None, mistake: 0 }
+        PoweredPm::with_disks(len, &[])
+    }
+
+    /// The same with disks of these sizes, multiples of 4096, as that of the memory then.
+    pub fn with_disks(len: u64, disks: &[u64]) -> PoweredPm {
+        let (pm, caches) = switch_on(Image::zeros(len + disks.iter().sum::<u64>()), disks, None);
+        PoweredPm { pm, disks: disks.to_vec(), caches, defect: None, mistake: 0 }
     }
 
     /// As much memory of zeros, with the same faults from its next loss of power on.
     #[must_use]
     pub fn fresh(&self) -> PoweredPm {
-        PoweredPm { defect: self.defect, mistake: self.mistake, ..PoweredPm::new(self.pm.len()) }
+        PoweredPm {
+            defect: self.defect,
+            mistake: self.mistake,
+            ..PoweredPm::with_disks(self.pm.len(), &self.disks)
+        }
     }
 
     /// The memory, until its power is lost.
@@ -87,14 +98,18 @@ impl PoweredPm {
         };
         let media = self.caches.take_in(|| self.pm.stop_recording(), choose);
         self.pm.set_fence_hook(None);
-        (self.pm, self.caches) = switch_on(media, self.defect);
+        (self.pm, self.caches) = switch_on(media, &self.disks, self.defect);
         self.pm.seed_mistake(self.mistake);
     }
 }
 
 /// Memory that holds this, all of it durable, and records.
-fn switch_on(image: Image, defect: Option<Defect>) -> (Arc<SimPm>, Arc<Caches>) {
-    let pm = Arc::new(SimPm::from_image(&image.to_vec()));
+fn switch_on(image: Image, disks: &[u64], defect: Option<Defect>) -> (Arc<SimPm>, Arc<Caches>) {
+    let pm = Arc::new(match disks {
+        // Memory without disks may be of any number of lines.
+        [] => SimPm::from_image(&image.to_vec()),
+        disks => SimPm::from_image_with_disks(&image.to_vec(), disks),
+    });
     let replay = Mutex::new(Some(Replay::new(image, &NOTHING)));
     let caches = Arc::new(Caches { replay, fences: AtomicU64::new(0) });
     let (memory, shared) = (Arc::downgrade(&pm), Arc::clone(&caches));

@@ -9,7 +9,7 @@ use nacre_layout_log::{LogFs, MountOptions};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_media::sim::Site;
-use nacre_mover::{MoverFs, MoverOptions};
+use nacre_mover::{MoverFs, MoverOptions, Placement};
 use nacre_tiers::Label;
 use uuid::Uuid;
 
@@ -22,7 +22,10 @@ use super::workload::Workload;
 
 /// The log layout with a tier.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct LogWithDisk;
+pub struct LogWithDisk {
+    /// Where writes of whole blocks go.
+    pub placement: Placement,
+}
 
 type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
 
@@ -32,12 +35,15 @@ const TIER: u8 = 1;
 const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
 
 impl LogWithDisk {
-    fn open(pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs> {
+    fn open(self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs> {
         let Mounting { lanes, background } = mounting;
         let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
         let layout = LogFs::mount(Arc::clone(pm), &options)?;
         // Groups of two blocks, so that a file is several.
-        let fs = MoverFs::new(layout, MoverOptions { page_cache: 0, read_ahead: 1, group: 2 });
+        let fs = MoverFs::new(
+            layout,
+            MoverOptions { page_cache: 0, read_ahead: 1, group: 2, placement: self.placement },
+        );
         // A crash may come before there is one.
         if !fs.layout().tiers().is_empty() {
             fs.attach(SimDisk::of(pm, 0), VOLUME, Some(LogWithDisk::token(&fs)))?;
@@ -64,7 +70,10 @@ impl Subject for LogWithDisk {
     type Fs = Fs;
 
     fn name(&self) -> &'static str {
-        "log-with-disk"
+        match self.placement {
+            Placement::Disk => "log-on-disk",
+            Placement::Predicted(_) => "log-with-disk",
+        }
     }
 
     fn ctime(&self) -> Ctime {
@@ -107,7 +116,7 @@ impl Subject for LogWithDisk {
 
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
         Log.mkfs(pm)?;
-        let fs = LogWithDisk::open(pm, Mounting::default())?;
+        let fs = self.open(pm, Mounting::default())?;
         LogWithDisk::add_tier(&fs)?;
         fs.into_layout().unmount()
     }
@@ -117,7 +126,7 @@ impl Subject for LogWithDisk {
     }
 
     fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs> {
-        LogWithDisk::open(pm, mounting)
+        self.open(pm, mounting)
     }
 
     fn use_lane(&self, lane: usize) {

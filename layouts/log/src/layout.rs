@@ -18,6 +18,7 @@ use crate::format::{CHUNK_INODES, MAX_FILE_SIZE, MAX_XATTR_SIZE, place};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode, Node};
 use crate::mount::LogFs;
+use crate::publish::AsWritten;
 use crate::rename::Side;
 
 /// Entries of a directory that are read under its lock at a time.
@@ -338,10 +339,12 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         node: &Node,
         written: &[Written],
         size: u64,
+        durability: Durability,
         now: Timestamp,
         proof: Durable,
     ) -> Result<()> {
-        self.writable()?.publish_write(&node.inode, written, size, now, proof, false).map(drop)
+        let write = AsWritten { durability, now, has: false };
+        self.writable()?.publish_write(&node.inode, written, size, write, proof).map(drop)
     }
 
     fn publish_first_write(
@@ -352,7 +355,8 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         now: Timestamp,
         proof: Durable,
     ) -> Result<bool> {
-        self.writable()?.publish_write(&node.inode, written, size, now, proof, true)
+        let write = AsWritten { durability: Durability::Now, now, has: true };
+        self.writable()?.publish_write(&node.inode, written, size, write, proof)
     }
 
     fn bring_up(&self, node: &Node, from: &Movable, content: &[u8], modified: Timestamp) -> Result<bool> {

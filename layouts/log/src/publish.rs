@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, Error, FileBlock, Kind, Movable, PlacedExtent, Result, Timestamp, Written,
+    Attr, BLOCK_SIZE, Copied, Durability, Error, FileBlock, Kind, Movable, PlacedExtent, Result, Timestamp,
+    Written,
 };
 use nacre_media::{Durable, Flushed, Pm};
 
@@ -19,6 +20,15 @@ use crate::format::{MAX_FILE_SIZE, WriteEntry, flag, kind, place};
 use crate::fs::Shared;
 use crate::inode::Inode;
 use crate::space::place_of;
+
+/// How blocks on tiers become a write.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AsWritten {
+    pub(crate) durability: Durability,
+    pub(crate) now: Timestamp,
+    /// The file has them there already, allocated and not written.
+    pub(crate) has: bool,
+}
 
 impl<P: Pm> Shared<P> {
     /// The written blocks of a range, in pieces of one place and one version.
@@ -90,17 +100,16 @@ impl<P: Pm> Shared<P> {
         Ok(refused)
     }
 
-    /// Commits a write whose content is on tiers: in new blocks, or in those that the file `has` there already, not written;
-    /// false when it has not.
+    /// Commits a write whose content is on tiers; false when the file has not there what it should have.
     pub(crate) fn publish_write(
         &self,
         inode: &Arc<Inode>,
         written: &[Written],
         size: u64,
-        now: Timestamp,
+        write: AsWritten,
         proof: Durable,
-        has: bool,
     ) -> Result<bool> {
+        let AsWritten { durability, now, has } = write;
         let map = inode.file()?;
         let extend = inode.extend.lock();
         self.finish_trim(inode, &extend);
@@ -114,6 +123,9 @@ impl<P: Pm> Shared<P> {
             push_change(&mut changes, start.0, run.len, raw);
         }
         let mut log = inode.log.lock();
+        if durability != Durability::Promised {
+            inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
+        }
         if has && !changes.iter_mut().all(|change| keep_unwritten(map, change)) {
             return Ok(false);
         }
@@ -126,7 +138,12 @@ impl<P: Pm> Shared<P> {
             None => proof,
         };
         let mut freed = Freed::new();
-        let (batch, size) = (Batch::default(), size.max(before));
+        // What was accepted before may take what was set aside for it, and its time is not the newest one.
+        let (purpose, now) = match durability {
+            Durability::Promised => (Purpose::Promised, now.max(inode.attr.get().ctime)),
+            _ => (Purpose::Data, now),
+        };
+        let (batch, size) = (Batch::promised(purpose), size.max(before));
         self.commit_changes(inode, &mut log, batch, &changes, size, now, proof, &mut freed)?;
         drop(log);
         freed.into_iter().for_each(|piece| self.free_piece(piece));

@@ -326,7 +326,7 @@ fn a_write_may_go_to_a_tier() {
         }
         let size = 8 * BLOCK_SIZE - 100;
         let proof = machine.disk.flush().unwrap();
-        fs.publish_write(&node, &written, size, now(5), proof).unwrap();
+        fs.publish_write(&node, &written, size, Durability::Promised, now(5), proof).unwrap();
         content.resize(size as usize, 0);
         content[2 * BLOCK..].copy_from_slice(&new[..6 * BLOCK - 100]);
         let attr = fs.getattr(&node).unwrap();
@@ -341,7 +341,15 @@ fn a_write_may_go_to_a_tier() {
         let run = fs.allocate_on(3, None, 1).unwrap()[0];
         machine.disk.write(run.start.offset(), &new[..BLOCK]).unwrap();
         let far = [Written { start: FileBlock(9), run }];
-        fs.publish_write(&node, &far, 10 * BLOCK_SIZE, now(6), machine.disk.flush().unwrap()).unwrap();
+        fs.publish_write(
+            &node,
+            &far,
+            10 * BLOCK_SIZE,
+            Durability::Promised,
+            now(6),
+            machine.disk.flush().unwrap(),
+        )
+        .unwrap();
         content.resize(9 * BLOCK, 0);
         content.extend(&new[..BLOCK]);
         assert!(machine.content(&fs, &node) == content);
@@ -448,7 +456,15 @@ fn a_block_of_a_tier_that_two_files_claim_is_found() {
     let run = fs.allocate_on(3, None, 1).unwrap()[0];
     for node in &nodes {
         let written = [Written { start: FileBlock(0), run }];
-        fs.publish_write(node, &written, BLOCK_SIZE, now(1), machine.disk.flush().unwrap()).unwrap();
+        fs.publish_write(
+            node,
+            &written,
+            BLOCK_SIZE,
+            Durability::Promised,
+            now(1),
+            machine.disk.flush().unwrap(),
+        )
+        .unwrap();
     }
     drop(nodes);
     fs.abandon();

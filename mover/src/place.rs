@@ -1,0 +1,202 @@
+//! Writes that a write buffer accepted before: to persistent memory, or straight to disk.
+
+use std::io::IoSlice;
+use std::ops::Range;
+
+use nacre_engine::{
+    BLOCK_SIZE, Block, Durability, FileBlock, Kind, Result, Tier, TierRun, Tiered, Timestamp, WriteAt,
+    Written,
+};
+use nacre_media::Durable;
+use nacre_media::block::{BlockDevice, Pages};
+
+use crate::fs::MoverFs;
+use crate::migrate::Taken;
+use crate::predict::{Placement, Span};
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
+    /// Whether a write that may wait is to go to disk.
+    pub(crate) fn is_for_disk(&self, node: &L::Node, offset: u64, len: u64) -> bool {
+        len > 0
+            && self.sink.is_on()
+            && self.predictors.is_for_disk(self.layout.id(node), Span::of(offset, len))
+            && !self.is_pinned(node)
+    }
+
+    /// Whether a write is of those that may go to disk: what was accepted before. In tests of that way, any that is one
+    /// operation there, too.
+    pub(crate) fn may_go_to_disk(&self, offset: u64, data: &[IoSlice<'_>], durability: Durability) -> bool {
+        let len = data.iter().map(|slice| slice.len() as u64).sum::<u64>();
+        let is_whole = || offset.is_multiple_of(BLOCK_SIZE) && len.is_multiple_of(BLOCK_SIZE);
+        // Whether nothing may be written is the layout's to say.
+        len > 0
+            && (durability == Durability::Promised || self.options.placement == Placement::Disk && is_whole())
+    }
+
+    /// Writes what may go to disk. Where it belongs there its whole blocks go there, with one flush and one commit; what it
+    /// half covers goes to memory, in order: its size never shows what was not written.
+    pub(crate) fn write_where_it_belongs(
+        &self,
+        node: &L::Node,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<()> {
+        let len = data.iter().map(|slice| slice.len() as u64).sum::<u64>();
+        let end = offset + len;
+        let part = |range: &Range<u64>| cut(data, range.start - offset..range.end - offset);
+        let to_memory = |range: Range<u64>| match range.is_empty() {
+            true => Ok(()),
+            false => {
+                let at = WriteAt::Offset(range.start);
+                self.write_to_memory(node, at, &part(&range), durability, now).map(drop)
+            }
+        };
+        let mut at = offset;
+        for range in self.parts_for_disk(node, offset..end)? {
+            to_memory(at..range.start)?;
+            if !self.write_to_disk(node, range.start, &part(&range), durability, now)? {
+                to_memory(range.clone())?;
+            }
+            at = range.end;
+        }
+        to_memory(at..end)
+    }
+
+    /// The bytes of a write that go to disk, in order: as they were written, and whole blocks.
+    fn parts_for_disk(&self, node: &L::Node, write: Range<u64>) -> Result<Vec<Range<u64>>> {
+        let whole = whole_blocks(write.start, write.end, self.layout.getattr(node)?.size);
+        if whole.is_empty() || self.is_pinned(node) {
+            return Ok(Vec::new());
+        }
+        let span = Span::of(whole.start, whole.end - whole.start);
+        let parts = self.predictors.parts_for_disk(self.layout.id(node), span);
+        let bytes = |part: Span| part.start * BLOCK_SIZE..(part.end() * BLOCK_SIZE).min(whole.end);
+        Ok(parts.into_iter().map(bytes).collect())
+    }
+
+    /// Writes whole blocks, the last of which may be the end of the file, to the fastest tier that has room. False when
+    /// none has, or they cannot be the file's now.
+    fn write_to_disk(
+        &self,
+        node: &L::Node,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<bool> {
+        let len = data.iter().map(|slice| slice.len() as u64).sum::<u64>();
+        let size = self.layout.getattr(node)?.size;
+        if offset > size && !size.is_multiple_of(BLOCK_SIZE) {
+            // What is behind the end in its block will show, as zeros.
+            self.bring_up(node, FileBlock(size / BLOCK_SIZE), 1)?;
+        }
+        let blocks = len.div_ceil(BLOCK_SIZE);
+        let mut content = Pages::new((blocks * BLOCK_SIZE) as usize);
+        let mut at = 0;
+        for slice in data {
+            content[at..at + slice.len()].copy_from_slice(slice);
+            at += slice.len();
+        }
+        for Tier { number, .. } in self.usable() {
+            let runs = match self.layout.allocate_on(number, self.goal_on(node, number, offset), blocks) {
+                Err(error) if error.kind() == Kind::NoSpace => continue,
+                other => Taken::new(self, other?),
+            };
+            let mut pieces: Vec<(TierRun, &[u8])> = Vec::new();
+            let mut written: Vec<Written> = Vec::new();
+            let mut rest = &content[..];
+            for run in runs.runs() {
+                let start = written.last().map_or(offset / BLOCK_SIZE, |last| last.start.0 + last.run.len);
+                let (here, behind) = rest.split_at((run.len * BLOCK_SIZE) as usize);
+                pieces.push((*run, here));
+                written.push(Written { start: FileBlock(start), run: *run });
+                rest = behind;
+            }
+            // A device that fails is out of use from then on, and the data has another place.
+            let stored = self.tiers.write(&pieces).and_then(|()| self.tiers.flush([number]));
+            let Ok(proof) = stored else { continue };
+            match self.layout.publish_write(node, &written, offset + len, durability, now, proof) {
+                // It has no space for the entry, or a block is in use by who has mapped it, or the end of the file was moved
+                // down meanwhile: memory knows what to do.
+                Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Busy | Kind::Elsewhere) => {
+                    return Ok(false);
+                }
+                other => other?,
+            }
+            runs.keep();
+            self.keep_in_dram(&pieces);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Where the block before a write is, when that is on the same tier: a file that is written in order lies in order.
+    fn goal_on(&self, node: &L::Node, tier: u8, offset: u64) -> Option<Block> {
+        let before = (offset / BLOCK_SIZE).checked_sub(1)?;
+        let found = self.layout.resolve(node, FileBlock(before), 1).ok()?;
+        match found.first()?.place {
+            nacre_engine::Place::Tier { tier: there, block } if there == tier => Some(block.plus(1)),
+            _ => None,
+        }
+    }
+
+    /// A copy stays in DRAM while that has room (TPFS, 5.3).
+    fn keep_in_dram(&self, pieces: &[(TierRun, &[u8])]) {
+        let pages = self.tiers.pages();
+        for (run, part) in pieces {
+            if pages.bytes() < pages.capacity() / 2 {
+                pages.fill(run.tier, run.start, part);
+            }
+        }
+    }
+}
+
+/// The bytes of a write that are whole blocks; the last one may end with the file.
+fn whole_blocks(offset: u64, end: u64, size: u64) -> Range<u64> {
+    let start = offset.next_multiple_of(BLOCK_SIZE);
+    let last = if end >= size { end } else { end / BLOCK_SIZE * BLOCK_SIZE };
+    start..last.max(start)
+}
+
+/// These bytes of what lies in slices one behind the other.
+fn cut<'a>(data: &'a [IoSlice<'a>], range: Range<u64>) -> Vec<IoSlice<'a>> {
+    let mut at = 0;
+    let mut part = Vec::new();
+    for slice in data {
+        let (from, to) = (at, at + slice.len() as u64);
+        let (first, end) = (range.start.max(from), range.end.min(to));
+        if first < end {
+            part.push(IoSlice::new(&slice[(first - from) as usize..(end - from) as usize]));
+        }
+        at = to;
+    }
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use super::{cut, whole_blocks};
+
+    #[test]
+    fn the_end_of_a_file_is_a_whole_block() {
+        assert_eq!(whole_blocks(0, 8192, 0), 0..8192);
+        assert_eq!(whole_blocks(100, 9000, 9000), 4096..9000);
+        assert_eq!(whole_blocks(100, 9000, 9001), 4096..8192, "what is behind it in its block stays");
+        assert!(whole_blocks(100, 200, 4096).is_empty());
+        assert!(whole_blocks(100, 4096, 10_000).is_empty());
+    }
+
+    #[test]
+    fn slices_are_cut_at_bytes() {
+        let data = [IoSlice::new(b"abc"), IoSlice::new(b"defg"), IoSlice::new(b"h")];
+        let text = |range| cut(&data, range).iter().flat_map(|part| part.to_vec()).collect::<Vec<u8>>();
+        assert_eq!(text(0..8), b"abcdefgh");
+        assert_eq!(text(2..5), b"cde");
+        assert_eq!(text(3..3), b"");
+        assert_eq!(cut(&data, 3..7).len(), 1);
+    }
+}
