@@ -14,6 +14,7 @@
 //! | `share.write` | the part of the threads' time that stores into persistent memory took, with the delays of the emulation, in percent |
 //! | `share.synced` | the part of the bytes written that a sync made durable, in percent; counted where it is asked for |
 //! | `model.accuracy` | how often, at a sync of a block, the buffer benefit model's answer was the one before, in percent |
+//! | `predictor.accuracy` | how often a file on tiers was synchronised as soon, or as late, as the synchronicity predictor expected, in percent |
 //! | `dram` | bytes of DRAM that indexes and caches of nacre take |
 //! | `memory.peak` | bytes of memory that worker and page cache took at most, where they are held to some; a server is not held, and not counted |
 //! | `preempted` | how often the scheduler took a core away in a round |
@@ -46,6 +47,7 @@ const UNITS: &[(&str, &str)] = &[
     ("share.write", "%"),
     (SYNCED, "%"),
     ("model.accuracy", "%"),
+    ("predictor.accuracy", "%"),
     ("dram", "B"),
     ("memory.peak", "B"),
     ("preempted", "times"),
@@ -144,6 +146,8 @@ impl Counters {
             sum.written_back += more.written_back;
             sum.accurate += more.accurate;
             sum.inaccurate += more.inaccurate;
+            sum.expected += more.expected;
+            sum.unexpected += more.unexpected;
         }
         self.peak = self.peak.max(counted.peak);
         if let Some(more) = counted.disk {
@@ -173,6 +177,11 @@ impl Counters {
             let judged = traffic.accurate + traffic.inaccurate;
             if judged > 0 {
                 all.insert("model.accuracy".to_owned(), 100.0 * traffic.accurate as f64 / judged as f64);
+            }
+            let predicted = traffic.expected + traffic.unexpected;
+            if predicted > 0 {
+                let percent = 100.0 * traffic.expected as f64 / predicted as f64;
+                all.insert("predictor.accuracy".to_owned(), percent);
             }
         }
         if let Some(traffic) = self.traffic.filter(|traffic| traffic.is_counted) {
@@ -221,6 +230,8 @@ pub fn difference(before: Traffic, after: Traffic) -> Traffic {
         written_back: after.written_back.saturating_sub(before.written_back),
         accurate: after.accurate.saturating_sub(before.accurate),
         inaccurate: after.inaccurate.saturating_sub(before.inaccurate),
+        expected: after.expected.saturating_sub(before.expected),
+        unexpected: after.unexpected.saturating_sub(before.unexpected),
     }
 }
 
@@ -261,6 +272,8 @@ mod tests {
             written_back: 1000,
             accurate: 9,
             inaccurate: 1,
+            expected: 49,
+            unexpected: 1,
         };
         let synced = Synced { written: 1000, synced: 250 };
         let disk = Some(DiskWork { written: 81920, cpu: Some(700) });
@@ -283,6 +296,7 @@ mod tests {
         assert_eq!((all["disk.bytes"], all["disk.amplification"], all["cpu.disk"]), (8192.0, 2.0, 70.0));
         assert_eq!((all["operations"], all["dram"], all["preempted"]), (10.0, 7.0, 0.5));
         assert_eq!((all["trace.failed"], all["memory.peak"], all["model.accuracy"]), (3.0, 9.0, 90.0));
+        assert_eq!(all["predictor.accuracy"], 98.0);
 
         let mut plain = Counters::default();
         let traffic = Traffic { dram: 7, ..Traffic::default() };

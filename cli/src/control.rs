@@ -83,6 +83,7 @@ impl Control {
         let tiers = self.file_system.tiers();
         if !tiers.is_empty() {
             said["tiers"] = json!(tiers);
+            said["mover"] = json!(self.file_system.mover_status());
         }
         said
     }

@@ -8,7 +8,7 @@ use nacre_engine::size;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::{mounted, output};
+use crate::{mounted, mover, output};
 
 /// What `nacre info` is told.
 #[derive(Debug, Args)]
@@ -90,6 +90,9 @@ fn describe(info: &Value) -> String {
         write_buffer(&info["cache"]).into_iter().for_each(|(name, value)| add(name, value));
     }
     info["tiers"].as_array().into_iter().flatten().for_each(|tier| add("tier", describe_tier(tier)));
+    if info["mover"].is_object() {
+        add("predictor", mover::predictor(&info["mover"]));
+    }
     add("label", text("volume", "label"));
     add("uuid", text("volume", "uuid"));
     add("format", format!("version {}", text("volume", "format_version")));

@@ -24,7 +24,7 @@ pub(crate) struct MkfsArgs {
     /// A name for machines; a random one by default
     #[arg(short = 'U', long)]
     uuid: Option<Uuid>,
-    /// Layout and policies together: nacre, nova, pmfs, hinfs, hinfs-wb, hinfs-nclfw
+    /// Layout and policies together: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw
     #[arg(long, default_value = "nacre", value_parser = |text: &str| text.parse::<Preset>())]
     preset: Preset,
     /// Another layout than the preset's: log, inplace

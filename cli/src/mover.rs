@@ -98,7 +98,7 @@ pub(crate) fn run(args: MoverArgs) -> Result<(), Failure> {
 fn status(operation: &str, mount: &Path) -> Result<Value, Failure> {
     mounted::ask(mount, QUESTION).map_err(|_| {
         Failure::new(operation, mount.display(), "its layout has no tiers, and nothing to move")
-            .advice("the presets nacre and nova can have tiers")
+            .advice("the presets nacre, nova and tpfs can have tiers")
     })
 }
 
@@ -145,6 +145,7 @@ fn describe(status: &Value) -> String {
         ),
         ("moved", bytes("moved")),
         ("accesses", format!("{} read, {} written", bytes("read"), bytes("written"))),
+        ("predictor", predictor(status)),
         ("DRAM", format!("{} for blocks of tiers", bytes("cached"))),
     ];
     if status["rate"].is_u64() {
@@ -154,6 +155,19 @@ fn describe(status: &Value) -> String {
         fields.push(("failed", failure.to_owned()));
     }
     output::fields(&fields)
+}
+
+/// How often it was right whether a file is synchronised soon.
+pub(crate) fn predictor(status: &Value) -> String {
+    let number = |field: &str| status[field].as_u64().unwrap_or(0);
+    let right = number("synchronicity_right");
+    match right + number("synchronicity_wrong") {
+        0 => "no file was synchronised twice".to_owned(),
+        all => {
+            let percent = 100.0 * right as f64 / all as f64;
+            format!("{percent:.1} % of {all} intervals between syncs were as expected")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -169,6 +183,9 @@ mod tests {
         let text = describe(&status);
         assert!(text.contains("idle\n") && text.contains("12.3 % in use; above 70.0 %"), "{text}");
         assert!(text.contains("1 MiB\n") && !text.contains("limit"), "{text}");
+        assert!(text.contains("no file was synchronised twice"), "{text}");
+        (status["synchronicity_right"], status["synchronicity_wrong"]) = (json!(7), json!(1));
+        assert!(describe(&status).contains("87.5 % of 8 intervals"));
         status["usage_percent"] = json!(80.0);
         assert!(describe(&status).contains("nothing that is in use can move"));
         (status["idle"], status["rate"]) = (json!(false), json!(4096));

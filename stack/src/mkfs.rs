@@ -104,7 +104,7 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
     if !options.tiers.is_empty() && layout != LayoutKind::Log {
         return Err(Error::new(Kind::Unsupported)
             .object(format!("tiers on the layout {layout}"))
-            .advice("the layout log, as of the presets nacre and nova, can have them"));
+            .advice("the layout log, as of the presets nacre, nova and tpfs, can have them"));
     }
     // Whatever is refused is refused before anything is overwritten.
     for tier in &options.tiers {

@@ -56,11 +56,13 @@ impl FromStr for LayoutKind {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Preset {
-    /// The `log` layout under a write buffer in DRAM with the benefit model. Its tiers are not built yet.
+    /// The `log` layout under a write buffer in DRAM with the benefit model, over tiers.
     #[default]
     Nacre,
     /// As NOVA: the `log` layout without cache and tiers.
     Nova,
+    /// As TPFS: NOVA over tiers, large asynchronous writes through a buffer in DRAM to disk.
+    Tpfs,
     /// As PMFS: the `inplace` layout without a cache, directories searched from their start.
     Pmfs,
     /// As HiNFS: PMFS under a write buffer in DRAM with the benefit model.
@@ -75,14 +77,22 @@ pub enum Preset {
 
 impl Preset {
     /// All that can be had.
-    pub const ALL: [Preset; 6] =
-        [Preset::Nacre, Preset::Nova, Preset::Pmfs, Preset::Hinfs, Preset::HinfsWb, Preset::HinfsNclfw];
+    pub const ALL: [Preset; 7] = [
+        Preset::Nacre,
+        Preset::Nova,
+        Preset::Tpfs,
+        Preset::Pmfs,
+        Preset::Hinfs,
+        Preset::HinfsWb,
+        Preset::HinfsNclfw,
+    ];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Preset::Nacre => "nacre",
             Preset::Nova => "nova",
+            Preset::Tpfs => "tpfs",
             Preset::Pmfs => "pmfs",
             Preset::Hinfs => "hinfs",
             Preset::HinfsWb => "hinfs-wb",
@@ -93,7 +103,7 @@ impl Preset {
     /// The layout that it uses.
     pub fn layout(self) -> LayoutKind {
         match self {
-            Preset::Nacre | Preset::Nova => LayoutKind::Log,
+            Preset::Nacre | Preset::Nova | Preset::Tpfs => LayoutKind::Log,
             Preset::Pmfs | Preset::Hinfs | Preset::HinfsWb | Preset::HinfsNclfw => LayoutKind::Inplace,
         }
     }
@@ -101,7 +111,7 @@ impl Preset {
     /// It has a write buffer in DRAM where a program opens the device itself: what was not synchronised may be lost in a
     /// crash. A mount buffers only where it is told to, because sync(2) does not reach it.
     pub fn buffers_writes(self) -> bool {
-        matches!(self, Preset::Nacre | Preset::Hinfs | Preset::HinfsWb | Preset::HinfsNclfw)
+        !matches!(self, Preset::Nova | Preset::Pmfs)
     }
 
     /// A write buffer on a device of `device` bytes, where the preset has one and nobody says how large: an eighth of
@@ -114,6 +124,7 @@ impl Preset {
     pub(crate) fn adjust(self, settings: &mut Settings) {
         match self {
             Preset::HinfsWb => settings.checker = Checker::Off,
+            Preset::Tpfs => settings.checker = Checker::Disk,
             Preset::HinfsNclfw => settings.granularity = Granularity::Blocks,
             _ => {}
         }
@@ -139,9 +150,9 @@ impl FromStr for Preset {
             return Ok(preset);
         }
         match text {
-            "tpfs" | "bpfs" | "acbpfs" | "spfs" => Err(not_built("preset", text)),
+            "bpfs" | "acbpfs" | "spfs" => Err(not_built("preset", text)),
             _ => {
-                let advice = "the presets are: nacre, nova, pmfs, hinfs, hinfs-wb, hinfs-nclfw";
+                let advice = "the presets are: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw";
                 Err(unknown("preset", text, advice))
             }
         }
@@ -150,8 +161,8 @@ impl FromStr for Preset {
 
 fn not_built(what: &'static str, name: &str) -> Error {
     Error::new(Kind::Unsupported).object(format!("{what} {name}")).advice(
-        "it is planned and not built yet; nacre and nova (layout log), pmfs, hinfs, hinfs-wb and hinfs-nclfw (layout \
-         inplace) exist",
+        "it is planned and not built yet; nacre, nova and tpfs (layout log), pmfs, hinfs, hinfs-wb and hinfs-nclfw \
+         (layout inplace) exist",
     )
 }
 
@@ -170,7 +181,7 @@ mod tests {
         for preset in Preset::ALL {
             assert_eq!(preset.as_str().parse::<Preset>().unwrap(), preset);
         }
-        let planned = "tpfs".parse::<Preset>().unwrap_err();
+        let planned = "spfs".parse::<Preset>().unwrap_err();
         assert_eq!(planned.kind(), Kind::Unsupported);
         assert!(planned.to_string().contains("not built yet"), "{planned}");
         assert_eq!("nowhere".parse::<Preset>().unwrap_err().kind(), Kind::InvalidInput);

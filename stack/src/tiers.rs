@@ -107,6 +107,10 @@ pub struct MoverInfo {
     pub written: u64,
     /// Accesses of which it did not hear, because it was behind.
     pub unheard: u64,
+    /// Intervals between syncs of a file that were as short, or as long, as the synchronicity predictor expected.
+    pub synchronicity_right: u64,
+    /// Those that were not.
+    pub synchronicity_wrong: u64,
     /// Bytes of DRAM with blocks of tiers.
     pub cached: u64,
     /// Why it moved nothing when it last tried.
@@ -125,6 +129,8 @@ impl MoverInfo {
             read: status.read,
             written: status.written,
             unheard: status.unheard,
+            synchronicity_right: status.synchronicity.right,
+            synchronicity_wrong: status.synchronicity.wrong,
             cached: status.cached,
             failure: status.failure,
         }
@@ -227,7 +233,7 @@ impl FileSystem {
         self.inner.vfs.layout().mover().ok_or_else(|| {
             Error::new(Kind::Unsupported)
                 .object("tiers on the layout inplace")
-                .advice("make the file system with the layout log, as the presets nacre and nova do")
+                .advice("make the file system with the layout log, as the presets nacre, nova and tpfs do")
         })
     }
 

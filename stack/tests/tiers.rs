@@ -65,6 +65,44 @@ fn files_live_on_tiers_and_are_found_there_again() {
     }
 }
 
+/// Pieces that a file is appended to in, and a file that is rewritten as a whole: from the sixth write on they are for disk.
+/// What is synchronised soon stays on memory, as small writes do.
+#[test]
+fn large_writes_that_nobody_waits_for_go_to_disk_at_once() {
+    for preset in [Preset::Tpfs, Preset::Nacre] {
+        let dir = tempfile::tempdir().unwrap();
+        let made = MkfsOptions { preset, ..MkfsOptions::with_size(64 * MIB) };
+        let path = dir.path().join("pm");
+        let fs = FileSystem::create(&path, &made, &OpenOptions::default()).unwrap();
+        fs.add_tier(&new(dir.path().join("disk"), 256 * MIB)).unwrap();
+        let piece = content(512 << 10);
+        let (log, mail) = (fs.create_file("log").unwrap(), fs.create_file("mail").unwrap());
+        for number in 0..8 {
+            log.write_at(&piece, number * piece.len() as u64).unwrap();
+            fs.write("whole", &piece).unwrap();
+            mail.write_at(&piece, number * piece.len() as u64).unwrap();
+            mail.sync_all().unwrap();
+        }
+        fs.sync().unwrap();
+        assert_eq!((places(&fs, "log"), places(&fs, "whole")), (vec![0, 1], vec![1]), "{preset}");
+        assert_eq!(places(&fs, "mail"), [0], "{preset}");
+        let status = fs.mover_status().unwrap();
+        assert_eq!((status.synchronicity_right, status.synchronicity_wrong), (7, 0), "{preset}");
+        log.write_at(b"small", 3_000_000).unwrap();
+        fs.set_xattr("whole", nacre::PIN, b"1", nacre::XattrMode::Set).unwrap();
+        fs.write("whole", &piece).unwrap();
+        drop((log, mail));
+        fs.close().unwrap();
+        let fs = FileSystem::open(&path, &OpenOptions::default()).unwrap();
+        let mut logged = piece.repeat(8);
+        logged[3_000_000..3_000_005].copy_from_slice(b"small");
+        assert!(fs.read("log").unwrap() == logged && fs.read("whole").unwrap() == piece);
+        assert!(fs.read("mail").unwrap() == piece.repeat(8));
+        assert_eq!(places(&fs, "whole"), [0], "{preset}: it is pinned");
+        fs.close().unwrap();
+    }
+}
+
 #[test]
 fn what_is_on_a_tier_that_is_missing_fails_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();

@@ -94,10 +94,8 @@ pub enum Taken {
 }
 
 /// Counters that figures need and nobody counts yet, and what each counts.
-pub const LATER: &[(&str, &str)] = &[
-    ("predictor.accuracy", "how often the synchronicity predictor was right, in percent of its predictions"),
-    ("evicted.blocks", "blocks of data that moved from persistent memory to a disk, in a round"),
-];
+pub const LATER: &[(&str, &str)] =
+    &[("evicted.blocks", "blocks of data that moved from persistent memory to a disk, in a round")];
 
 /// Something that is compared.
 #[derive(Debug, Clone, PartialEq)]

@@ -408,7 +408,10 @@ mod tests {
         assert!(why("Facebook").is_some_and(|why| why.contains("--trace facebook=FILE")), "{:?}", runs.waits);
         let tiers = super::Runs::new(find("tpfs-fig13.optane")[0], 0.01, &Means::default());
         let tpfs = tiers.waits.iter().find(|absent| absent.what == "TPFS-2");
-        assert_eq!(tpfs.map(|absent| &*absent.why), Some("preset:tpfs is not built yet"));
+        assert_eq!(tpfs.map(|absent| &*absent.why), None, "it is there");
+        let anticaching = super::Runs::new(find("acbpfs-fig4")[0], 0.01, &Means::default());
+        let waits = anticaching.waits.iter().find(|absent| absent.what == "AC-BPFS");
+        assert!(waits.is_some_and(|absent| absent.why.contains("not built yet")), "{:?}", anticaching.waits);
         let counted = super::Runs::new(find("tpfs-predictor.workloads")[0], 0.01, &Means::default());
         assert!(counted.places.is_empty() && counted.waits[0].why.contains("predictor.accuracy"));
     }

@@ -147,26 +147,31 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// The buffer of presets that have one, the cache of what is on tiers, and else the page cache. A mount with tiers has
-    /// two caches, each of half of that.
+    /// The buffer of presets that have one, the cache of what is on tiers, and else the page cache. With tiers it is shared
+    /// by those of them that there are, in equal parts.
     fn dram(&self) -> Result<Fate, String> {
         let amount = |least| self.amount(self.settings.dram.as_deref(), least);
         let Some(all) = amount(0)? else { return self.unsaid("dram") };
         let megabytes = |count: u64| format!("{count}m");
         let least = |least| Ok::<_, String>(amount(least)?.unwrap_or(all));
+        if self.is_tiered() {
+            let holders = 1 + u64::from(self.buffers()) + u64::from(self.is_mounted());
+            let share = all.div_ceil(holders);
+            let mut caches = Vec::new();
+            if self.buffers() {
+                caches.push(("buffer", megabytes(share)));
+            }
+            caches.push(("cache", megabytes(share)));
+            if self.is_mounted() && !self.means.uncapped {
+                caches.push(("dram", megabytes(share.max(LEAST_CACHE >> 20))));
+            }
+            return Ok(Fate::Parameters(caches));
+        }
         if self.buffers() {
             let mut caches = vec![("buffer", megabytes(least(LEAST_BUFFER)?))];
             // The kernel's page cache above it is not to hold what the buffer of peers cannot.
             if self.is_mounted() && !self.means.uncapped {
                 caches.push(("dram", megabytes(LEAST_CACHE >> 20)));
-            }
-            return Ok(Fate::Parameters(caches));
-        }
-        if self.is_tiered() {
-            let share = if self.is_mounted() { all.div_ceil(2) } else { all };
-            let mut caches = vec![("cache", megabytes(share))];
-            if self.is_mounted() && !self.means.uncapped {
-                caches.push(("dram", megabytes(share.max(LEAST_CACHE >> 20))));
             }
             return Ok(Fate::Parameters(caches));
         }
@@ -383,14 +388,14 @@ mod tests {
     #[test]
     fn a_preset_with_tiers_has_the_papers_disk_memory_and_dram_or_waits() {
         let library = text("tpfs-fig13.optane", "TPFS-2", Way::Library, 0.01).unwrap();
-        assert_eq!(library, "preset:tpfs,tier=optane-ssd,pm=21m,cache=164m,emulate=optane");
-        // Two caches, together as large as the one of the others.
+        assert_eq!(library, "preset:tpfs,tier=optane-ssd,pm=21m,buffer=82m,cache=82m,emulate=optane");
+        // Its caches are together as large as the one of the others.
         let mounted = text("tpfs-fig13.optane", "TPFS-2", Way::Mount, 0.01).unwrap();
-        assert_eq!(mounted, "mount:tpfs,tier=optane-ssd,pm=21m,cache=82m,dram=82m,emulate=optane");
+        assert_eq!(mounted, "mount:tpfs,tier=optane-ssd,pm=21m,buffer=55m,cache=55m,dram=55m,emulate=optane");
         let sata = text("tpfs-fig13.sata", "TPFS-2", Way::Library, 0.01).unwrap();
         assert!(sata.contains("tier=sata-ssd"), "{sata}");
         let tiny = text("tpfs-fig13.optane", "TPFS-2", Way::Mount, 0.0001).unwrap();
-        assert!(tiny.contains("pm=16m,cache=1m,dram=32m"), "{tiny}");
+        assert!(tiny.contains("pm=16m,buffer=1m,cache=1m,dram=32m"), "{tiny}");
         // One that buffers writes has its buffer, and hardly a page cache above it.
         let buffering = text("hinfs-fig7", "HiNFS", Way::Mount, 1.0).unwrap();
         assert!(buffering.contains("buffer=2048m,dram=32m"), "{buffering}");

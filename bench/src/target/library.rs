@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use nacre::{CacheInfo, FileOptions, FileSystem, MkfsOptions, NewTier, OpenOptions, Preset, TierDevice};
+use nacre::{
+    CacheInfo, FileOptions, FileSystem, MkfsOptions, MoverInfo, NewTier, OpenOptions, Preset, TierDevice,
+};
 use nacre_engine::Error;
 
 use super::{File, Known, Open, Target, Traffic};
@@ -103,6 +105,8 @@ impl Target for Library {
         let dram = info.space.map_or(0, |space| space.index_bytes);
         let cache = info.cache.as_ref();
         let of_cache = |field: fn(&CacheInfo) -> u64| cache.map_or(0, field);
+        let mover = self.fs.mover_status();
+        let of_mover = |field: fn(&MoverInfo) -> u64| mover.as_ref().map_or(0, field);
         Some(Traffic {
             is_counted,
             bytes: counters.bytes_stored,
@@ -115,6 +119,8 @@ impl Target for Library {
             written_back: of_cache(|cache| cache.written_back),
             accurate: of_cache(|cache| cache.model_accurate),
             inaccurate: of_cache(|cache| cache.model_inaccurate),
+            expected: of_mover(|mover| mover.synchronicity_right),
+            unexpected: of_mover(|mover| mover.synchronicity_wrong),
         })
     }
 

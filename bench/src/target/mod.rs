@@ -155,6 +155,10 @@ pub struct Traffic {
     pub accurate: u64,
     /// How often it was another one.
     pub inaccurate: u64,
+    /// How often a file with tiers below was synchronised as soon, or as late, as was expected of it.
+    pub expected: u64,
+    /// How often it was not.
+    pub unexpected: u64,
 }
 
 /// Makes every directory on the way to a path, the last part included.

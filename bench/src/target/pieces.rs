@@ -105,7 +105,13 @@ impl Server {
     /// Starts it, and waits until something is mounted on the directory.
     pub(super) fn start(command: &mut Command, dir: PathBuf) -> Result<Server, Error> {
         let before = rustix::fs::stat(&dir)?.st_dev;
-        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            // That it is mounted is no news to who has it measured.
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
         let hurry = child.stdin.take();
         let mut server = Server { child, hurry, dir };
         let begin = Instant::now();

@@ -528,6 +528,7 @@ impl Prepared {
         let counters = &info["device"]["counters"];
         let counter = |name: &str| counters[name].as_u64().unwrap_or(0);
         let of_cache = |name: &str| info["cache"][name].as_u64().unwrap_or(0);
+        let of_mover = |name: &str| info["mover"][name].as_u64().unwrap_or(0);
         Some(Traffic {
             is_counted: counters["fences"].is_u64(),
             bytes: counter("bytes_stored"),
@@ -540,6 +541,8 @@ impl Prepared {
             written_back: of_cache("written_back"),
             accurate: of_cache("model_accurate"),
             inaccurate: of_cache("model_inaccurate"),
+            expected: of_mover("synchronicity_right"),
+            unexpected: of_mover("synchronicity_wrong"),
         })
     }
 }
@@ -604,7 +607,7 @@ mod tests {
         assert!(matches!(plan.kind, Kind::Preset(_)));
         assert!(Plan::parse("preset:nova,emulation=pcm").unwrap_err().contains("no parameter"));
         assert!(Plan::parse("peer:zfs").unwrap_err().contains("no target"));
-        assert!(Plan::parse("preset:tpfs").is_err());
+        assert!(Plan::parse("preset:spfs").is_err());
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn a_wrong_command_line_has_the_code_that_the_caller_expects() {
         (&["crash", "--layout", "pool"], 2),
         (&["crash", "--self-test", "--resume", "file"], 2),
         (&["mkfs", "--size", "1X", "device"], 2),
-        (&["mkfs", "--preset", "tpfs", "device"], 2),
+        (&["mkfs", "--preset", "spfs", "device"], 2),
         (&["fsck", "-n", "-y", "device"], 16),
         (&["fsck", "--nonsense", "device"], 16),
         (&["mount", "--nonsense"], 1),
