@@ -33,7 +33,7 @@ impl Leaving {
 impl<L: Data + Extents> Shared<L> {
     /// Takes a block that no flight has out of the index. Under `blocks`, alone, until [`Shared::let_go`].
     pub(crate) fn leave(&self, file: &File, blocks: &mut Blocks, block: u64, leaving: &mut Leaving) {
-        let Some(entry) = blocks.index.remove(&block) else { return };
+        let Some(entry) = blocks.index.remove(block) else { return };
         let Entry { slot, buffer, dirty, flight, model, space, .. } = entry;
         debug_assert!(flight.is_none(), "block {block} is in flight");
         if dirty != 0 {
@@ -77,7 +77,7 @@ impl<L: Data + Extents> Shared<L> {
     fn remember(&self, file: &File, block: u64, state: ModelBlock) {
         let mut history = file.history.lock();
         if history.last_sync_ms().is_none()
-            || !history.is_synced_lately(self.clock.now_ms(), &self.model_of(&self.settings()))
+            || !history.is_synced_lately(self.clock.now_ms(), &self.model_of(&self.rules()))
         {
             return;
         }
@@ -94,9 +94,9 @@ impl<L: Data + Extents> Shared<L> {
         let mut blocks = file.blocks.write();
         let landed: Vec<u64> = blocks
             .index
-            .iter()
+            .range(0..u64::MAX)
             .filter(|(_, entry)| entry.flight.is_none())
-            .map(|(&block, _)| block)
+            .map(|(block, _)| block)
             .collect();
         self.leave_all(file, &mut blocks, landed);
         *file.times.lock() = None;
@@ -108,10 +108,10 @@ impl<L: Data + Extents> Shared<L> {
     /// Cuts what lies at `size` and behind it, after the layout has. No flight is under way. Under `blocks`, alone.
     pub(crate) fn cut(&self, node: &L::Node, file: &File, blocks: &mut Blocks, size: u64) {
         let behind: Vec<u64> =
-            blocks.index.range(size.div_ceil(BLOCK as u64)..).map(|(&block, _)| block).collect();
+            blocks.index.range(size.div_ceil(BLOCK as u64)..u64::MAX).map(|(block, _)| block).collect();
         self.leave_all(file, blocks, behind);
         let (last, within) = (size / BLOCK as u64, (size % BLOCK as u64) as usize);
-        if let Some(entry) = blocks.index.get_mut(&last)
+        if let Some(entry) = blocks.index.get_mut(last)
             && within > 0
         {
             // The rest of a line that stays reads as zeros when the file grows again.

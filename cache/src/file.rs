@@ -1,6 +1,5 @@
 //! What the cache knows about one file, and the nodes that callers hold.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -9,6 +8,7 @@ use nacre_engine::{Attr, BLOCK_SIZE, Error, InodeId, Kind, Result, Timestamp, Wr
 use nacre_policy::{Block as ModelBlock, FileHistory};
 
 use crate::buffer::Buffer;
+use crate::index::Index;
 use crate::pool::Slot;
 
 /// Times a file's writeback may fail in a row before the blocks are given up.
@@ -22,6 +22,8 @@ const YES: u32 = 2;
 /// A block of a file in DRAM.
 pub(crate) struct Entry {
     pub(crate) slot: Slot,
+    /// When its place among the most recently written ones was last renewed.
+    pub(crate) renewed_ms: u64,
     /// Shared with the flight as long as it was not written to since that began.
     pub(crate) buffer: Arc<Buffer>,
     /// Lines whose bytes are here; of the others the layout has them.
@@ -48,7 +50,7 @@ pub(crate) struct Flight {
 /// A file's blocks in DRAM, by number.
 #[derive(Default)]
 pub(crate) struct Blocks {
-    pub(crate) index: BTreeMap<u64, Entry>,
+    pub(crate) index: Index<Entry>,
     /// A flight is under way that lets the size on media grow. There is one at a time: they go in order.
     pub(crate) extending: bool,
     /// Blocks of the layout's space that are set aside for the file, as long as it has blocks in DRAM.
@@ -153,8 +155,11 @@ impl File {
 
     /// The layout wrote up to `end`.
     pub(crate) fn grew_below(&self, end: u64) {
-        self.size.fetch_max(end, Ordering::AcqRel);
-        self.below.fetch_max(end, Ordering::AcqRel);
+        // Most writes overwrite, and it never shrinks while one is under way.
+        if end > self.below() {
+            self.size.fetch_max(end, Ordering::AcqRel);
+            self.below.fetch_max(end, Ordering::AcqRel);
+        }
     }
 
     /// Both sizes are this now, with nothing in DRAM behind it. Under `blocks`, alone.
@@ -259,6 +264,13 @@ impl File {
     /// Must stay known although nobody uses it now.
     pub(crate) fn is_needed(&self) -> bool {
         self.is_cached() || self.pinned.load(Ordering::Acquire) > 0 || self.error.lock().is_some()
+    }
+
+    /// A write may wait in DRAM: the flags of the inode allow it, nobody has its blocks mapped, and it has none behind its end.
+    /// Under `blocks`.
+    pub(crate) fn may_wait(&self, at: WriteAt) -> bool {
+        let is_pinned = self.pinned.load(Ordering::Acquire) > 0;
+        self.check_flags(at) && !is_pinned && self.is_preallocated() == Some(false)
     }
 
     /// The flags of the inode allow this write.

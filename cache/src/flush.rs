@@ -41,7 +41,7 @@ impl<L: Data + Extents> Shared<L> {
         let size = file.size();
         let mut dirty: Vec<Dirty> = Vec::new();
         let mut leaving = Vec::new();
-        for (&block, entry) in blocks.index.range_mut(first..range.end) {
+        for (block, entry) in blocks.index.range_mut(first..range.end) {
             debug_assert!(entry.flight.is_none());
             leaving.push(block);
             if entry.dirty != 0 {
@@ -56,7 +56,7 @@ impl<L: Data + Extents> Shared<L> {
             self.settle_times(node, file)?;
         }
         for block in &leaving {
-            if let Some(entry) = blocks.index.get_mut(block) {
+            if let Some(entry) = blocks.index.get_mut(*block) {
                 entry.dirty = 0;
             }
         }
@@ -108,8 +108,7 @@ impl<L: Data + Extents> Shared<L> {
     }
 
     fn judge(&self, file: &File, blocks: &mut Blocks) {
-        let settings = self.settings();
-        let model = self.model_of(&settings);
+        let model = self.model_of(&self.rules());
         let mut judged = Judged::default();
         file.history.lock().synced(self.clock.now_ms(), &model, &mut judged);
         for entry in blocks.index.values_mut() {
@@ -282,7 +281,7 @@ impl<L: Data + Extents> Shared<L> {
         if matches!(mode, FallocateMode::AllocateKeepSize | FallocateMode::ZeroRangeKeepSize) {
             file.set_preallocated(true);
         }
-        let kept: Vec<u64> = blocks.index.keys().copied().collect();
+        let kept: Vec<u64> = blocks.index.blocks().collect();
         self.leave_all(file, &mut blocks, kept);
         // The layout has the times of this operation, which is the newest.
         let times = file.times.lock().take();

@@ -15,7 +15,7 @@ use crate::buffer::LINES;
 use crate::clock::Clock;
 use crate::file::{CacheNode, File};
 use crate::pool::Pool;
-use crate::settings::{CacheOptions, CacheStatus, Counters, Granularity, Settings};
+use crate::settings::{CacheOptions, CacheStatus, Counters, Granularity, Posted, Rules, Settings};
 use crate::table::Table;
 
 /// Blocks that a pool must have: one that a write needs, one for its copy, and as much again.
@@ -55,6 +55,8 @@ pub(crate) struct Shared<L> {
     /// Blocks of the layout's space that are set aside.
     set_aside: AtomicU64,
     settings: RwLock<Settings>,
+    /// Those that each write asks for.
+    posted: Posted,
     /// Blocks that the model remembers, and how many it may.
     ghosts: AtomicU64,
     max_ghosts: u64,
@@ -88,6 +90,7 @@ impl<L: Data + Extents> CacheFs<L> {
             clock: options.clock.clone(),
             read_only: options.read_only,
             settings: RwLock::new(options.settings),
+            posted: Posted::new(&options.settings),
             ghosts: AtomicU64::new(0),
             max_ghosts: ghosts_for(blocks * BLOCK_SIZE),
             flying: RwLock::new(()),
@@ -122,6 +125,7 @@ impl<L: Data + Extents> CacheFs<L> {
         let _changing = self.keeper.changing.lock();
         let fewer = settings.threads < self.shared.settings().threads;
         *self.shared.settings.write() = settings;
+        self.shared.posted.post(&settings);
         self.shared.configure_pool();
         if fewer {
             self.keeper.stop_threads();
@@ -225,6 +229,11 @@ impl<L: Data + Extents> Shared<L> {
         *self.settings.read()
     }
 
+    /// What of the settings each write asks for.
+    pub(crate) fn rules(&self) -> Rules {
+        self.posted.read()
+    }
+
     /// A part of the pool in blocks, at least one.
     pub(crate) fn blocks_of(&self, percent: u8) -> u64 {
         (self.pool.capacity() * u64::from(percent) / 100).max(1)
@@ -260,8 +269,8 @@ impl<L: Data + Extents> Shared<L> {
     }
 
     /// The constants of the model.
-    pub(crate) fn model_of(&self, settings: &Settings) -> Model {
-        let &Settings { latencies, checker, forget_ms, granularity, .. } = settings;
+    pub(crate) fn model_of(&self, rules: &Rules) -> Model {
+        let &Rules { latencies, checker, forget_ms, granularity, .. } = rules;
         let unit_lines = if granularity == Granularity::Blocks { LINES } else { self.unit_lines } as u32;
         Model { latencies, checker, forget_ms, unit_lines }
     }

@@ -51,6 +51,7 @@ mod evict;
 mod file;
 mod flush;
 mod fs;
+mod index;
 mod names;
 mod pool;
 mod read;

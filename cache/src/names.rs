@@ -56,7 +56,7 @@ impl<L: Data + Extents> Shared<L> {
     fn blocks_in_all(&self, node: &L::Node, file: &File, blocks: &Blocks, attr: &Attr) -> u64 {
         let (has, end) = (attr.allocated / BLOCK_SIZE, attr.size.div_ceil(BLOCK_SIZE));
         let behind = count_from(blocks, end);
-        let is_whole = has >= end || blocks.index.range(..end).next().is_none();
+        let is_whole = has >= end || blocks.index.range(0..end).next().is_none();
         if is_whole && !file.has_flights() {
             // It has no holes, or nothing is in them.
             return has + behind;
@@ -250,8 +250,8 @@ impl<L: Data + Extents> Names for CacheFs<L> {
 
 /// Blocks from this one on. Of a file that grows that may be all of many.
 fn count_from(blocks: &Blocks, from: u64) -> u64 {
-    match blocks.index.first_key_value() {
-        Some((&first, _)) if first < from => blocks.index.range(from..).count() as u64,
+    match blocks.index.first() {
+        Some(first) if first < from => blocks.index.range(from..u64::MAX).count() as u64,
         _ => blocks.index.len() as u64,
     }
 }

@@ -22,8 +22,8 @@ impl<L: Data + Extents> Shared<L> {
     }
 
     fn seek_data(&self, node: &L::Node, file: &File, blocks: &Blocks, offset: u64) -> Result<u64> {
-        let in_dram = blocks.index.range(offset / BLOCK_SIZE..).next();
-        let in_dram = in_dram.map(|(&block, _)| (block * BLOCK_SIZE).max(offset));
+        let in_dram = blocks.index.range(offset / BLOCK_SIZE..u64::MAX).next();
+        let in_dram = in_dram.map(|(block, _)| (block * BLOCK_SIZE).max(offset));
         // The rest of the last block that the layout has is as the part that it has.
         let below = file.below();
         let in_rest = below > 0 && (below..below.next_multiple_of(BLOCK_SIZE)).contains(&offset);
@@ -40,7 +40,7 @@ impl<L: Data + Extents> Shared<L> {
         let (size, below) = (file.size(), file.below());
         let mut at = offset;
         while at < size {
-            if blocks.index.contains_key(&(at / BLOCK_SIZE)) {
+            if blocks.index.get(at / BLOCK_SIZE).is_some() {
                 at = (at / BLOCK_SIZE + 1) * BLOCK_SIZE;
                 continue;
             }

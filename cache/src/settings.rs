@@ -79,6 +79,62 @@ impl Settings {
     }
 }
 
+/// What of the settings each write asks for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Rules {
+    pub(crate) sync: bool,
+    pub(crate) checker: Checker,
+    pub(crate) granularity: Granularity,
+    pub(crate) forget_ms: u64,
+    pub(crate) latencies: Latencies,
+}
+
+/// Rules that are read without a lock. Who reads them while they change may see some of either.
+#[derive(Debug, Default)]
+pub(crate) struct Posted {
+    choices: AtomicU64,
+    forget_ms: AtomicU64,
+    latencies: AtomicU64,
+}
+
+impl Posted {
+    pub(crate) fn new(settings: &Settings) -> Posted {
+        let posted = Posted::default();
+        posted.post(settings);
+        posted
+    }
+
+    pub(crate) fn post(&self, settings: &Settings) {
+        let &Settings { sync, checker, granularity, forget_ms, latencies, .. } = settings;
+        let checker = match checker {
+            Checker::Full => 0,
+            Checker::Off => 1,
+            Checker::Disk => 2,
+        };
+        let choices = u64::from(sync) | u64::from(granularity == Granularity::Blocks) << 1 | checker << 2;
+        self.choices.store(choices, Ordering::Relaxed);
+        self.forget_ms.store(forget_ms, Ordering::Relaxed);
+        let latencies = u64::from(latencies.dram_ns) << 32 | u64::from(latencies.pm_ns);
+        self.latencies.store(latencies, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> Rules {
+        let choices = self.choices.load(Ordering::Relaxed);
+        let latencies = self.latencies.load(Ordering::Relaxed);
+        Rules {
+            sync: choices & 1 != 0,
+            checker: match choices >> 2 {
+                0 => Checker::Full,
+                1 => Checker::Off,
+                _ => Checker::Disk,
+            },
+            granularity: if choices & 2 != 0 { Granularity::Blocks } else { Granularity::Lines },
+            forget_ms: self.forget_ms.load(Ordering::Relaxed),
+            latencies: Latencies { dram_ns: (latencies >> 32) as u32, pm_ns: latencies as u32 },
+        }
+    }
+}
+
 /// How a cache is set up.
 #[derive(Debug, Clone)]
 pub struct CacheOptions {
@@ -185,4 +241,27 @@ pub(crate) struct Counters {
     pub(crate) lost: Counter,
     pub(crate) accurate: Counter,
     pub(crate) inaccurate: Counter,
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_policy::{Checker, Latencies};
+
+    use super::{Granularity, Posted, Rules, Settings};
+
+    #[test]
+    fn what_is_posted_is_read() {
+        for checker in [Checker::Full, Checker::Off, Checker::Disk] {
+            for granularity in [Granularity::Lines, Granularity::Blocks] {
+                for sync in [false, true] {
+                    let latencies = Latencies { dram_ns: 7, pm_ns: u32::MAX };
+                    let forget_ms = u64::MAX - 1;
+                    let settings =
+                        Settings { sync, checker, granularity, forget_ms, latencies, ..Settings::default() };
+                    let expected = Rules { sync, checker, granularity, forget_ms, latencies };
+                    assert_eq!(Posted::new(&settings).read(), expected);
+                }
+            }
+        }
+    }
 }

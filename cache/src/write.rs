@@ -16,6 +16,9 @@ use crate::fs::Shared;
 use crate::settings::Granularity;
 use crate::writeback::BATCH;
 
+/// A block that is written again keeps its place among the most recently written ones for so long: the list is everybody's.
+const RENEWED_EVERY_MS: u64 = 32;
+
 /// Blocks of the pool, and of the layout's space, that a write may use.
 pub(crate) struct Permit<'a, L: Data + Extents> {
     shared: &'a Shared<L>,
@@ -114,13 +117,16 @@ impl<L: Data + Extents> Shared<L> {
         if len == 0 {
             return Ok(request.offset(file.size()));
         }
-        let settings = self.settings();
+        let rules = self.rules();
         let must = durability != Durability::Lazy
-            || settings.sync
+            || rules.sync
             || file.pinned.load(Ordering::Acquire) > 0
             || self.is_preallocated(&node.inner, file)?;
-        let model = self.model_of(&settings);
+        let model = self.model_of(&rules);
         if !must && request.blocks() <= self.pool.capacity() / 2 {
+            if let Some(offset) = self.overwrite(node, file, &request, &model, rules.granularity) {
+                return Ok(offset);
+            }
             let eager = match self.choose(node, file, &request, &model) {
                 Choice::Lazy => Some(Vec::new()),
                 Choice::Mixed(blocks) => Some(blocks),
@@ -128,7 +134,7 @@ impl<L: Data + Extents> Shared<L> {
             };
             if let Some(eager) = eager
                 && let Some(offset) =
-                    self.write_lazily(node, file, &request, &eager, &model, settings.granularity)?
+                    self.write_lazily(node, file, &request, &eager, &model, rules.granularity)?
             {
                 return Ok(offset);
             }
@@ -188,6 +194,72 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
+    /// A write to blocks that all are in DRAM, in buffers of their own and with what it half covers: it takes neither room nor
+    /// space, and asks nobody. `None` for any other.
+    fn overwrite(
+        &self,
+        node: &CacheNode<L::Node>,
+        file: &Arc<File>,
+        request: &Request<'_>,
+        model: &Model,
+        granularity: Granularity,
+    ) -> Option<u64> {
+        let WriteAt::Offset(offset) = request.at else { return None };
+        let end = offset + request.len;
+        if !file.is_cached() || end > file.size() || !model.can_pay(offset, end) {
+            return None;
+        }
+        let mut blocks = file.blocks.write();
+        if end > file.size() || !file.may_wait(request.at) {
+            return None;
+        }
+        let placing = Placing {
+            shared: self,
+            node: &node.inner,
+            file,
+            model,
+            granularity,
+            now_ms: self.clock.now_ms(),
+        };
+        let mut source = Source::new(request.data);
+        let range = offset / BLOCK_SIZE..end.div_ceil(BLOCK_SIZE);
+        if range.end - range.start == 1 {
+            let (from, to) = ((offset % BLOCK_SIZE) as usize, ((end - 1) % BLOCK_SIZE + 1) as usize);
+            let entry = blocks.index.get_mut(range.start)?;
+            if !placing.is_ready(entry, from, to) {
+                return None;
+            }
+            placing.overwrite(entry, from, to, &mut source);
+        } else {
+            let all_ready = {
+                let mut found = blocks.index.range_mut(range.clone());
+                parts(offset, request.len).all(|(block, from, to)| {
+                    let next = found.next();
+                    next.is_some_and(|(there, entry)| there == block && placing.is_ready(entry, from, to))
+                })
+            };
+            if !all_ready {
+                return None;
+            }
+            for ((_, from, to), (_, entry)) in parts(offset, request.len).zip(blocks.index.range_mut(range)) {
+                placing.overwrite(entry, from, to, &mut source);
+            }
+        }
+        self.accept(node, file, request, offset);
+        Some(offset)
+    }
+
+    /// A write is in DRAM. Under `blocks`, alone.
+    fn accept(&self, node: &CacheNode<L::Node>, file: &File, request: &Request<'_>, offset: u64) {
+        let mut times = file.times.lock();
+        let atime = times.and_then(|times| times.atime);
+        *times = Some(Times { mtime: request.now, ctime: request.now, atime });
+        drop(times);
+        file.changes.fetch_add(1, Ordering::Relaxed);
+        self.counters.written_lazily.add(request.len);
+        self.layout.accepted(&node.inner, offset, request.len);
+    }
+
     /// Permits the blocks of a write; writes back while there are none. `None` when the layout has no space to set aside.
     fn permit(&self, request: &Request<'_>) -> Result<Option<Permit<'_, L>>> {
         let (blocks, space) = (request.blocks(), request.space(&self.cost));
@@ -231,8 +303,7 @@ impl<L: Data + Extents> Shared<L> {
             return Ok(None);
         };
         let mut blocks = if eager.is_empty() { file.blocks.write() } else { self.still(file) };
-        let is_preallocated = file.is_preallocated() != Some(false);
-        if !file.check_flags(request.at) || file.pinned.load(Ordering::Acquire) > 0 || is_preallocated {
+        if !file.may_wait(request.at) {
             // Since this write was looked at: the layout refuses it, its blocks are mapped, or it has them behind its end.
             return Ok(None);
         }
@@ -255,13 +326,7 @@ impl<L: Data + Extents> Shared<L> {
         }
         drop(permit);
         file.size.fetch_max(end, Ordering::AcqRel);
-        let mut times = file.times.lock();
-        let atime = times.and_then(|times| times.atime);
-        *times = Some(Times { mtime: request.now, ctime: request.now, atime });
-        drop(times);
-        file.changes.fetch_add(1, Ordering::Relaxed);
-        self.counters.written_lazily.add(request.len);
-        self.layout.accepted(&node.inner, offset, request.len);
+        self.accept(node, file, request, offset);
         if let (Some(&first), Some(&last)) = (eager.first(), eager.last()) {
             self.flush_range(&node.inner, file, &mut blocks, first..last + 1)?;
         }
@@ -283,8 +348,9 @@ impl<L: Data + Extents> Shared<L> {
             let end = self.check_end(offset, request.len)?;
             let shows_nothing =
                 file.size() == file.below() || end <= file.below() && request.at != WriteAt::End;
-            if shows_nothing && blocks.index.range(range(offset)).next().is_none() {
-                return self.write_past(node, file, request, model);
+            let is_alone = || blocks.index.is_empty() || blocks.index.range(range(offset)).next().is_none();
+            if shows_nothing && is_alone() {
+                return self.write_past(node, file, &blocks, request, model);
             }
         }
         let mut blocks = self.still(file);
@@ -296,14 +362,15 @@ impl<L: Data + Extents> Shared<L> {
             first = first.start.min(file.below() / BLOCK_SIZE)..first.end;
         }
         self.flush_range(&node.inner, file, &mut blocks, first)?;
-        self.write_past(node, file, request, model)
+        self.write_past(node, file, &blocks, request, model)
     }
 
-    /// Nothing in DRAM is in the way.
+    /// Nothing in DRAM is in the way. Under `blocks`.
     fn write_past(
         &self,
         node: &CacheNode<L::Node>,
         file: &File,
+        blocks: &Blocks,
         request: &Request<'_>,
         model: &Model,
     ) -> Result<u64> {
@@ -311,16 +378,19 @@ impl<L: Data + Extents> Shared<L> {
         file.check_for_hole(request.offset(file.size()));
         let offset = self.layout.write(&node.inner, at, data, durability, now)?;
         file.grew_below(offset + len);
-        if let Some(times) = &mut *file.times.lock() {
+        // Without blocks there are no times.
+        if !blocks.index.is_empty()
+            && let Some(times) = &mut *file.times.lock()
+        {
             (times.mtime, times.ctime) = (now, now);
         }
         self.counters.written_eagerly.add(len);
+        // Where writes cannot pay, nothing need be remembered.
+        if !model.can_pay(offset, offset + len) {
+            return Ok(offset);
+        }
         let mut history = file.history.lock();
-        // Asked first, as it is known without the time: where writes cannot pay, nothing need be remembered either.
-        if history.last_sync_ms().is_none()
-            || !model.can_pay(offset, offset + len)
-            || !history.is_synced_lately(self.clock.now_ms(), model)
-        {
+        if history.last_sync_ms().is_none() || !history.is_synced_lately(self.clock.now_ms(), model) {
             return Ok(offset);
         }
         for (block, from, to) in parts(offset, len) {
@@ -355,15 +425,16 @@ impl<L: Data + Extents> Placing<'_, L> {
     ) -> Result<()> {
         let Placing { shared, file, .. } = *self;
         let space = self.space_for(blocks, block);
-        if let Some(entry) = blocks.index.get_mut(&block) {
+        if let Some(entry) = blocks.index.get_mut(block) {
             shared.counters.write_hits.add(1);
             if Arc::get_mut(&mut entry.buffer).is_some() {
-                shared.pool.touch(entry.slot, self.now_ms);
+                self.renew(entry);
             } else {
                 permit.use_one(space);
                 let (slot, mut buffer) = shared.pool.place(file, block, self.now_ms);
                 own(&mut buffer).0 = entry.buffer.0;
                 (entry.slot, entry.buffer, entry.space) = (slot, buffer, space);
+                entry.renewed_ms = self.now_ms;
             }
         } else {
             shared.counters.write_misses.add(1);
@@ -374,16 +445,13 @@ impl<L: Data + Extents> Placing<'_, L> {
             permit.use_one(space);
             let (slot, buffer) = shared.pool.place(file, block, self.now_ms);
             let model = self.recall(block);
-            let entry = Entry { slot, buffer, valid: 0, dirty: 0, flight: None, model, space };
+            let renewed_ms = self.now_ms;
+            let entry = Entry { slot, renewed_ms, buffer, valid: 0, dirty: 0, flight: None, model, space };
             blocks.index.insert(block, entry);
             file.cached.fetch_add(1, Ordering::AcqRel);
         }
-        let Some(entry) = blocks.index.get_mut(&block) else { unreachable!("it was found or made") };
-        let half = match self.granularity {
-            Granularity::Lines => touched(from, to) & !covered(from, to),
-            Granularity::Blocks => !covered(from, to),
-        };
-        let missing = half & !entry.valid;
+        let Some(entry) = blocks.index.get_mut(block) else { unreachable!("it was found or made") };
+        let missing = self.kept(from, to) & !entry.valid;
         if missing != 0 {
             shared.fetch(self.node, file, block, missing, &mut own(&mut entry.buffer).0)?;
             entry.valid |= missing;
@@ -396,12 +464,8 @@ impl<L: Data + Extents> Placing<'_, L> {
     fn space_for(&self, blocks: &Blocks, block: u64) -> u64 {
         let &PromiseCost { block: cost, group, group_blocks, .. } = &self.shared.cost;
         let first = block - block % group_blocks;
-        let waits = |(_, entry): (_, &Entry)| entry.dirty != 0 || entry.flight.is_some();
-        if group == 0 || blocks.index.range(first..block).next_back().is_some_and(waits) {
-            cost
-        } else {
-            cost + group
-        }
+        let waits = |entry: &Entry| entry.dirty != 0 || entry.flight.is_some();
+        if group == 0 || blocks.index.last_of(first..block).is_some_and(waits) { cost } else { cost + group }
     }
 
     /// What the model remembers about a block that enters DRAM.
@@ -416,9 +480,41 @@ impl<L: Data + Extents> Placing<'_, L> {
         known.unwrap_or(ModelBlock::NEW)
     }
 
+    /// The lines of which something is kept where the bytes `from..to` are written.
+    fn kept(&self, from: usize, to: usize) -> u64 {
+        match self.granularity {
+            Granularity::Lines => touched(from, to) & !covered(from, to),
+            Granularity::Blocks => !covered(from, to),
+        }
+    }
+
+    /// Whether the bytes `from..to` of a block can be written without anything more.
+    fn is_ready(&self, entry: &mut Entry, from: usize, to: usize) -> bool {
+        self.kept(from, to) & !entry.valid == 0 && Arc::get_mut(&mut entry.buffer).is_some()
+    }
+
+    /// Puts the next bytes into a block that is ready.
+    fn overwrite(&self, entry: &mut Entry, from: usize, to: usize, source: &mut Source<'_>) {
+        self.shared.counters.write_hits.add(1);
+        self.renew(entry);
+        self.put_into(entry, from, to, source);
+    }
+
+    /// It is among the most recently written blocks now.
+    fn renew(&self, entry: &mut Entry) {
+        if self.now_ms.saturating_sub(entry.renewed_ms) >= RENEWED_EVERY_MS {
+            entry.renewed_ms = self.now_ms;
+            self.shared.pool.touch(entry.slot, self.now_ms);
+        }
+    }
+
     /// Copies the next bytes into a prepared block.
     fn put(&self, blocks: &mut Blocks, block: u64, from: usize, to: usize, source: &mut Source<'_>) {
-        let Some(entry) = blocks.index.get_mut(&block) else { unreachable!("it was prepared") };
+        let Some(entry) = blocks.index.get_mut(block) else { unreachable!("it was prepared") };
+        self.put_into(entry, from, to, source);
+    }
+
+    fn put_into(&self, entry: &mut Entry, from: usize, to: usize, source: &mut Source<'_>) {
         source.fill(&mut own(&mut entry.buffer).0[from..to]);
         let lines = touched(from, to);
         let again = (entry.dirty & covered(from, to)).count_ones();

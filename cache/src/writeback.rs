@@ -73,7 +73,7 @@ impl<L: Data + Extents> Shared<L> {
 
     /// What the model knows of files that were not synchronised for long says nothing any more.
     fn forget_old_history(&self, now_ms: u64) {
-        let model = self.model_of(&self.settings());
+        let model = self.model_of(&self.rules());
         for file in self.table.collect(|file| file.ghosts.load(Ordering::Relaxed) > 0) {
             let mut history = file.history.lock();
             self.drop_ghosts(history.forget_old(now_ms, &model));
@@ -116,7 +116,7 @@ impl<L: Data + Extents> Shared<L> {
             Err(error) => return Err(error),
         };
         let mut blocks = file.blocks.write();
-        match blocks.index.get(&block) {
+        match blocks.index.get(block) {
             None => return Ok(Taken::Nothing),
             Some(entry) if entry.flight.is_some() => return Ok(Taken::Nothing),
             Some(entry) if entry.dirty == 0 => {
@@ -137,12 +137,12 @@ impl<L: Data + Extents> Shared<L> {
         let now = self.time_of(&node, file)?;
         let (size, mut dirty) = (file.size(), Vec::with_capacity(chosen.len()));
         for &block in &chosen {
-            let Some(entry) = blocks.index.get_mut(&block) else { continue };
+            let Some(entry) = blocks.index.get_mut(block) else { continue };
             dirty.push(self.dirty_parts(&node, file, block, entry, size)?);
         }
         let mut taken = Vec::with_capacity(chosen.len());
         for block in chosen {
-            let Some(entry) = blocks.index.get_mut(&block) else { continue };
+            let Some(entry) = blocks.index.get_mut(block) else { continue };
             let lines = std::mem::take(&mut entry.dirty);
             entry.model.written_back(lines);
             entry.flight = Some(Flight {
@@ -163,17 +163,17 @@ impl<L: Data + Extents> Shared<L> {
     /// The blocks of a flight, at most `limit`: `block` and those behind it without a gap; where the size on media grows,
     /// first those that it would show.
     fn choose_batch(&self, blocks: &Blocks, block: u64, unseen: u64, limit: usize) -> Vec<u64> {
-        let ready = |(_, entry): &(&u64, &Entry)| entry.dirty != 0 && entry.flight.is_none();
+        let ready = |(_, entry): &(u64, &Entry)| entry.dirty != 0 && entry.flight.is_none();
         let (mut chosen, end) = if block >= unseen {
-            let shown = blocks.index.range(unseen..block).filter(ready).map(|(&block, _)| block);
+            let shown = blocks.index.range(unseen..block).filter(ready).map(|(block, _)| block);
             (shown.take(limit).collect(), u64::MAX)
         } else {
             (Vec::new(), unseen)
         };
         let follow = blocks.index.range(block..end).take_while(ready).zip(block..);
-        let together = follow.take_while(|((next, _), expected)| *next == expected);
+        let together = follow.take_while(|((next, _), expected)| next == expected);
         let (next, slots): (Vec<u64>, Vec<Slot>) =
-            together.take(limit - chosen.len()).map(|((&next, entry), _)| (next, entry.slot)).unzip();
+            together.take(limit - chosen.len()).map(|((next, entry), _)| (next, entry.slot)).unzip();
         let count = self.pool.written_together(&slots, NEIGHBOUR_MS);
         chosen.extend(&next[..count]);
         chosen
@@ -244,7 +244,7 @@ impl<L: Data + Extents> Shared<L> {
 
     /// `over`: it is on media, or need not be there.
     fn land_block(&self, file: &File, blocks: &mut Blocks, block: u64, over: bool, leaving: &mut Leaving) {
-        let Some(entry) = blocks.index.get_mut(&block) else { return };
+        let Some(entry) = blocks.index.get_mut(block) else { return };
         let Some(Flight { slot, buffer, lines, space }) = entry.flight.take() else { return };
         if !over {
             entry.dirty |= lines;
@@ -278,9 +278,9 @@ impl<L: Data + Extents> Shared<L> {
     fn give_up(&self, file: &File) {
         let mut blocks = self.still(file);
         file.may_get_hole();
-        let all: Vec<u64> = blocks.index.keys().copied().collect();
+        let all: Vec<u64> = blocks.index.blocks().collect();
         for block in &all {
-            if let Some(entry) = blocks.index.get_mut(block) {
+            if let Some(entry) = blocks.index.get_mut(*block) {
                 self.counters.lost.add(bytes_of(std::mem::take(&mut entry.dirty)));
             }
         }

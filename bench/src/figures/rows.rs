@@ -47,6 +47,22 @@ const TMPFS: Side = side("peer:tmpfs", "tmpfs", Pays::Kernel);
 const MOUNT: Side = side("mount:nova", "nacre through FUSE, its device a file on a tmpfs", Pays::Fuse);
 
 const LIBRARY: Sides = beside(NOVA, TMPFS);
+const BUFFER: Side = side(
+    "preset:hinfs",
+    "nacre in the process with a write buffer in DRAM, on memory emulated at 200 ns a line",
+    Pays::Library,
+);
+const BUFFERED: Sides = beside(BUFFER, TMPFS);
+const UNDER_BUFFER: Sides =
+    beside(BUFFER, side("preset:pmfs", "the same without a write buffer", Pays::Library));
+const DEFAULTS: Sides = beside(
+    side(
+        "preset:nacre",
+        "nacre in the process as it is without a word, its device a file on a tmpfs",
+        Pays::Library,
+    ),
+    NOVA,
+);
 const ALONE: Sides = alone(NOVA);
 const THREADS: Sides = beside(
     side("preset:nova, two threads", NOVA.about, Pays::Library),
@@ -166,6 +182,32 @@ pub(crate) const ROWS: &[Row] = &[
         "1 MiB random overwrite, both sides on tmpfs with huge=always: library / tmpfs",
         None,
     ),
+    row(
+        BUFFERED,
+        "cache.overwrite-4k",
+        "4 KiB random overwrite of a 64 MiB file in the write buffer: library / tmpfs",
+        at_most(0.35),
+    ),
+    row(
+        UNDER_BUFFER,
+        "cache.read-4k-dirty",
+        "4 KiB random read of a 64 MiB file, all in the write buffer / without one",
+        at_most(1.05),
+    ),
+    row(
+        UNDER_BUFFER,
+        "cache.read-4k",
+        "4 KiB random read of a 64 MiB file, nothing in the write buffer / without one",
+        at_most(1.05),
+    ),
+    row(
+        DEFAULTS,
+        "default.overwrite-4k",
+        "4 KiB random overwrite: default preset / its layout",
+        at_most(1.03),
+    ),
+    row(DEFAULTS, "default.read-4k", "4 KiB random read: default preset / its layout", at_most(1.03)),
+    row(DEFAULTS, "default.append-4k", "4 KiB append: default preset / its layout", at_most(1.03)),
     row(MOUNTED, "mount.read-4k", "4 KiB read past the page cache: mount / empty FUSE server", at_most(1.25)),
     row(MOUNTED, "mount.write-4k", "4 KiB overwrite: mount / empty FUSE server", at_most(1.25)),
     row(MOUNTED, "mount.fsync", "fsync: mount / empty FUSE server", at_most(1.25)),

@@ -4,6 +4,7 @@
 //! it returns. The peer is another plain tmpfs, reached through system calls on open files and directories. Both get
 //! the same offsets and names in the same order.
 
+mod buffered;
 mod content;
 mod names;
 mod threads;
@@ -15,5 +16,6 @@ pub(crate) fn run(context: &Context) -> Outcome {
     content::run(context, content::Variant::Plain)?;
     content::run(context, content::Variant::Small)?;
     names::run(context)?;
-    content::run(context, content::Variant::Huge)
+    content::run(context, content::Variant::Huge)?;
+    buffered::run(context)
 }
