@@ -71,19 +71,27 @@ const HARMLESS: [Harmless; 4] = [
         is_fence: true,
         argument: "the fences of the checkpoint come before the state is clean; this one is for a device without room \
                    for a checkpoint",
+        by_chance: false,
     },
-    Harmless { site: "namespace.rs create_unnamed 2", is_fence: true, argument: LINKED_BY_ITS_MAKER },
+    Harmless {
+        site: "namespace.rs create_unnamed 2",
+        is_fence: true,
+        argument: LINKED_BY_ITS_MAKER,
+        by_chance: false,
+    },
     Harmless {
         site: "table.rs publish_chunk 3",
         is_fence: false,
         argument: "needless for crashes: an inode is read only when a name refers to it, and whoever makes it writes \
                    all of it; zeros keep old data from being taken for inodes by anything else",
+        by_chance: false,
     },
     Harmless {
         site: "table.rs publish_chunk 9",
         is_fence: true,
         argument: "whoever makes the chunk fences for its word with the first inode that it takes from it; this one is \
-                   for a thread that has run out and takes the others",
+                   for a thread that has run out and takes another of them before that",
+        by_chance: true,
     },
 ];
 

@@ -15,7 +15,7 @@ use super::lanes::lanes;
 use super::record::{Flaw, Rig};
 use super::report::Violation;
 use super::sequences::{Length, sequences};
-use super::subject::Subject;
+use super::subject::{Harmless, Subject};
 use super::threads::{Threads, explore_threads, sites_of_threads, threads};
 use super::workload::{Workload, deep, fixed};
 
@@ -214,7 +214,7 @@ fn try_mutant<S: Subject>(
     let argument = rig.subject.harmless().iter();
     let argument = argument.clone().find(|harmless| harmless.site == name && harmless.is_fence == is_fence);
     let verdict = match (found, argument.filter(|_| site.is_some())) {
-        (Some(found), None) => Verdict::Found(found),
+        (Some(found), None | Some(Harmless { by_chance: true, .. })) => Verdict::Found(found),
         (Some(found), Some(_)) => Verdict::WronglyArgued(found),
         (None, Some(harmless)) => Verdict::Argued(harmless.argument),
         (None, None) => Verdict::Missed,

@@ -53,6 +53,8 @@ pub struct Harmless {
     pub is_fence: bool,
     /// Why nothing is lost without it.
     pub argument: &'static str,
+    /// Something may be, in an interleaving of threads that few runs meet.
+    pub by_chance: bool,
 }
 
 /// Why the fence of an inode without a name does no harm here.
