@@ -313,6 +313,55 @@ fn memory_is_kept_from_being_full() {
     machine.assert_sound();
 }
 
+/// Many writers who find memory full at once, as large as what they need together: each gets room, as long as the disk has
+/// some.
+#[test]
+fn many_writers_find_room_at_once() {
+    const FILE: u64 = 4 << 20;
+    const WRITERS: u64 = 32;
+    let memory = Arc::new(SimPm::with_disks(16 << 20, &[512 << 20]));
+    mkfs(&*memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
+    let machine = Machine { memory, unrest: Arc::default(), is_calm: true };
+    let fs = machine.open();
+    let time = |at: u64| Timestamp::new(1_700_000_000 + at as i64, 0);
+    fs.add(machine.disk(), VOLUME, 1, 1, time(0)).expect("a tier");
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let fs = &fs;
+            scope.spawn(move || {
+                let now = time(writer);
+                let new = NewInode {
+                    kind: FileKind::Regular,
+                    mode: 0o644,
+                    uid: 0,
+                    gid: 0,
+                    rdev: 0,
+                    target: b"",
+                    xattrs: &[],
+                    now,
+                };
+                let node = fs.create(&fs.root(), format!("{writer}").as_bytes(), &new).expect("create");
+                let (large, small) = (vec![writer as u8; 256 << 10], vec![!writer as u8; 4096]);
+                let put = |at, bytes: &[u8]| {
+                    let slices = [IoSlice::new(bytes)];
+                    fs.write(&node, WriteAt::Offset(at), &slices, Durability::Now, now)
+                        .expect("there is room");
+                };
+                (0..FILE).step_by(large.len()).for_each(|at| put(at, &large));
+                (0..FILE).step_by(3 * small.len()).for_each(|at| put(at, &small));
+                let mut seen = vec![0; FILE as usize];
+                assert_eq!(fs.read(&node, 0, &mut seen, None).expect("read"), seen.len());
+                for (number, block) in seen.chunks(small.len()).enumerate() {
+                    let expected = if number % 3 == 0 { &small } else { &large[..small.len()] };
+                    assert!(block == expected, "block {number} of writer {writer}");
+                }
+            });
+        }
+    });
+    fs.into_layout().unmount().expect("unmount");
+    machine.assert_sound();
+}
+
 #[test]
 fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     const FILE: u64 = 1 << 20;

@@ -177,10 +177,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if self.usable().is_empty() {
             return Ok(false);
         }
+        // As it is before this one waits: what those before it in the queue have moved is room for it, too. Or else, of many, the
+        // last ones would want more than memory has.
+        let before = self.layout.stat().available;
+        let wanted = before + blocks.max(AT_LEAST);
+        let is_enough = |_| self.layout.stat().available >= wanted;
         let mut keeper = self.keeper.lock();
         self.take_in(&mut keeper);
-        let wanted = self.layout.stat().available + blocks.max(AT_LEAST);
-        let is_enough = |_| self.layout.stat().available >= wanted;
         let mut moved = 0;
         // Somebody else may have made room while this one waited.
         while !is_enough(0) {
@@ -194,7 +197,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(moved > 0 || is_enough(0))
+        Ok(moved > 0 || self.layout.stat().available > before)
     }
 
     /// Does something that needs a little space; when there is none, blocks move down first.
