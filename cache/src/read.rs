@@ -110,14 +110,10 @@ impl<L: Data + Extents> Shared<L> {
     /// relatime, where the layout does not know the newest times.
     fn note_read(&self, node: &L::Node, file: &File, now: Timestamp) -> Result<()> {
         let Some(times) = *file.times.lock() else { return Ok(()) };
-        let is_old = |atime: Timestamp| now.secs.saturating_sub(atime.secs) > RELATIME_SECS;
-        // Noted since the last change: nobody need be asked.
-        if times.atime.is_some_and(|atime| atime > times.mtime && atime > times.ctime && !is_old(atime)) {
-            return Ok(());
-        }
         let below = self.layout.getattr(node)?;
         let atime = times.atime.unwrap_or(below.atime);
-        if (is_old(atime) || atime <= times.mtime || atime <= times.ctime.max(below.ctime))
+        let is_old = now.secs.saturating_sub(atime.secs) > RELATIME_SECS;
+        if (is_old || atime <= times.mtime || atime <= times.ctime.max(below.ctime))
             && let Some(times) = &mut *file.times.lock()
         {
             times.atime = Some(now);

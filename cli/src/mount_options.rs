@@ -535,7 +535,7 @@ mod tests {
             ("lazy_low=101", "percentage"),
             ("lazy_period=0", "milliseconds"),
             ("lazy_color=red", "lazy_color"),
-            ("preset=tpfs", "not built yet"),
+            ("preset=spfs", "not built yet"),
             ("name_index=maybe", "neither on nor off"),
             ("tier_cache=64K", "1M to 1T"),
             ("tier_cache=2T", "1M to 1T"),

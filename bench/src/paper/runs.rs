@@ -412,13 +412,13 @@ mod tests {
         let anticaching = super::Runs::new(find("acbpfs-fig4")[0], 0.01, &Means::default());
         let waits = anticaching.waits.iter().find(|absent| absent.what == "AC-BPFS");
         assert!(waits.is_some_and(|absent| absent.why.contains("not built yet")), "{:?}", anticaching.waits);
-        let counted = super::Runs::new(find("tpfs-predictor.workloads")[0], 0.01, &Means::default());
-        assert!(counted.places.is_empty() && counted.waits[0].why.contains("predictor.accuracy"));
+        let counted = super::Runs::new(find("acbpfs-fig5b")[0], 0.01, &Means::default());
+        assert!(counted.places.is_empty() && counted.waits[0].why.contains("evicted.blocks"));
     }
 
     #[test]
     fn a_factor_is_found_that_fits() {
-        for name in ["spfs-fig5.a", "compare-fig2.b", "tpfs-fig11.sata", "hinfs-fig7", "spfs-fig7c"] {
+        for name in ["spfs-fig5.a", "compare-fig2.b", "tpfs-fig9.sata", "hinfs-fig7", "spfs-fig7c"] {
             let room = 16 << 30;
             let runs = Runs::fitting(find(name)[0], &Means::default(), room);
             let (data, needs) = runs.needs();
