@@ -176,12 +176,14 @@ pub trait Tiered: Data + Extents {
     ) -> Result<bool>;
 
     /// Brings blocks of one [`Movable`] up to persistent memory: `content` is what is in them. False, and nothing is
-    /// changed, when the version is another one.
+    /// changed, when the version is another one. For a write that was promised it takes what no other may: the write gives the
+    /// blocks back.
     fn bring_up(
         &self,
         node: &Self::Node,
         from: &Movable,
         content: &[u8],
+        durability: Durability,
         modified: Timestamp,
     ) -> Result<bool>;
 

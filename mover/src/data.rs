@@ -127,7 +127,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             vec![offset / BLOCK_SIZE, (offset + len).saturating_sub(1) / BLOCK_SIZE]
         };
         let write = || self.layout.write(node, at, data, durability, now);
-        let written = match self.with_edges(node, len / BLOCK_SIZE + 2, edges, write) {
+        let written = match self.with_edges(node, len / BLOCK_SIZE + 2, durability, edges, write) {
             Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
                 self.write_where_allocated(node, at, data, now)?.ok_or(error)?
             }
@@ -193,6 +193,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         &self,
         node: &L::Node,
         blocks: u64,
+        durability: Durability,
         edges: impl Fn(u64) -> Vec<u64>,
         act: impl Fn() -> Result<T>,
     ) -> Result<T> {
@@ -208,10 +209,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 other => return other,
             }
             let size = self.layout.getattr(node)?.size;
-            let mut blocks = edges(size);
-            blocks.push(size / BLOCK_SIZE);
-            for block in blocks {
-                self.bring_up(node, FileBlock(block), 1)?;
+            let mut edges = edges(size);
+            edges.push(size / BLOCK_SIZE);
+            for block in edges {
+                let up = || self.bring_up_from(node, FileBlock(block), 1, durability, |_| true);
+                self.with_room(up)?;
             }
         }
         act()
@@ -277,7 +279,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
         now: Timestamp,
     ) -> Result<()> {
         let edges = |_: u64| vec![offset / BLOCK_SIZE, offset.saturating_add(len) / BLOCK_SIZE];
-        self.with_edges(node, len / BLOCK_SIZE + 2, edges, || {
+        self.with_edges(node, len / BLOCK_SIZE + 2, Durability::Now, edges, || {
             self.layout.fallocate(node, mode, offset, len, now)
         })
     }

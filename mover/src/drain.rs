@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use nacre_engine::{
-    BLOCK_SIZE, DirEntry, Error, FileBlock, FileKind, InodeId, Kind, Result, TierState, Tiered,
+    BLOCK_SIZE, DirEntry, Durability, Error, FileBlock, FileKind, InodeId, Kind, Result, TierState, Tiered,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -126,7 +126,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
         }
         // What was written meanwhile, and all when there is no other tier.
-        let up = || self.bring_up_from(node, range.0, range.1, |here| here == tier);
+        let up = || self.bring_up_from(node, range.0, range.1, Durability::Now, |here| here == tier);
         *moved += self.with_room(up)?.moved;
         *moved += self.layout.replace_unwritten(node, tier, range.0, range.1)?;
         Ok(next)

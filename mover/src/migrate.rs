@@ -1,8 +1,8 @@
 //! Moving blocks: resolve, copy, publish.
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, FileBlock, FileKind, Kind, Movable, Place, PlacedExtent, Result, SeekTo, TierRun,
-    Tiered, Timestamp,
+    BLOCK_SIZE, Copied, Durability, FileBlock, FileKind, Kind, Movable, Place, PlacedExtent, Result, SeekTo,
+    TierRun, Tiered, Timestamp,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
@@ -184,7 +184,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
 
     /// Brings blocks of a file up to persistent memory, as far as they are on tiers.
     pub fn bring_up(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Moved> {
-        self.bring_up_from(node, start, len, |_| true)
+        self.bring_up_from(node, start, len, Durability::Now, |_| true)
     }
 
     /// The same, as far as they are on some tiers.
@@ -193,6 +193,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         node: &L::Node,
         start: FileBlock,
         len: u64,
+        durability: Durability,
         which: impl Fn(u8) -> bool,
     ) -> Result<Moved> {
         let mut total = Moved::default();
@@ -224,7 +225,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             let mut content = Pages::new((len * BLOCK_SIZE) as usize);
             let extent = TierRun { tier, start: block, len };
             self.tiers.read(block.offset(), &mut content, extent, 0)?;
-            if self.layout.bring_up(node, &from, &content, modified)? {
+            if self.layout.bring_up(node, &from, &content, durability, modified)? {
                 total.moved += len;
                 at = from.extent.start.0 + len;
             } else {

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, DirEntry, FileKind, InodeId, Names, NewInode, RenameMode, Result, SetAttr, Tiered,
-    Timestamp, XattrMode,
+    Attr, BLOCK_SIZE, DirEntry, Durability, FileKind, InodeId, Names, NewInode, RenameMode, Result, SetAttr,
+    Tiered, Timestamp, XattrMode,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -113,7 +113,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
 
     fn setattr(&self, node: &L::Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         let edge = |_: u64| change.size.map(|size| size / BLOCK_SIZE).into_iter().collect();
-        self.with_edges(node, 1, edge, || self.layout.setattr(node, change, now))
+        self.with_edges(node, 1, Durability::Now, edge, || self.layout.setattr(node, change, now))
     }
 
     fn get_xattr(&self, node: &L::Node, name: &[u8]) -> Result<Vec<u8>> {

@@ -90,7 +90,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let size = self.layout.getattr(node)?.size;
         if offset > size && !size.is_multiple_of(BLOCK_SIZE) {
             // What is behind the end in its block will show, as zeros.
-            self.bring_up(node, FileBlock(size / BLOCK_SIZE), 1)?;
+            self.bring_up_from(node, FileBlock(size / BLOCK_SIZE), 1, durability, |_| true)?;
         }
         let blocks = len.div_ceil(BLOCK_SIZE);
         let mut content = Pages::new((blocks * BLOCK_SIZE) as usize);

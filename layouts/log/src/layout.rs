@@ -359,8 +359,15 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         self.writable()?.publish_write(&node.inode, written, size, write, proof)
     }
 
-    fn bring_up(&self, node: &Node, from: &Movable, content: &[u8], modified: Timestamp) -> Result<bool> {
-        self.writable()?.bring_up(&node.inode, from, content, modified)
+    fn bring_up(
+        &self,
+        node: &Node,
+        from: &Movable,
+        content: &[u8],
+        durability: Durability,
+        modified: Timestamp,
+    ) -> Result<bool> {
+        self.writable()?.bring_up(&node.inode, from, content, durability, modified)
     }
 
     fn replace_unwritten(&self, node: &Node, tier: u8, start: FileBlock, len: u64) -> Result<u64> {

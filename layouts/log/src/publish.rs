@@ -93,7 +93,7 @@ impl<P: Pm> Shared<P> {
         }
         let mut freed = Freed::new();
         if !changes.is_empty() {
-            self.commit_moved(inode, &mut log, &changes, modified, proof, &mut freed)?;
+            self.commit_moved(inode, &mut log, Batch::default(), &changes, modified, proof, &mut freed)?;
         }
         drop(log);
         freed.into_iter().for_each(|piece| self.free_piece(piece));
@@ -156,8 +156,10 @@ impl<P: Pm> Shared<P> {
         inode: &Arc<Inode>,
         from: &Movable,
         content: &[u8],
+        durability: Durability,
         modified: Timestamp,
     ) -> Result<bool> {
+        let purpose = if durability == Durability::Promised { Purpose::Promised } else { Purpose::Data };
         let map = inode.file()?;
         let PlacedExtent { start, len, .. } = from.extent;
         if content.len() as u64 != len * BLOCK_SIZE {
@@ -166,7 +168,7 @@ impl<P: Pm> Shared<P> {
             );
         }
         let mut runs = Runs::new();
-        self.allocate(None, len, Purpose::Data, &mut runs)?;
+        self.allocate(None, len, purpose, &mut runs)?;
         let mut freed = Freed::new();
         let committed = self.copy_runs(&runs, content).and_then(|copied| {
             let proof = copied.map_or_else(Durable::nothing_before, |copied| self.pm.fence(copied));
@@ -180,7 +182,8 @@ impl<P: Pm> Shared<P> {
                 push_change(&mut changes, at, run.len, run.start.0);
                 at += run.len;
             }
-            self.commit_moved(inode, &mut log, &changes, modified, proof, &mut freed).map(|()| true)
+            let batch = Batch::promised(purpose);
+            self.commit_moved(inode, &mut log, batch, &changes, modified, proof, &mut freed).map(|()| true)
         });
         // After a media error nobody knows whether the entry is there: then the blocks stay taken.
         let is_taken = committed.as_ref().map_or_else(|error| error.kind() == Kind::Media, |done| *done);
@@ -231,8 +234,15 @@ impl<P: Pm> Shared<P> {
             }
         }
         let mut freed = Freed::new();
-        let done =
-            self.commit_moved(inode, &mut log, &changes, modified, Durable::nothing_before(), &mut freed);
+        let done = self.commit_moved(
+            inode,
+            &mut log,
+            Batch::default(),
+            &changes,
+            modified,
+            Durable::nothing_before(),
+            &mut freed,
+        );
         drop(log);
         // After a media error nobody knows whether the entry is there: then the blocks stay taken.
         if done.as_ref().is_err_and(|error| error.kind() != Kind::Media) {
@@ -254,10 +264,12 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Commits other places of the same content, as one operation; what they replaced goes to `freed`.
+    #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
     fn commit_moved(
         &self,
         inode: &Inode,
         log: &mut Log,
+        mut batch: Batch,
         changes: &[Change],
         modified: Timestamp,
         proof: Durable,
@@ -265,7 +277,6 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         let map = inode.file()?;
         self.check_pins(inode, map, changes)?;
-        let mut batch = Batch::default();
         for change in changes {
             let mut entry = WriteEntry {
                 place: change.place.unwrap_or_default(),

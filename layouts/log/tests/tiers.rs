@@ -118,7 +118,7 @@ impl Machine {
             let Some((from, block)) = on_tier else { return };
             let mut bytes = vec![0; (from.extent.len * BLOCK_SIZE) as usize];
             self.disk.read(block.offset(), &mut bytes).unwrap();
-            assert!(fs.bring_up(node, from, &bytes, now(9)).unwrap());
+            assert!(fs.bring_up(node, from, &bytes, Durability::Now, now(9)).unwrap());
         }
     }
 }
