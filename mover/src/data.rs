@@ -2,9 +2,10 @@
 
 use std::io::IoSlice;
 
+use nacre_engine::sync::Mutex;
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, FallocateMode, FileBlock, Kind, Place, PlacedExtent, Result, SeekTo,
-    TierRun, Tiered, Timestamp, WriteAt, Written,
+    BLOCK_SIZE, Data, Durability, FallocateMode, FileBlock, InodeId, Kind, Place, PlacedExtent, Result,
+    SeekTo, TierRun, Tiered, Timestamp, WriteAt, Written,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
@@ -32,6 +33,41 @@ impl<'l, L: Tiered> Reading<'l, L> {
 impl<L: Tiered> Drop for Reading<'_, L> {
     fn drop(&mut self) {
         self.layout.end_reads(self.ticket);
+    }
+}
+
+/// Blocks at the edges of an operation: room is made for it elsewhere, as long as this lives. Or else, where memory is small,
+/// what was just brought up would go down again, and so on.
+struct Held<'f> {
+    held: &'f Mutex<Vec<(InodeId, u64)>>,
+    id: InodeId,
+    blocks: Vec<u64>,
+}
+
+impl Held<'_> {
+    fn hold(&mut self, blocks: &[u64]) {
+        let mut held = self.held.lock();
+        for &block in blocks {
+            if !self.blocks.contains(&block) {
+                self.blocks.push(block);
+                held.push((self.id, block));
+            }
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.blocks.is_empty() {
+            return;
+        }
+        let mut held = self.held.lock();
+        for block in self.blocks.drain(..) {
+            // Another operation may hold it, too.
+            if let Some(at) = held.iter().position(|one| *one == (self.id, block)) {
+                held.swap_remove(at);
+            }
+        }
     }
 }
 
@@ -197,6 +233,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         edges: impl Fn(u64) -> Vec<u64>,
         act: impl Fn() -> Result<T>,
     ) -> Result<T> {
+        let mut held = Held { held: &self.held, id: self.layout.id(node), blocks: Vec::new() };
         for _ in 0..ATTEMPTS {
             match act() {
                 Err(error) if error.kind() == Kind::Elsewhere => {}
@@ -211,6 +248,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             let size = self.layout.getattr(node)?.size;
             let mut edges = edges(size);
             edges.push(size / BLOCK_SIZE);
+            held.hold(&edges);
             for block in edges {
                 let up = || self.bring_up_from(node, FileBlock(block), 1, durability, |_| true);
                 self.with_room(up)?;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64};
 use nacre_engine::{
-    BLOCK_SIZE, Error, FileBlock, FsStat, Kind, MAX_TIERS, Result, Tier, TierChange, TierState, Tiered,
-    Timestamp,
+    BLOCK_SIZE, Error, FileBlock, FsStat, InodeId, Kind, MAX_TIERS, Result, Tier, TierChange, TierState,
+    Tiered, Timestamp,
 };
 use nacre_engine::{Capabilities, Extents, PlacedExtent, PromiseCost};
 use nacre_media::Durable;
@@ -52,6 +52,8 @@ pub struct MoverFs<L, D> {
     pub(crate) sink: Sink,
     pub(crate) predictors: Predictors,
     pub(crate) keeper: Mutex<Keeper>,
+    /// Blocks that stay up while room is made.
+    pub(crate) held: Mutex<Vec<(InodeId, u64)>>,
     /// Held by who writes blocks of a tier that a file has already.
     pub(crate) filling: Mutex<()>,
     /// Drains that were begun and are not done; none while one goes on.
@@ -81,6 +83,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             predictors: Predictors::new(options.placement),
             options,
             sink: Sink::default(),
+            held: Mutex::default(),
             keeper: Mutex::new(Keeper::new()),
             filling: Mutex::new(()),
             drains: Mutex::new(BTreeMap::new()),

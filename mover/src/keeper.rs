@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, DirEntry, FileBlock, FileKind, Kind, Result, Tiered};
+use nacre_engine::{BLOCK_SIZE, DirEntry, FileBlock, FileKind, InodeId, Kind, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::Span;
@@ -266,12 +266,27 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 continue;
             }
             match self.next_data(node, at.max(span.start))? {
-                Some(data) if data < span.end() => return Ok(Some(span.group(data, self.options.group))),
+                Some(data) if data < span.end() => {
+                    let group = self.without_held(cold.id, span.group(data, self.options.group));
+                    if group.len > 0 {
+                        return Ok(Some(group));
+                    }
+                    return self.next_group(node, cold, data + 1);
+                }
                 Some(data) => at = data,
                 None => return Ok(None),
             }
         }
         Ok(None)
+    }
+
+    /// A group up to the first of its blocks that stays.
+    fn without_held(&self, id: InodeId, group: Span) -> Span {
+        let held = self.held.lock();
+        let inside =
+            held.iter().filter(|(of, block)| *of == id && (group.start..group.end()).contains(block));
+        let end = inside.map(|(_, block)| *block).min().unwrap_or(group.end());
+        Span { start: group.start, len: end - group.start }
     }
 
     /// Moves a group to the fastest tier that has room.
