@@ -166,7 +166,7 @@ impl Turns<'_> {
         let mut begin = None;
         for sitting in 0.. {
             let preparing = Instant::now();
-            if begin.is_some_and(|begin| self.is_over(begin)) || !self.sit_down()? {
+            if begin.is_some_and(|begin| self.is_over(begin)) || !self.sit_down(sitting)? {
                 break;
             }
             let (seated, preparing) = (Instant::now(), preparing.elapsed());
@@ -191,15 +191,19 @@ impl Turns<'_> {
             || self.counted >= fewest.min(FEW) && begin.elapsed() > limit
     }
 
-    /// Sets every target up. What was there goes away first: there may be no room for both. False when the run is to end.
-    fn sit_down(&mut self) -> Result<bool, Error> {
+    /// Sets every target up, beginning with another one each time: who is set up last finds memory and caches as nobody
+    /// else does. What was there goes away first: there may be no room for both. False when the run is to end.
+    fn sit_down(&mut self, sitting: u64) -> Result<bool, Error> {
         self.sides.iter_mut().for_each(|side| side.seat = None);
         let watch = self.request.measure == Measure::Counter(counters::SYNCED.to_owned());
         let mut failed = Vec::new();
-        for (at, side) in self.sides.iter_mut().enumerate() {
+        let first = sitting as usize % self.sides.len().max(1);
+        for place in 0..self.sides.len() {
             if self.setting.stop.is_set() {
                 return Ok(false);
             }
+            let at = (first + place) % self.sides.len();
+            let side = &mut self.sides[at];
             if self.counted == 0 {
                 let what = format!("{}: preparing {}", self.workload, side.entrant.name);
                 (self.setting.progress)(&what, 0.0);
