@@ -40,6 +40,11 @@ struct Machine {
     is_calm: bool,
 }
 
+/// An inode of root's.
+fn new_inode(kind: FileKind, now: Timestamp) -> NewInode<'static> {
+    NewInode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, target: b"", xattrs: &[], now }
+}
+
 /// Somebody who moves blocks of any file up and down, all the time.
 #[derive(Default)]
 struct Unrest {
@@ -254,16 +259,7 @@ fn memory_is_kept_from_being_full() {
         |file: u64| -> Vec<u8> { (0..FILE as u64).map(|at| (at / 4096 * 7 + file) as u8).collect() };
     let mut files = Vec::new();
     for number in 0.. {
-        let new = NewInode {
-            kind: FileKind::Regular,
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: b"",
-            xattrs: &[],
-            now: time(number as i64),
-        };
+        let new = new_inode(FileKind::Regular, time(number as i64));
         let Ok(node) = fs.create(&fs.root(), format!("{number}").as_bytes(), &new) else { break };
         let bytes = content(number);
         let slices = [IoSlice::new(&bytes)];
@@ -330,16 +326,7 @@ fn many_writers_find_room_at_once() {
             let fs = &fs;
             scope.spawn(move || {
                 let now = time(writer);
-                let new = NewInode {
-                    kind: FileKind::Regular,
-                    mode: 0o644,
-                    uid: 0,
-                    gid: 0,
-                    rdev: 0,
-                    target: b"",
-                    xattrs: &[],
-                    now,
-                };
+                let new = new_inode(FileKind::Regular, now);
                 let node = fs.create(&fs.root(), format!("{writer}").as_bytes(), &new).expect("create");
                 let (large, small) = (vec![writer as u8; 256 << 10], vec![!writer as u8; 4096]);
                 let put = |at, bytes: &[u8]| {
@@ -367,16 +354,7 @@ fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     const FILE: u64 = 1 << 20;
     let (machine, fs) = Machine::new(true);
     let time = |at: i64| Timestamp::new(1_700_000_000 + at, 0);
-    let new = |kind, at| NewInode {
-        kind,
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: b"",
-        xattrs: &[],
-        now: time(at),
-    };
+    let new = |kind, at| new_inode(kind, time(at));
     let put = |dir: &<Fs as Names>::Node, at: i64| {
         let node = fs.create(dir, format!("{at}").as_bytes(), &new(FileKind::Regular, at)).expect("create");
         let bytes = vec![at as u8; FILE as usize];

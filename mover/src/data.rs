@@ -8,9 +8,10 @@ use nacre_engine::{
     SeekTo, TierRun, Tiered, Timestamp, WriteAt, Written,
 };
 use nacre_media::Durable;
-use nacre_media::block::{BlockDevice, Pages};
+use nacre_media::block::BlockDevice;
 
 use crate::fs::MoverFs;
+use crate::pieces;
 use crate::predict::Span;
 use crate::watch::{Sample, millis};
 
@@ -113,7 +114,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         now: Timestamp,
     ) -> Result<Option<u64>> {
         let WriteAt::Offset(offset) = at else { return Ok(None) };
-        let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
+        let len = pieces::length(data);
         let (first, end) = (offset / BLOCK_SIZE, (offset + len).div_ceil(BLOCK_SIZE));
         // One at a time, or of two that write to one block the second would undo the first.
         let _alone = self.filling.lock();
@@ -129,20 +130,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             return Ok(None);
         }
         // What is not written of them reads as zeros.
-        let mut content = Pages::new((blocks * BLOCK_SIZE) as usize);
-        let mut to = (offset % BLOCK_SIZE) as usize;
-        for slice in data {
-            content[to..to + slice.len()].copy_from_slice(slice);
-            to += slice.len();
-        }
-        let mut rest = &content[..];
-        let mut pieces = Vec::new();
-        for part in &written {
-            let (here, behind) = rest.split_at((part.run.len * BLOCK_SIZE) as usize);
-            pieces.push((part.run, here));
-            rest = behind;
-        }
-        self.tiers.write(&pieces)?;
+        let content = pieces::gather(blocks, (offset % BLOCK_SIZE) as usize, data);
+        self.tiers.write(&pieces::split(written.iter().map(|part| part.run), &content))?;
         let proof = self.tiers.flush(written.iter().map(|part| part.run.tier))?;
         let is_done = self.layout.publish_first_write(node, &written, offset + len, now, proof)?;
         Ok(is_done.then_some(offset))
@@ -157,7 +146,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
-        let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
+        let len = pieces::length(data);
         let edges = |size: u64| {
             let offset = if let WriteAt::Offset(offset) = at { offset } else { size };
             vec![offset / BLOCK_SIZE, (offset + len).saturating_sub(1) / BLOCK_SIZE]
@@ -289,7 +278,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
             _ => {
                 let written = self.write_to_memory(node, at, data, durability, now)?;
                 if self.sink.is_on() {
-                    let len = data.iter().map(|slice| slice.len() as u64).sum();
+                    let len = pieces::length(data);
                     let (id, durable) = (self.layout.id(node), durability == Durability::Now);
                     self.predictors.wrote(id, Span::of(written, len), durable);
                 }

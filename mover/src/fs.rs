@@ -20,7 +20,7 @@ use crate::predict::{Placement, Predictors};
 use crate::watch::Sink;
 
 /// How it is set up.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MoverOptions {
     /// Bytes of DRAM for blocks of tiers.
     pub page_cache: u64,

@@ -9,6 +9,7 @@ use nacre_media::block::{BlockDevice, Pages};
 
 use crate::data::Reading;
 use crate::fs::MoverFs;
+use crate::pieces;
 
 /// What came of a migration, in blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -106,13 +107,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         let runs = Taken { fs: self, runs: self.layout.allocate_on(tier, None, blocks)? };
         let mut content = Pages::new((blocks * BLOCK_SIZE) as usize);
         self.read_all(node, &found, &mut content)?;
-        let mut pieces = Vec::new();
-        let mut rest = &content[..];
-        for run in &runs.runs {
-            let (part, behind) = rest.split_at((run.len * BLOCK_SIZE) as usize);
-            pieces.push((*run, part));
-            rest = behind;
-        }
+        let pieces = pieces::split(runs.runs.iter().copied(), &content);
         self.tiers.write(&pieces)?;
         let proof = self.tiers.flush([tier])?;
         let copied = copies(&found, &runs.runs);

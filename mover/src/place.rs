@@ -4,14 +4,15 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use nacre_engine::{
-    BLOCK_SIZE, Block, Durability, FileBlock, Kind, Result, Tier, TierRun, Tiered, Timestamp, WriteAt,
+    BLOCK_SIZE, Block, Durability, FileBlock, Kind, Place, Result, Tier, TierRun, Tiered, Timestamp, WriteAt,
     Written,
 };
 use nacre_media::Durable;
-use nacre_media::block::{BlockDevice, Pages};
+use nacre_media::block::BlockDevice;
 
 use crate::fs::MoverFs;
 use crate::migrate::Taken;
+use crate::pieces;
 use crate::predict::{Placement, Span};
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
@@ -26,7 +27,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Whether a write is of those that may go to disk: what was accepted before. In tests of that way, any that is one
     /// operation there, too.
     pub(crate) fn may_go_to_disk(&self, offset: u64, data: &[IoSlice<'_>], durability: Durability) -> bool {
-        let len = data.iter().map(|slice| slice.len() as u64).sum::<u64>();
+        let len = pieces::length(data);
         let is_whole = || offset.is_multiple_of(BLOCK_SIZE) && len.is_multiple_of(BLOCK_SIZE);
         // Whether nothing may be written is the layout's to say.
         len > 0
@@ -43,7 +44,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<()> {
-        let len = data.iter().map(|slice| slice.len() as u64).sum::<u64>();
+        let len = pieces::length(data);
         let end = offset + len;
         let part = |range: &Range<u64>| cut(data, range.start - offset..range.end - offset);
         let to_memory = |range: Range<u64>| match range.is_empty() {
@@ -86,33 +87,25 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<bool> {
-        let len = data.iter().map(|slice| slice.len() as u64).sum::<u64>();
+        let len = pieces::length(data);
         let size = self.layout.getattr(node)?.size;
         if offset > size && !size.is_multiple_of(BLOCK_SIZE) {
             // What is behind the end in its block will show, as zeros.
             self.bring_up_from(node, FileBlock(size / BLOCK_SIZE), 1, durability, |_| true)?;
         }
         let blocks = len.div_ceil(BLOCK_SIZE);
-        let mut content = Pages::new((blocks * BLOCK_SIZE) as usize);
-        let mut at = 0;
-        for slice in data {
-            content[at..at + slice.len()].copy_from_slice(slice);
-            at += slice.len();
-        }
+        let content = pieces::gather(blocks, 0, data);
         for Tier { number, .. } in self.usable() {
             let runs = match self.layout.allocate_on(number, self.goal_on(node, number, offset), blocks) {
                 Err(error) if error.kind() == Kind::NoSpace => continue,
                 other => Taken::new(self, other?),
             };
-            let mut pieces: Vec<(TierRun, &[u8])> = Vec::new();
-            let mut written: Vec<Written> = Vec::new();
-            let mut rest = &content[..];
-            for run in runs.runs() {
-                let start = written.last().map_or(offset / BLOCK_SIZE, |last| last.start.0 + last.run.len);
-                let (here, behind) = rest.split_at((run.len * BLOCK_SIZE) as usize);
-                pieces.push((*run, here));
-                written.push(Written { start: FileBlock(start), run: *run });
-                rest = behind;
+            let pieces = pieces::split(runs.runs().iter().copied(), &content);
+            let mut start = FileBlock(offset / BLOCK_SIZE);
+            let mut written = Vec::new();
+            for &run in runs.runs() {
+                written.push(Written { start, run });
+                start.0 += run.len;
             }
             // A device that fails is out of use from then on, and the data has another place.
             let stored = self.tiers.write(&pieces).and_then(|()| self.tiers.flush([number]));
@@ -137,7 +130,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let before = (offset / BLOCK_SIZE).checked_sub(1)?;
         let found = self.layout.resolve(node, FileBlock(before), 1).ok()?;
         match found.first()?.place {
-            nacre_engine::Place::Tier { tier: there, block } if there == tier => Some(block.plus(1)),
+            Place::Tier { tier: there, block } if there == tier => Some(block.plus(1)),
             _ => None,
         }
     }
