@@ -194,12 +194,48 @@ fn every_peer_is_measured_or_reported_and_nothing_is_left() {
         assert!(about(peer).is_some(), "{peer} was not measured: {}", report["absent"]);
     }
     assert!(about(PEERS[9]).expect("measured").contains("emulated disk: optane-ssd"), "{series:?}");
+    // Every sixteenth write is synced, so that nearly all of them reach the loop devices, the journals and the logs.
+    let on_disk = |target: &str| {
+        let found = series.iter().find(|series| series["target"] == target)?;
+        found["points"][0]["counters"]["disk.bytes"].as_f64()
+    };
+    for peer in PEERS {
+        let bytes = on_disk(peer);
+        match peer {
+            "peer:tmpfs" | "peer:ramfs" => assert_eq!(bytes, None, "{peer} has no device"),
+            _ => assert!(bytes.is_some_and(|bytes| bytes >= 2048.0), "{peer}: {bytes:?} bytes for 4 KiB"),
+        }
+    }
     for peer in RARE {
         let absent = report["absent"].as_array().expect("absent");
         let why =
             absent.iter().find(|absent| absent["what"] == peer).and_then(|absent| absent["why"].as_str());
         assert!(about(peer).is_some() || why.is_some_and(|why| !why.is_empty()), "{peer}: neither");
     }
+}
+
+/// A terminal is what script(1) makes one.
+#[test]
+fn progress_is_shown_at_a_terminal_and_nowhere_else() {
+    let test = "progress_is_shown_at_a_terminal_and_nowhere_else";
+    if !has_program(test, "script") {
+        return;
+    }
+    let run = Run::new("progress");
+    let bench = ["bench", "run", "micro.write,file=4m", "-t", "preset:nova", "--effort", "quick"];
+    let plain: Command = nacre();
+    let typed = [&[plain.get_program().to_str().expect("a plain name")], &bench[..]].concat().join(" ");
+    let mut terminal = Command::new("script");
+    terminal.args(["--quiet", "--return", "--command", &typed, "/dev/null"]).env("TERM", "xterm");
+    let status = wait(run.spawn(terminal), LIMIT).expect("it ends");
+    assert!(status.success(), "{}", run.said());
+    let said = run.said();
+    assert!(said.contains("micro.write,file=4m: round 1") && said.contains(" % "), "{said:?}");
+
+    let mut elsewhere = nacre();
+    elsewhere.args(bench);
+    let status = wait(run.spawn(elsewhere), LIMIT).expect("it ends");
+    assert!(status.success() && !run.said().contains(": round "), "{:?}", run.said());
 }
 
 #[test]
