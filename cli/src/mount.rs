@@ -30,7 +30,9 @@ pub(crate) struct MountArgs {
     /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback, lazy[=SIZE], lazy_low=N, lazy_high=N,
     /// lazy_period=MS, lazy_age=MS, lazy_threads=N, preset=NAME, name_index=on|off (layout inplace), direct_io, threads=N, emulate=MEMORY,
     /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as), tier_cache=SIZE
-    /// (DRAM for what is read from tiers, 64M by default), log=FILE, nofail;
+    /// (DRAM for what is read from tiers, 64M by default), tier_group=SIZE (what is moved as one, 16M), sync_threshold=SIZE (a file
+    /// that is synced before so much was written is not written straight to disk, 4M), large_writes=N (what was written so often
+    /// in large pieces is, 4), log=FILE, nofail;
     /// with remount, lazy_* of the mount that is there
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
@@ -326,7 +328,7 @@ fn open_options(settings: &MountSettings) -> OpenOptions {
         preset: settings.preset,
         name_index: settings.name_index,
         tiers: settings.tiers.iter().map(TierOption::device).collect(),
-        tier_cache: settings.tier_cache,
+        tier_settings: settings.tier_settings,
         ..OpenOptions::default()
     }
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use nacre::{CacheOptions, CacheSettings, Disk, Emulation, Preset, Promise, TIER_CACHE, TierDevice};
+use nacre::{CacheOptions, CacheSettings, Disk, Emulation, Preset, Promise, TierDevice, TierSettings};
 
 /// The options of one mount.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -45,8 +45,8 @@ pub(crate) struct MountSettings {
     pub(crate) require: Option<Promise>,
     /// Devices of its tiers, as far as they are named.
     pub(crate) tiers: Vec<TierOption>,
-    /// Bytes of DRAM with what was read from them.
-    pub(crate) tier_cache: Option<u64>,
+    /// How data comes to them and from there.
+    pub(crate) tier_settings: TierSettings,
     /// Where messages go from the background.
     pub(crate) log: Option<PathBuf>,
     /// A device that is not there is no failure.
@@ -223,7 +223,9 @@ impl MountSettings {
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
             "tier" => self.tiers.push(TierOption::parse(value)),
-            "tier_cache" => self.tier_cache = Some(tier_cache(value).map_err(|error| wrong(&error))?),
+            "tier_cache" | "tier_group" | "sync_threshold" | "large_writes" => {
+                take_tier_setting(&mut self.tier_settings, key, value).map_err(|error| wrong(&error))?;
+            }
             "log" => self.log = Some(PathBuf::from(value)),
             _ => return Ok(false),
         }
@@ -368,8 +370,15 @@ impl fmt::Display for MountSettings {
         if let Some(require) = self.require {
             write!(f, ",require={}", require.as_str())?;
         }
-        if let Some(size) = self.tier_cache {
-            write!(f, ",tier_cache={}", as_option(size))?;
+        let TierSettings { cache, group, sync_threshold, large_writes } = self.tier_settings;
+        let sizes = [("tier_cache", cache), ("tier_group", group), ("sync_threshold", sync_threshold)];
+        for (name, size) in sizes {
+            if let Some(size) = size {
+                write!(f, ",{name}={}", as_option(size))?;
+            }
+        }
+        if let Some(count) = large_writes {
+            write!(f, ",large_writes={count}")?;
         }
         for tier in &self.tiers {
             let text = tier.to_string();
@@ -430,12 +439,20 @@ fn lazy_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The size of the cache of what was read from tiers.
-fn tier_cache(text: &str) -> Result<u64, String> {
-    match nacre_engine::size::parse(text)? {
-        size if TIER_CACHE.contains(&size) => Ok(size),
-        _ => Err(format!("{text:?} is no size for the cache of tiers; give 1M to 1T")),
+fn take_tier_setting(settings: &mut TierSettings, key: &str, value: &str) -> Result<(), String> {
+    if key == "large_writes" {
+        let count =
+            value.parse().map_err(|_| format!("{value:?} is no number of writes; give 0 to 65535"))?;
+        settings.large_writes = Some(count);
+        return Ok(());
     }
+    let size = Some(nacre_engine::size::parse(value)?);
+    match key {
+        "tier_cache" => settings.cache = size,
+        "tier_group" => settings.group = size,
+        _ => settings.sync_threshold = size,
+    }
+    settings.check().map_err(|error| error.to_string())
 }
 
 /// A size as it is written after `-o`.
@@ -511,8 +528,10 @@ mod tests {
         assert_eq!(settings.emulation.unwrap().write_latency_ns, 500);
         assert!(take("direct_io").unwrap().direct_io);
         let settings = take("tier_cache=8M,tier=/srv/disk").unwrap();
-        assert_eq!((settings.tier_cache, settings.tiers.len()), (Some(8 << 20), 1));
+        assert_eq!((settings.tier_settings.cache, settings.tiers.len()), (Some(8 << 20), 1));
         assert_eq!(settings.to_string(), "rw,tier_cache=8M,tier=/srv/disk");
+        let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2";
+        assert_eq!(take(all).unwrap().to_string(), all);
         assert_eq!(take("lazy").unwrap().lazy.unwrap().options().size, 256 << 20);
         assert_eq!(take("lazy=64M").unwrap().to_string(), "rw,lazy=64M");
         let all = "rw,lazy=64M,lazy_low=10,lazy_high=30,lazy_period=1000,lazy_age=2000,lazy_threads=3,preset=hinfs-wb";
@@ -537,8 +556,11 @@ mod tests {
             ("lazy_color=red", "lazy_color"),
             ("preset=spfs", "not built yet"),
             ("name_index=maybe", "neither on nor off"),
-            ("tier_cache=64K", "1M to 1T"),
-            ("tier_cache=2T", "1M to 1T"),
+            ("tier_cache=64K", "1 MiB to 1 TiB"),
+            ("tier_cache=2T", "1 MiB to 1 TiB"),
+            ("tier_group=5000", "whole blocks"),
+            ("sync_threshold=512", "4 KiB to 1 TiB"),
+            ("large_writes=-1", "0 to 65535"),
             ("tier_cache=much", "tier_cache"),
             ("emulate=nothing", "emulate"),
             ("require=luck", "require"),

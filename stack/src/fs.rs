@@ -19,6 +19,7 @@ use crate::keeper::Keeper;
 use crate::layout::{AnyLayout, probe};
 use crate::mkfs::{self, MkfsOptions};
 use crate::preset::{LayoutKind, Preset};
+use crate::tier_settings::TierSettings;
 use crate::tiers::{self, TierDevice};
 
 /// Threads that write back to emulated memory at the most, when nobody says how many.
@@ -59,9 +60,8 @@ pub struct OpenOptions {
     pub preset: Option<Preset>,
     /// Devices of its tiers; of those that are not given, where they are is looked for.
     pub tiers: Vec<TierDevice>,
-    /// Bytes of DRAM that keep what was read from tiers, within [`TIER_CACHE`](crate::TIER_CACHE); by default 64 MiB. Only of
-    /// the layout `log`; another refuses to be told.
-    pub tier_cache: Option<u64>,
+    /// How data comes to tiers and from there. Only of the layout `log`; another refuses to be told.
+    pub tier_settings: TierSettings,
     /// In whose name.
     pub identity: Identity,
 }
@@ -78,7 +78,7 @@ impl Default for OpenOptions {
             buffer: WriteBuffer::Preset,
             preset: None,
             tiers: Vec::new(),
-            tier_cache: None,
+            tier_settings: TierSettings::default(),
             identity: Identity::default(),
         }
     }
@@ -279,9 +279,9 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
             .object(format!("name_index on the layout {layout}"))
             .advice("leave it out: this layout always has an index of names"));
     }
-    if options.tier_cache.is_some() && layout != LayoutKind::Log {
+    if options.tier_settings != TierSettings::default() && layout != LayoutKind::Log {
         return Err(Error::new(Kind::InvalidInput)
-            .object(format!("tier_cache on the layout {layout}"))
+            .object(format!("settings of tiers on the layout {layout}"))
             .advice("leave it out: this layout has no tiers"));
     }
     Ok(match layout {

@@ -70,6 +70,7 @@ mod mkfs;
 mod names;
 mod preset;
 pub mod signature;
+mod tier_settings;
 mod tiers;
 
 pub use nacre_cache::{CacheOptions, Checker, Granularity, Settings as CacheSettings};
@@ -94,4 +95,5 @@ pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures};
 pub use nacre_mover::{Drained, PIN};
 pub use preset::{LayoutKind, Preset};
-pub use tiers::{MovedPart, MoverInfo, NewTier, TIER_CACHE, TierDevice, TierInfo};
+pub use tier_settings::TierSettings;
+pub use tiers::{MovedPart, MoverInfo, NewTier, TierDevice, TierInfo};

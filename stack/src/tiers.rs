@@ -2,7 +2,6 @@
 //! them and persistent memory.
 
 use std::fs;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -13,7 +12,7 @@ use nacre_layout_log::{LogFs, Summary};
 use nacre_media::RealPm;
 use nacre_media::block::{BlockDevice, DiskOptions, Pages, RealDisk};
 use nacre_media::disk::Disk;
-use nacre_mover::{Drained, MoverFs, MoverOptions, MoverStatus};
+use nacre_mover::{Drained, MoverFs, MoverStatus};
 use nacre_tiers::Label;
 use serde::Serialize;
 use uuid::Uuid;
@@ -21,10 +20,6 @@ use uuid::Uuid;
 use crate::fs::{FileSystem, OpenOptions};
 use crate::layout::{AnyNode, TieredLog};
 use crate::mkfs::{Prepared, prepare};
-
-/// Bytes of DRAM that [`OpenOptions::tier_cache`] may name: with less nothing would be kept, and with more nobody has a
-/// machine.
-pub const TIER_CACHE: RangeInclusive<u64> = 1 << 20..=1 << 40;
 
 /// The rank of a tier of which nobody says how fast it is.
 const USUAL_RANK: u8 = 2;
@@ -141,7 +136,7 @@ impl MoverInfo {
 /// and nothing else does.
 pub(crate) fn mount(layout: LogFs<RealPm>, summary: &Summary, options: &OpenOptions) -> Result<TieredLog> {
     let beside = PathBuf::from(layout.pm().name());
-    let mover = MoverFs::new(layout, mover_options(options.tier_cache)?);
+    let mover = MoverFs::new(layout, options.tier_settings.mover_options()?);
     let known = mover.layout().tiers();
     if known.is_empty() && options.tiers.is_empty() {
         return Ok(mover);
@@ -167,17 +162,6 @@ pub(crate) fn mount(layout: LogFs<RealPm>, summary: &Summary, options: &OpenOpti
         }
     }
     Ok(mover)
-}
-
-/// How tiers are looked after, with so many bytes of DRAM where that is said.
-fn mover_options(cache: Option<u64>) -> Result<MoverOptions> {
-    let usual = MoverOptions::default();
-    match cache {
-        Some(bytes) if !TIER_CACHE.contains(&bytes) => Err(Error::new(Kind::InvalidInput)
-            .object(format!("a cache for tiers of {bytes} bytes"))
-            .advice("give 1 MiB to 1 TiB")),
-        bytes => Ok(MoverOptions { page_cache: bytes.unwrap_or(usual.page_cache), ..usual }),
-    }
 }
 
 /// A number that no other mount chooses.

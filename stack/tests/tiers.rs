@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nacre::{FileSystem, Kind, MkfsOptions, NewTier, OpenOptions, Place, Preset, TierDevice, WriteBuffer};
+use nacre::{
+    FileSystem, Kind, MkfsOptions, NewTier, OpenOptions, Place, Preset, TierDevice, TierSettings, WriteBuffer,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -254,12 +256,16 @@ fn cold_files_move_down_by_themselves() {
     fs.close().unwrap();
 }
 
+fn caching(cache: Option<u64>) -> TierSettings {
+    TierSettings { cache, ..TierSettings::default() }
+}
+
 /// What is read from tiers is kept in as much DRAM as was said, and no layout takes what it cannot have.
 #[test]
 fn what_is_read_from_tiers_is_kept_within_what_was_asked_for() {
     for (asked, most) in [(None, 64 * MIB), (Some(MIB), MIB)] {
         let dir = tempfile::tempdir().unwrap();
-        let fs = create(dir.path(), &OpenOptions { tier_cache: asked, ..options() });
+        let fs = create(dir.path(), &OpenOptions { tier_settings: caching(asked), ..options() });
         fs.add_tier(&new(dir.path().join("disk"), 64 * MIB)).unwrap();
         let bytes = content(8 * MIB as usize);
         fs.write("large", &bytes).unwrap();
@@ -273,11 +279,11 @@ fn what_is_read_from_tiers_is_kept_within_what_was_asked_for() {
     for (preset, asked, why) in [
         (Preset::Nova, MIB - 1, "1 MiB to 1 TiB"),
         (Preset::Nova, (1 << 40) + 1, "1 MiB to 1 TiB"),
-        (Preset::Pmfs, MIB, "tier_cache on the layout inplace"),
+        (Preset::Pmfs, MIB, "settings of tiers on the layout inplace"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let make = MkfsOptions { preset, ..MkfsOptions::with_size(64 * MIB) };
-        let asked = OpenOptions { tier_cache: Some(asked), ..options() };
+        let asked = OpenOptions { tier_settings: caching(Some(asked)), ..options() };
         let error = FileSystem::create(dir.path().join("pm"), &make, &asked).unwrap_err();
         assert!(error.kind() == Kind::InvalidInput && error.to_string().contains(why), "{error}");
     }

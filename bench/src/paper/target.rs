@@ -28,7 +28,9 @@ const IN_MEMORY: [&str; 2] = ["peer:tmpfs", "peer:ramfs"];
 /// Presets that have a disk below their memory. Others have none in an experiment, even where they could.
 const TIERED: [&str; 2] = ["tpfs", "acbpfs"];
 /// Options that only these have, and none of them yet.
-const OPTIONS_OF_TIERED: [&str; 3] = ["anticache", "group", "sync-threshold"];
+const OPTIONS_OF_TIERED: [&str; 1] = ["anticache"];
+/// Options that only these have, and that are parameters of a target with a tier.
+const PARAMETERS_OF_TIERED: [&str; 2] = ["group", "sync_threshold"];
 
 /// What of [`Settings`] says how a target is made. The rest says how it is worked on, or is there to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,9 +220,13 @@ impl<'a> Subject<'a> {
         if self.preset().is_none() {
             return Ok(Fate::Without("they are for nacre"));
         }
-        let mut taken = Vec::new();
+        let (mut taken, mut parameters) = (Vec::new(), Vec::new());
         for option in options.split(',') {
-            let key = option.split('=').next().unwrap_or_default();
+            let (key, value) = option.split_once('=').unwrap_or((option, ""));
+            if let Some(name) = PARAMETERS_OF_TIERED.iter().find(|name| **name == key) {
+                parameters.extend(self.is_tiered().then(|| (*name, value.to_owned())));
+                continue;
+            }
             match key {
                 // In the process these presets buffer writes without being told.
                 "lazy" if self.buffers() => taken.extend(self.is_mounted().then_some(option)),
@@ -228,9 +234,12 @@ impl<'a> Subject<'a> {
                 _ => return Err(self.refusal(option, "no target has such a parameter yet")),
             }
         }
-        Ok(match taken.is_empty() {
+        if !taken.is_empty() {
+            parameters.push(("options", taken.join(",")));
+        }
+        Ok(match parameters.is_empty() {
             true => Fate::Without("it is so, or has nothing that they are of"),
-            false => Fate::one("options", taken.join(",")),
+            false => Fate::Parameters(parameters),
         })
     }
 
@@ -396,14 +405,16 @@ mod tests {
         assert!(sata.contains("tier=sata-ssd"), "{sata}");
         let tiny = text("tpfs-fig13.optane", "TPFS-2", Way::Mount, 0.0001).unwrap();
         assert!(tiny.contains("pm=16m,buffer=1m,cache=1m,dram=32m"), "{tiny}");
+        let group = text("tpfs-fig17.fio-read", "TPFS-2", Way::Library, 0.01).unwrap();
+        assert!(group.contains(",group=4k,tier=optane-ssd,"), "{group}");
+        let threshold = text("tpfs-predictor.threshold", "TPFS-2", Way::Mount, 0.01).unwrap();
+        assert!(threshold.contains(",sync_threshold=4k,"), "{threshold}");
         // One that buffers writes has its buffer, and hardly a page cache above it.
         let buffering = text("hinfs-fig7", "HiNFS", Way::Mount, 1.0).unwrap();
         assert!(buffering.contains("buffer=2048m,dram=32m"), "{buffering}");
-        for (experiment, system, setting) in [
-            ("tpfs-fig17.fio-read", "TPFS-2", "group="),
-            ("acbpfs-table1", "AC-BPFS", "anticache=40m"),
-            ("acbpfs-fig4", "AC-BPFS", "anticache=40k"),
-        ] {
+        for (experiment, system, setting) in
+            [("acbpfs-table1", "AC-BPFS", "anticache=40m"), ("acbpfs-fig4", "AC-BPFS", "anticache=40k")]
+        {
             for way in WAYS {
                 let why = text(experiment, system, way, 0.01).unwrap_err();
                 assert!(why.contains(setting) && why.contains("cannot be had"), "{experiment}: {why}");

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 
-use nacre::{CacheOptions, LayoutKind, OpenOptions, Preset, WriteBuffer};
+use nacre::{CacheOptions, LayoutKind, OpenOptions, Preset, TierSettings, WriteBuffer};
 use nacre_engine::size;
 use serde::{Deserialize, Serialize};
 
@@ -65,11 +65,12 @@ const KINDS: &[(&str, &str)] = &[
         "a preset of nacre in the same process, without system calls; emulate=MEMORY slows it down, pm=SIZE is its device, \
          buffer=SIZE what it buffers in DRAM, of presets that do; name_index=on or off, of presets that have the choice; \
          tier=file|optane-ssd|nvme|sata-ssd|hdd is a disk below it, as disk= of peers (root, layout log, with pm=), of \
-         tier_size=SIZE (what the load needs), cache=SIZE (64M) the DRAM for what is read from it",
+         tier_size=SIZE (what the load needs), cache=SIZE (64M) the DRAM for what is read from it, group=SIZE (16M) what is moved as \
+         one, sync_threshold=SIZE (4M) how much is written between syncs of a file that goes straight to it",
     ),
     (
         "mount:NAME",
-        "the same through FUSE (root); emulate=, pm=, buffer=, tier=, tier_size= and cache= as there, options=OPTIONS as mount -o has them",
+        "the same through FUSE (root); emulate=, pm=, buffer=, tier= and what is of tiers as there, options=OPTIONS as mount -o has them",
     ),
     (
         "dir:PATH",
@@ -127,8 +128,8 @@ pub enum Opening {
         name_index: Option<bool>,
         /// What becomes a tier of it, where it is to have one.
         tier: Option<PathBuf>,
-        /// Bytes of DRAM for what is read from that.
-        tier_cache: Option<u64>,
+        /// How data comes to that and from there.
+        tier_settings: TierSettings,
     },
     /// A directory that is there.
     Directory(PathBuf),
@@ -138,13 +139,13 @@ impl Opening {
     /// Opens it.
     pub fn open(&self) -> Result<Box<dyn Target>, Error> {
         Ok(match self {
-            Opening::Library { device, size, preset, emulate, buffer, name_index, tier, tier_cache } => {
+            Opening::Library { device, size, preset, emulate, buffer, name_index, tier, tier_settings } => {
                 let buffer =
                     buffer.map_or(WriteBuffer::Preset, |bytes| WriteBuffer::With(CacheOptions::new(bytes)));
                 let emulation = emulate.as_deref().map(str::parse).transpose()?;
-                let (name_index, tier_cache) = (*name_index, *tier_cache);
+                let (name_index, tier_settings) = (*name_index, *tier_settings);
                 let options =
-                    OpenOptions { emulation, buffer, name_index, tier_cache, ..OpenOptions::default() };
+                    OpenOptions { emulation, buffer, name_index, tier_settings, ..OpenOptions::default() };
                 Box::new(Library::create(device, *size, preset.parse()?, tier.as_deref(), &options)?)
             }
             Opening::Directory(path) => {
@@ -357,7 +358,7 @@ impl Plan {
             buffer: self.buffer,
             name_index: self.name_index,
             tier: below.path,
-            tier_cache: self.tier.as_ref().map(|tier| tier.cache),
+            tier_settings: self.tier.as_ref().map(|tier| tier.settings).unwrap_or_default(),
         };
         pieces.keep(tmpfs);
         let plain = Prepared::plain(opening, about, Pays::Library);
@@ -391,7 +392,8 @@ impl Plan {
         mkfs.args(["mkfs", "--preset", preset.as_str(), "--size", &size]);
         if let (Some(path), Some(tier)) = (&below.path, &self.tier) {
             mkfs.arg("--tier").arg(path);
-            options.extend([format!("tier={}", path.display()), format!("tier_cache={}", tier.cache)]);
+            options.push(format!("tier={}", path.display()));
+            options.extend(tier.options());
         }
         options.extend(self.options.clone());
         run(mkfs.arg(&device))?;
@@ -623,7 +625,7 @@ mod tests {
         assert!(plan("preset:hinfs,name_index=2").unwrap_err().contains("on or off"));
         assert!(plan("preset:nova,name_index=on").unwrap_err().contains("no parameter name_index"));
         let tiered = plan("mount:nova,tier=nvme,pm=64m,cache=8m").unwrap();
-        assert_eq!(tiered.tier.map(|tier| tier.cache), Some(8 << 20));
+        assert_eq!(tiered.tier.map(|tier| tier.settings.cache), Some(Some(8 << 20)));
         assert!(plan("peer:ext4,tier=nvme").unwrap_err().contains("no parameter tier"));
         assert!(plan("peer:ext4,dram=1m").unwrap_err().contains("at least"));
         assert!(plan("peer:ext4,dram=much").unwrap_err().contains("dram=much"));

@@ -1,17 +1,17 @@
 //! A disk below nacre's memory, for targets `preset:` and `mount:`: the same device that a peer on a disk gets
 //! ([`Medium`]), so that both pay alike. nacre itself emulates no disk here.
 
-use nacre::{LayoutKind, Preset, TIER_CACHE};
+use nacre::{LayoutKind, Preset, TierSettings};
 use nacre_engine::size;
 
 use super::medium::{Device, Medium};
 use super::pieces::{Pieces, check_program};
-use super::plan::{Ground, Load, device_size, given};
+use super::plan::{Ground, Load, given};
 use crate::Error;
 use crate::spec::Spec;
 
 /// The parameters of a target that are about it.
-const PARAMETERS: [&str; 3] = ["tier", "tier_size", "cache"];
+const PARAMETERS: [&str; 5] = ["tier", "tier_size", "cache", "group", "sync_threshold"];
 /// As nacre has it by itself; said aloud, so that a report names it.
 const USUAL_CACHE: &str = "64M";
 
@@ -21,8 +21,10 @@ pub(super) struct Tier {
     medium: Medium,
     /// Bytes, where that is said.
     size: Option<u64>,
-    /// Bytes of DRAM with what was read from it.
-    pub(super) cache: u64,
+    /// How data comes to it and from there.
+    pub(super) settings: TierSettings,
+    /// Bytes of DRAM with what was read from it, of those.
+    cache: u64,
 }
 
 impl Tier {
@@ -52,17 +54,32 @@ impl Tier {
                  data, and nothing would ever move down"
             ));
         }
-        if !TIER_CACHE.contains(&cache) {
-            let (least, most) = (size::print(*TIER_CACHE.start()), size::print(*TIER_CACHE.end()));
-            return Err(format!("{name}: cache= is {least} to {most}"));
-        }
+        let settings = TierSettings {
+            cache: Some(cache),
+            group: given(spec, "group")?,
+            sync_threshold: given(spec, "sync_threshold")?,
+            large_writes: None,
+        };
+        settings.check().map_err(|error| format!("{name}: {error}"))?;
         let medium = Medium::parse(&text).map_err(|why| format!("{name}: tier={text}: {why}"))?;
-        Ok(Some(Tier { medium, size, cache }))
+        Ok(Some(Tier { medium, size, settings, cache }))
     }
 
     /// An error says what this machine lacks for it.
     pub(super) fn check() -> Result<(), Error> {
         check_program("losetup")
+    }
+
+    /// Its settings as options of a mount.
+    pub(super) fn options(&self) -> Vec<String> {
+        let TierSettings { cache, group, sync_threshold, large_writes } = self.settings;
+        let all = [
+            ("tier_cache", cache),
+            ("tier_group", group),
+            ("sync_threshold", sync_threshold),
+            ("large_writes", large_writes.map(u64::from)),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect()
     }
 
     /// Bytes of memory that it takes at most.
@@ -71,7 +88,7 @@ impl Tier {
     }
 
     fn size(&self, load: Load) -> u64 {
-        self.size.unwrap_or_else(|| device_size(load))
+        self.size.unwrap_or_else(|| tier_size(load))
     }
 
     /// Makes the device, and says in words what nacre has then.
@@ -87,6 +104,12 @@ impl Tier {
         let about = format!(", with a tier of {size} and {cache} of DRAM for it, on {}", device.about);
         Ok(Device { about, ..device })
     }
+}
+
+/// What a workload holds, with an eighth to spare and its last blocks whole: memory above it gives room to move, and takes
+/// the metadata. A figure of paper 002 has eight targets with a tier each, and all of them are there at once.
+fn tier_size(load: Load) -> u64 {
+    (load.bytes + load.bytes / 8 + load.files * 4096 + (64 << 20)).next_multiple_of(2 << 20)
 }
 
 #[cfg(test)]
@@ -109,9 +132,13 @@ mod tests {
         let load = Load { bytes: 1 << 30, files: 1 };
         let usual = tier("preset:nova,tier=nvme+flush=0");
         assert_eq!(usual.cache, 64 << 20);
-        assert!(usual.memory(load) > (2 << 30) + (64 << 20), "twice the data, and its cache");
+        let room = (load.bytes + (64 << 20)..2 * load.bytes).contains(&usual.memory(load));
+        assert!(room, "the data with its cache, and not twice: {}", usual.memory(load));
         assert_eq!(tier("preset:nova,tier=hdd,tier_size=1g,cache=8m").memory(load), (1 << 30) + (8 << 20));
         assert_eq!(tier("preset:nova,tier=file,tier_size=1g,cache=8m").memory(load), 8 << 20);
+        assert_eq!(usual.options(), ["tier_cache=67108864"]);
+        let set = tier("preset:nova,tier=nvme,cache=8m,group=1m,sync_threshold=64k");
+        assert_eq!(set.options(), ["tier_cache=8388608", "tier_group=1048576", "sync_threshold=65536"]);
         assert_eq!(parse("preset:nova", Preset::Nova, pm), Ok(None));
     }
 
@@ -123,7 +150,10 @@ mod tests {
             ("preset:nova,tier=nvme", Preset::Nova, None, "give pm="),
             ("preset:nova,cache=8m", Preset::Nova, pm, "cache= is about a tier"),
             ("preset:nova,tier_size=1g", Preset::Nova, pm, "tier_size= is about a tier"),
-            ("preset:nova,tier=nvme,cache=64k", Preset::Nova, pm, "cache= is 1 MiB to 1 TiB"),
+            ("preset:nova,group=1m", Preset::Nova, pm, "group= is about a tier"),
+            ("preset:nova,tier=nvme,group=2g", Preset::Nova, pm, "4 KiB to 1 GiB"),
+            ("preset:nova,tier=nvme,sync_threshold=1k", Preset::Nova, pm, "4 KiB to 1 TiB"),
+            ("preset:nova,tier=nvme,cache=64k", Preset::Nova, pm, "1 MiB to 1 TiB"),
             ("preset:pmfs,tier=nvme", Preset::Pmfs, pm, "tier=: the layout inplace has no tiers"),
             ("preset:pmfs,cache=8m", Preset::Pmfs, pm, "cache=: the layout inplace has no tiers"),
         ] {

@@ -57,7 +57,7 @@ impl Side {
     ) -> Result<Side, Box<dyn std::error::Error>> {
         let size = context.sizes.small_file;
         let emulation = emulate.map(str::parse::<Emulation>).transpose()?;
-        // The whole file, and as much again: nothing has to make room.
+        // The file several times over: nothing has to make room.
         let buffer = match preset.buffers_writes() {
             true => WriteBuffer::With(CacheOptions::new(4 * size)),
             false => WriteBuffer::Never,

@@ -1,0 +1,111 @@
+//! How data comes to tiers and from there, as whoever opens a file system may set it.
+
+use std::ops::RangeInclusive;
+
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
+use nacre_mover::{MoverOptions, Placement, Rules};
+use serde::{Deserialize, Serialize};
+
+/// With less nothing would be kept, and with more nobody has a machine.
+const CACHE: RangeInclusive<u64> = 1 << 20..=1 << 40;
+/// From a block on, and no more than a disk writes in a second.
+const GROUP: RangeInclusive<u64> = BLOCK_SIZE..=1 << 30;
+/// From a block on, and no more than anybody writes between two syncs.
+const SYNC_THRESHOLD: RangeInclusive<u64> = BLOCK_SIZE..=1 << 40;
+
+/// How data comes to tiers and from there. What is not said is as TPFS has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TierSettings {
+    /// Bytes of DRAM that keep what was read from tiers, 1 MiB to 1 TiB; by default 64 MiB.
+    pub cache: Option<u64>,
+    /// Bytes that are moved as one, whole blocks of 4 KiB, up to 1 GiB; by default 16 MiB.
+    pub group: Option<u64>,
+    /// A file that is synchronised before so many bytes were written is synchronous, and is never written straight to disk:
+    /// whole blocks, up to 1 TiB; by default 4 MiB.
+    pub sync_threshold: Option<u64>,
+    /// What was written more often than this in large pieces is written straight to disk; by default 4 times.
+    pub large_writes: Option<u16>,
+}
+
+impl TierSettings {
+    /// An error says which of them cannot be had, and what can.
+    pub fn check(&self) -> Result<()> {
+        let Self { cache, group, sync_threshold, large_writes: _ } = *self;
+        let settings = [
+            ("tier_cache", cache, CACHE, 1, "give 1 MiB to 1 TiB"),
+            ("tier_group", group, GROUP, BLOCK_SIZE, "give 4 KiB to 1 GiB in whole blocks of 4 KiB"),
+            (
+                "sync_threshold",
+                sync_threshold,
+                SYNC_THRESHOLD,
+                BLOCK_SIZE,
+                "give 4 KiB to 1 TiB in whole blocks of 4 KiB",
+            ),
+        ];
+        for (name, bytes, range, unit, advice) in settings {
+            let Some(bytes) = bytes else { continue };
+            if !range.contains(&bytes) || !bytes.is_multiple_of(unit) {
+                let object = format!("{name} of {}", size::print(bytes));
+                return Err(Error::new(Kind::InvalidInput).object(object).advice(advice));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn mover_options(&self) -> Result<MoverOptions> {
+        self.check()?;
+        let (usual, rules) = (MoverOptions::default(), Rules::default());
+        let blocks = |bytes: Option<u64>| bytes.map(|bytes| bytes / BLOCK_SIZE);
+        Ok(MoverOptions {
+            page_cache: self.cache.unwrap_or(usual.page_cache),
+            group: blocks(self.group).unwrap_or(usual.group),
+            placement: Placement::Predicted(Rules {
+                sync_blocks: blocks(self.sync_threshold).unwrap_or(rules.sync_blocks),
+                large_writes: self.large_writes.unwrap_or(rules.large_writes),
+                ..rules
+            }),
+            ..usual
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_mover::{MoverOptions, Placement};
+
+    use super::TierSettings;
+
+    #[test]
+    fn what_is_said_is_so_and_the_rest_is_as_usual() {
+        let usual = MoverOptions::default();
+        let none = TierSettings::default();
+        assert_eq!(none.mover_options().unwrap(), usual);
+        let all = TierSettings {
+            cache: Some(8 << 20),
+            group: Some(1 << 20),
+            sync_threshold: Some(64 << 10),
+            large_writes: Some(2),
+        };
+        let told = all.mover_options().unwrap();
+        assert_eq!((told.page_cache, told.group, told.read_ahead), (8 << 20, 256, usual.read_ahead));
+        let Placement::Predicted(rules) = told.placement else { panic!("it is predicted") };
+        assert_eq!((rules.sync_blocks, rules.large_writes), (16, 2));
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_refused_by_name() {
+        let none = TierSettings::default();
+        for (asked, name, can) in [
+            (TierSettings { cache: Some(1 << 19), ..none }, "tier_cache of 512 KiB", "1 MiB to 1 TiB"),
+            (TierSettings { cache: Some(1 << 41), ..none }, "tier_cache of 2 TiB", "1 MiB to 1 TiB"),
+            (TierSettings { group: Some(0), ..none }, "tier_group", "4 KiB to 1 GiB in whole blocks"),
+            (TierSettings { group: Some(2 << 30), ..none }, "tier_group of 2 GiB", "to 1 GiB"),
+            (TierSettings { group: Some(5000), ..none }, "tier_group", "whole blocks of 4 KiB"),
+            (TierSettings { sync_threshold: Some(1), ..none }, "sync_threshold", "4 KiB to 1 TiB"),
+        ] {
+            let error = asked.check().unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(can), "{error}");
+            assert!(asked.mover_options().is_err());
+        }
+    }
+}
