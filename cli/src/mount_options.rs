@@ -223,7 +223,7 @@ impl MountSettings {
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
             "tier" => self.tiers.push(TierOption::parse(value)),
-            "tier_cache" | "tier_group" | "sync_threshold" | "large_writes" => {
+            "tier_cache" | "tier_group" | "sync_threshold" | "large_writes" | "tier_balance" => {
                 take_tier_setting(&mut self.tier_settings, key, value).map_err(|error| wrong(&error))?;
             }
             "log" => self.log = Some(PathBuf::from(value)),
@@ -370,7 +370,7 @@ impl fmt::Display for MountSettings {
         if let Some(require) = self.require {
             write!(f, ",require={}", require.as_str())?;
         }
-        let TierSettings { cache, group, sync_threshold, large_writes } = self.tier_settings;
+        let TierSettings { cache, group, sync_threshold, large_writes, balance } = self.tier_settings;
         let sizes = [("tier_cache", cache), ("tier_group", group), ("sync_threshold", sync_threshold)];
         for (name, size) in sizes {
             if let Some(size) = size {
@@ -379,6 +379,9 @@ impl fmt::Display for MountSettings {
         }
         if let Some(count) = large_writes {
             write!(f, ",large_writes={count}")?;
+        }
+        if let Some(is_on) = balance {
+            write!(f, ",tier_balance={}", if is_on { "on" } else { "off" })?;
         }
         for tier in &self.tiers {
             let text = tier.to_string();
@@ -440,6 +443,10 @@ fn lazy_size(text: &str) -> Result<u64, String> {
 }
 
 fn take_tier_setting(settings: &mut TierSettings, key: &str, value: &str) -> Result<(), String> {
+    if key == "tier_balance" {
+        settings.balance = Some(on_or_off(value)?);
+        return Ok(());
+    }
     if key == "large_writes" {
         let count =
             value.parse().map_err(|_| format!("{value:?} is no number of writes; give 0 to 65535"))?;
@@ -530,7 +537,7 @@ mod tests {
         let settings = take("tier_cache=8M,tier=/srv/disk").unwrap();
         assert_eq!((settings.tier_settings.cache, settings.tiers.len()), (Some(8 << 20), 1));
         assert_eq!(settings.to_string(), "rw,tier_cache=8M,tier=/srv/disk");
-        let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2";
+        let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2,tier_balance=off";
         assert_eq!(take(all).unwrap().to_string(), all);
         assert_eq!(take("lazy").unwrap().lazy.unwrap().options().size, 256 << 20);
         assert_eq!(take("lazy=64M").unwrap().to_string(), "rw,lazy=64M");

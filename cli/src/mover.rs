@@ -144,7 +144,16 @@ fn describe(status: &Value) -> String {
             format!("{usage:.1} % in use; above {threshold:.1} % what was not written for long moves down"),
         ),
         ("moved", bytes("moved")),
-        ("accesses", format!("{} read, {} written", bytes("read"), bytes("written"))),
+        ("for reads", format!("{} moved down into DRAM, {} up", bytes("lowered"), bytes("raised"))),
+        (
+            "accesses",
+            format!(
+                "{} read, {} read below, {} written",
+                bytes("read"),
+                bytes("read_below"),
+                bytes("written")
+            ),
+        ),
         ("predictor", predictor(status)),
         ("DRAM", format!("{} for blocks of tiers", bytes("cached"))),
     ];

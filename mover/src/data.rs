@@ -13,7 +13,7 @@ use nacre_media::block::BlockDevice;
 use crate::fs::MoverFs;
 use crate::pieces;
 use crate::predict::Span;
-use crate::watch::{Sample, millis};
+use crate::watch::{Access, Sample, millis};
 
 /// Times that an operation is tried, with the blocks at its edges brought up before each: another thread may move them
 /// down in between.
@@ -101,6 +101,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if let Some(now) = now {
             self.layout.note_read(node, now);
         }
+        if self.sink.is_on() {
+            self.note(node, Access::ReadBelow, offset, done as u64, now);
+        }
         Ok(done)
     }
 
@@ -159,24 +162,25 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             other => other?,
         };
         if self.sink.is_on() {
-            self.note(node, true, written, len, now);
+            self.sink.count(Access::Written, len);
+            self.note(node, Access::Written, written, len, Some(now));
         }
         Ok(written)
     }
 
-    /// Leaves a sample of an access to persistent memory.
-    fn note(&self, node: &L::Node, is_write: bool, offset: u64, len: u64, now: Timestamp) {
+    /// Leaves a sample of an access.
+    fn note(&self, node: &L::Node, access: Access, offset: u64, len: u64, now: Option<Timestamp>) {
         let Ok(attr) = self.layout.getattr(node) else { return };
         let start = offset / BLOCK_SIZE;
         let sample = Sample {
             id: attr.id,
-            is_write,
+            access,
             start,
             blocks: (offset + len).div_ceil(BLOCK_SIZE) - start,
             size: attr.size.div_ceil(BLOCK_SIZE),
-            at_ms: millis(now),
+            at_ms: now.map_or_else(|| self.sink.time_ms(), millis),
         };
-        self.sink.note(sample, len);
+        self.sink.note(sample);
     }
 
     /// Reads what lies together from `at` on; 0 at the end of the file.
@@ -200,13 +204,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                             .object(format!("inode {} at byte {at}", self.layout.id(node).number))
                     },
                 )?;
+                self.sink.count(Access::ReadBelow, count as u64);
                 return Ok(count);
             }
             drop(reading);
             match self.layout.read(node, at, &mut buffer[..count], None) {
                 // It was moved since.
                 Err(error) if error.kind() == Kind::Elsewhere => {}
-                other => return other,
+                read => {
+                    let count = read?;
+                    self.sink.count(Access::Read, count as u64);
+                    return Ok(count);
+                }
             }
         }
     }
@@ -252,9 +261,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
         match self.layout.read(node, offset, buf, now) {
             Err(error) if error.kind() == Kind::Elsewhere => self.read_from_tiers(node, offset, buf, now),
             Ok(count) if self.sink.is_on() => {
-                if let Some(now) = now {
-                    self.note(node, false, offset, count as u64, now);
-                }
+                self.sink.count(Access::Read, count as u64);
+                self.note(node, Access::Read, offset, count as u64, now);
                 Ok(count)
             }
             other => other,

@@ -30,6 +30,8 @@ pub struct MoverOptions {
     pub group: u64,
     /// Where writes go that a write buffer has accepted.
     pub placement: Placement,
+    /// Blocks move for the sake of reads, too.
+    pub balance: bool,
 }
 
 impl Default for MoverOptions {
@@ -40,6 +42,7 @@ impl Default for MoverOptions {
             read_ahead: (1 << 20) / BLOCK_SIZE,
             group: (16 << 20) / BLOCK_SIZE,
             placement: Placement::default(),
+            balance: true,
         }
     }
 }
@@ -60,6 +63,9 @@ pub struct MoverFs<L, D> {
     pub(crate) drains: Mutex<BTreeMap<u8, Option<Drain>>>,
     /// Blocks that were moved because space was short.
     pub(crate) moved: AtomicU64,
+    /// Blocks that were moved down, and up, because they were read.
+    pub(crate) lowered: AtomicU64,
+    pub(crate) raised: AtomicU64,
     /// Blocks are moved only for who needs space now.
     pub(crate) paused: AtomicBool,
     /// Bytes that are moved in a second at the most, but for who needs space now.
@@ -88,6 +94,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             filling: Mutex::new(()),
             drains: Mutex::new(BTreeMap::new()),
             moved: AtomicU64::new(0),
+            lowered: AtomicU64::new(0),
+            raised: AtomicU64::new(0),
             paused: AtomicBool::new(false),
             rate: AtomicU64::new(u64::MAX),
             look_again: AtomicBool::new(false),

@@ -1,4 +1,5 @@
-//! When blocks move: persistent memory is kept from being full.
+//! When blocks move: persistent memory is kept from being full. What moves for the sake of reads is in
+//! [`balance`](crate::balance).
 //!
 //! Above the utilisation threshold (TPFS, equation 1) what was not written for longest moves to the fastest tier that has
 //! room, until usage is below it. Whoever finds no space for a write does the same at once, for as much as the write needs:
@@ -14,9 +15,10 @@ use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::Span;
 use nacre_policy::thresholds::utilisation_threshold;
 
+use crate::balance::Balance;
 use crate::fs::MoverFs;
 use crate::predict::Accuracy;
-use crate::watch::{Cold, Heats, millis};
+use crate::watch::{Access, Chosen, Heats, millis};
 
 /// What the mover does by itself.
 #[derive(Debug, Clone)]
@@ -33,8 +35,14 @@ pub struct MoverStatus {
     pub moved: u64,
     /// Bytes that it moves in a second at the most.
     pub rate: Option<u64>,
+    /// Bytes that moved down, into DRAM, because they were read.
+    pub lowered: u64,
+    /// Bytes that moved up because they were read.
+    pub raised: u64,
     /// Bytes that were read from persistent memory since the mount, while there were tiers.
     pub read: u64,
+    /// Bytes that were read from tiers, or from DRAM before them.
+    pub read_below: u64,
     /// Bytes that were written to it.
     pub written: u64,
     /// Accesses of which it did not hear, because it was behind.
@@ -49,13 +57,17 @@ pub struct MoverStatus {
 
 /// What the mover knows. Held by whoever moves blocks because space is short: one at a time.
 pub(crate) struct Keeper {
-    heats: Heats,
+    /// Of files on persistent memory.
+    pub(crate) heats: Heats,
+    /// Of what was read from tiers.
+    pub(crate) below: Heats,
+    pub(crate) balance: Balance,
     /// Everything was looked through for files of which nothing was known, and nothing was found to move.
     exhausted: bool,
     /// Accesses of which it had not heard when it last looked.
     unheard: u64,
     /// Bytes that the rate allows to be moved now; less than none after a group was larger.
-    allowance: i64,
+    pub(crate) allowance: i64,
     /// When it was looked at, in milliseconds since 1970.
     looked_ms: u64,
     failure: Option<String>,
@@ -65,6 +77,8 @@ impl Keeper {
     pub(crate) fn new() -> Keeper {
         Keeper {
             heats: Heats::new(),
+            below: Heats::new(),
+            balance: Balance::default(),
             exhausted: false,
             unheard: 0,
             allowance: 0,
@@ -81,6 +95,15 @@ impl Keeper {
         let more = each_second.saturating_mul(passed as i64) / 1000;
         self.allowance = self.allowance.saturating_add(more).min(each_second);
     }
+}
+
+/// Why blocks move down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Space is short.
+    Space,
+    /// They are read, and are to be read from DRAM.
+    Reads,
 }
 
 /// What was not moved in this time cannot be made up for.
@@ -102,10 +125,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         utilisation_threshold(read, written)
     }
 
-    /// Looks at what was accessed, and moves cold blocks down while usage is above the threshold; gives the number of
-    /// blocks. For a thread that does it again and again, a few times in a second, at a time in milliseconds since 1970.
+    /// Looks at what was accessed, and moves cold blocks down while usage is above the threshold, and blocks that are read
+    /// to where reads want them; gives the number of blocks. For a thread that does it again and again, a few times in a second, at a time in milliseconds since 1970.
     pub fn keep(&self, now_ms: u64, goes_on: &dyn Fn() -> bool) -> Result<u64> {
         let mut keeper = self.keeper.lock();
+        self.sink.set_time(now_ms);
         self.take_in(&mut keeper);
         keeper.allow(self.rate.load(Ordering::Relaxed), now_ms);
         let mut moved = 0;
@@ -117,20 +141,22 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 allowance.set(allowance.get().saturating_sub_unsigned(blocks * BLOCK_SIZE));
                 allowance.get() <= 0 || !self.is_too_full()
             };
-            let done = self.move_cold(&mut keeper, &cold, &is_enough);
+            let done = self.move_chosen(&mut keeper, &cold, Why::Space, &is_enough);
             keeper.allowance = allowance.get();
             keeper.failure = done.as_ref().err().map(ToString::to_string);
             moved += done?;
         }
-        Ok(moved)
+        Ok(moved + self.balance(&mut keeper, now_ms, goes_on)?)
     }
 
     /// Whether cold blocks are to move down.
     fn is_too_full(&self) -> bool {
-        self.sink.is_on()
-            && !self.paused.load(Ordering::Relaxed)
-            && self.usage() > self.threshold()
-            && !self.usable().is_empty()
+        self.sink.is_on() && self.usage() > self.threshold() && self.may_move()
+    }
+
+    /// Whether blocks may move of which nobody needs the space at once.
+    pub(crate) fn may_move(&self) -> bool {
+        !self.paused.load(Ordering::Relaxed) && !self.usable().is_empty()
     }
 
     /// What it does.
@@ -152,8 +178,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             usage: self.usage(),
             threshold: self.threshold(),
             moved: self.moved.load(Ordering::Relaxed) * BLOCK_SIZE,
+            lowered: self.lowered.load(Ordering::Relaxed) * BLOCK_SIZE,
+            raised: self.raised.load(Ordering::Relaxed) * BLOCK_SIZE,
             rate: Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX),
             read,
+            read_below: self.sink.reads().1,
             written,
             unheard: self.sink.unheard(),
             synchronicity: self.predictors.accuracy(),
@@ -190,7 +219,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             let cold = keeper.heats.coldest_whole();
             let cold = cold.or_else(|| self.look_for_more(&mut keeper, u64::MAX));
             let Some(cold) = cold else { break };
-            match self.move_cold(&mut keeper, &cold, &is_enough) {
+            match self.move_chosen(&mut keeper, &cold, Why::Space, &is_enough) {
                 Ok(count) => moved += count,
                 // All tiers are full, or there is no space for the entry that would say it.
                 Err(error) if error.kind() == Kind::NoSpace => break,
@@ -217,14 +246,25 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let is_quiet = samples.is_empty() && unheard == keeper.unheard;
         keeper.unheard = unheard;
         keeper.exhausted &= !self.look_again.swap(false, Ordering::Relaxed) && is_quiet;
-        samples.iter().for_each(|sample| keeper.heats.take_in(sample));
+        for sample in &samples {
+            let heats =
+                if sample.access == Access::ReadBelow { &mut keeper.below } else { &mut keeper.heats };
+            heats.take_in(sample);
+        }
     }
 
-    /// Moves what of a file is cold, until it is enough: that is asked after each group, with the blocks that moved.
-    fn move_cold(&self, keeper: &mut Keeper, cold: &Cold, is_enough: &dyn Fn(u64) -> bool) -> Result<u64> {
-        let node = match self.layout.node(cold.id) {
+    /// Moves what was chosen of a file down, until it is enough: that is asked after each group, with the blocks that moved.
+    pub(crate) fn move_chosen(
+        &self,
+        keeper: &mut Keeper,
+        chosen: &Chosen,
+        why: Why,
+        is_enough: &dyn Fn(u64) -> bool,
+    ) -> Result<u64> {
+        let count = if why == Why::Space { &self.moved } else { &self.lowered };
+        let node = match self.layout.node(chosen.id) {
             Err(error) if error.kind() == Kind::Stale => {
-                keeper.heats.forget(cold.id);
+                keeper.heats.forget(chosen.id);
                 return Ok(0);
             }
             other => other?,
@@ -234,16 +274,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         let mut moved = 0;
         let mut at = 0;
-        while let Some(group) = self.next_group(&node, cold, at)? {
+        while let Some(group) = self.next_group(&node, chosen, at)? {
             at = group.end();
-            let blocks = match self.place_group(&node, FileBlock(group.start), group.len) {
+            let blocks = match self.place_group(&node, FileBlock(group.start), group.len, why) {
                 // A program has it mapped: it stays.
                 Err(error) if error.kind() == Kind::Busy => break,
                 Err(error) => {
                     // There may be room for it later.
-                    keeper.heats.put_back(cold.id);
+                    keeper.heats.put_back(chosen.id);
                     keeper.exhausted = false;
-                    self.moved.fetch_add(moved, Ordering::Relaxed);
+                    count.fetch_add(moved, Ordering::Relaxed);
                     // What did move made room.
                     return if moved > 0 && error.kind() == Kind::NoSpace { Ok(moved) } else { Err(error) };
                 }
@@ -251,27 +291,27 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             };
             moved += blocks;
             if blocks > 0 && is_enough(blocks) {
-                keeper.heats.put_back(cold.id);
+                keeper.heats.put_back(chosen.id);
                 break;
             }
         }
-        self.moved.fetch_add(moved, Ordering::Relaxed);
+        count.fetch_add(moved, Ordering::Relaxed);
         Ok(moved)
     }
 
-    /// What moves next of what is cold, of the blocks from `at` on: where there is data.
-    fn next_group(&self, node: &L::Node, cold: &Cold, mut at: u64) -> Result<Option<Span>> {
-        for span in &cold.spans {
+    /// What moves next of what was chosen, of the blocks from `at` on: where there is data.
+    pub(crate) fn next_group(&self, node: &L::Node, chosen: &Chosen, mut at: u64) -> Result<Option<Span>> {
+        for span in &chosen.spans {
             if span.end() <= at {
                 continue;
             }
             match self.next_data(node, at.max(span.start))? {
                 Some(data) if data < span.end() => {
-                    let group = self.without_held(cold.id, span.group(data, self.options.group));
+                    let group = self.without_held(chosen.id, span.group(data, self.options.group));
                     if group.len > 0 {
                         return Ok(Some(group));
                     }
-                    return self.next_group(node, cold, data + 1);
+                    return self.next_group(node, chosen, data + 1);
                 }
                 Some(data) => at = data,
                 None => return Ok(None),
@@ -290,11 +330,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Moves a group to the fastest tier that has room.
-    fn place_group(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<u64> {
+    fn place_group(&self, node: &L::Node, start: FileBlock, len: u64, why: Why) -> Result<u64> {
         let mut full = Kind::NoSpace.into();
         for tier in self.usable() {
-            // A copy stays in DRAM while that has room (TPFS, 5.3).
-            let keep = self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2;
+            // A copy stays in DRAM where it is to be read from there, and else while that has room (TPFS, 5.3).
+            let keep = why == Why::Reads || self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2;
             let moved = self.move_from_memory(node, tier.number, start, len, keep).map(|moved| moved.moved);
             match moved {
                 Err(error) if error.kind() == Kind::NoSpace => full = error,
@@ -305,7 +345,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Looks through all files for those of which nothing is known, as after a mount; gives the coldest.
-    fn look_for_more(&self, keeper: &mut Keeper, now_ms: u64) -> Option<Cold> {
+    fn look_for_more(&self, keeper: &mut Keeper, now_ms: u64) -> Option<Chosen> {
         if std::mem::replace(&mut keeper.exhausted, true) {
             return None;
         }

@@ -26,6 +26,7 @@
 //! **Moving** takes no lock of files: blocks are resolved with a version, copied, made durable, and published with that
 //! version, in one commit of the layout. Where the version is another one by then, they stay, and the copy is forgotten.
 
+mod balance;
 mod data;
 mod drain;
 mod fs;

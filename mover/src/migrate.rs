@@ -221,6 +221,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             let extent = TierRun { tier, start: block, len };
             self.tiers.read(block.offset(), &mut content, extent, 0)?;
             if self.layout.bring_up(node, &from, &content, durability, modified)? {
+                // Nobody looks for them there any more, and others may want the room.
+                self.tiers.pages().drop_range(tier, block, len);
                 total.moved += len;
                 at = from.extent.start.0 + len;
             } else {

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::{InodeId, Timestamp};
-use nacre_policy::temperature::{EntryHeat, Span, spans, write_cold};
-use nacre_policy::{Heat, Temperatures};
+use nacre_policy::temperature::{EntryHeat, Span, read_hot, spans, write_cold};
+use nacre_policy::{FileAccess, Heat, Rules, Temperatures};
 
 /// Samples that wait at the most.
 const MAX_SAMPLES: usize = 4096;
@@ -21,11 +21,22 @@ const PART: u64 = 512;
 /// Parts of a file that have one; of larger files, parts are larger.
 const MAX_PARTS: u64 = 4096;
 
+/// What can be done with blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// They were written to persistent memory.
+    Written,
+    /// They were read from there.
+    Read,
+    /// They were read from a tier, or from DRAM before it.
+    ReadBelow,
+}
+
 /// What was done with blocks of a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) id: InodeId,
-    pub(crate) is_write: bool,
+    pub(crate) access: Access,
     pub(crate) start: u64,
     pub(crate) blocks: u64,
     /// The size of the file in blocks, as far as the operation knows it.
@@ -40,8 +51,11 @@ pub(crate) struct Sink {
     /// Without tiers nobody looks.
     is_on: AtomicBool,
     read: AtomicU64,
+    read_below: AtomicU64,
     written: AtomicU64,
     lost: AtomicU64,
+    /// About now, in milliseconds since 1970, for operations that bring no time.
+    time_ms: AtomicU64,
 }
 
 impl Sink {
@@ -54,10 +68,28 @@ impl Sink {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Leaves a sample, if there is room.
-    pub(crate) fn note(&self, sample: Sample, bytes: u64) {
-        let sum = if sample.is_write { &self.written } else { &self.read };
+    /// Somebody knows what time it is.
+    pub(crate) fn set_time(&self, now_ms: u64) {
+        self.time_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// When somebody last knew.
+    pub(crate) fn time_ms(&self) -> u64 {
+        self.time_ms.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes.
+    pub(crate) fn count(&self, access: Access, bytes: u64) {
+        let sum = match access {
+            Access::Written => &self.written,
+            Access::Read => &self.read,
+            Access::ReadBelow => &self.read_below,
+        };
         sum.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Leaves a sample, if there is room.
+    pub(crate) fn note(&self, sample: Sample) {
         match self.samples.try_lock() {
             Some(mut samples) if samples.len() < MAX_SAMPLES => samples.push(sample),
             _ => {
@@ -80,6 +112,11 @@ impl Sink {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// Bytes that were read from persistent memory, and from tiers.
+    pub(crate) fn reads(&self) -> (u64, u64) {
+        (self.read.load(Ordering::Relaxed), self.read_below.load(Ordering::Relaxed))
+    }
+
     /// Bytes that were read from persistent memory, and written to it.
     pub(crate) fn traffic(&self) -> (u64, u64) {
         (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed))
@@ -94,7 +131,7 @@ pub(crate) fn millis(time: Timestamp) -> u64 {
         .saturating_add(u64::from(time.nanos) / 1_000_000)
 }
 
-/// How hot files on persistent memory are.
+/// How hot files are, as far as they are on persistent memory, or on tiers.
 pub(crate) struct Heats {
     lists: Temperatures<InodeId>,
     files: HashMap<InodeId, FileHeat>,
@@ -106,6 +143,7 @@ struct FileHeat {
     heat: Heat,
     size: u64,
     last_modified_ms: u64,
+    access: FileAccess,
     /// Modified and read, by part.
     parts: BTreeMap<u64, (u64, u64)>,
 }
@@ -127,9 +165,9 @@ impl FileHeat {
     }
 }
 
-/// What of a file moves down.
+/// What of a file moves.
 #[derive(Debug)]
-pub(crate) struct Cold {
+pub(crate) struct Chosen {
     pub(crate) id: InodeId,
     pub(crate) spans: Vec<Span>,
 }
@@ -148,19 +186,22 @@ impl Heats {
         let file = self.files.entry(sample.id).or_default();
         let before = file.part_blocks();
         file.size = sample.size.max(sample.start + sample.blocks);
-        let len = file.part_blocks();
+        let (len, is_write) = (file.part_blocks(), sample.access == Access::Written);
         if len != before {
             file.parts.clear();
         }
         for part in sample.start / len..(sample.start + sample.blocks.max(1)).div_ceil(len) {
             let times = file.parts.entry(part).or_default();
-            let time = if sample.is_write { &mut times.0 } else { &mut times.1 };
+            let time = if is_write { &mut times.0 } else { &mut times.1 };
             *time = (*time).max(sample.at_ms);
         }
-        if sample.is_write {
+        if is_write {
+            // Of what it shows only reads are asked for here, on which no rule has a say.
+            file.access.wrote(sample.blocks, &Rules::default());
             file.heat.wrote(sample.blocks, file.size, sample.at_ms);
             file.last_modified_ms = file.last_modified_ms.max(sample.at_ms);
         } else {
+            file.access.read(sample.blocks);
             file.heat.read(sample.blocks, file.size, sample.at_ms);
         }
         self.lists.set(sample.id, file.heat);
@@ -170,7 +211,7 @@ impl Heats {
     pub(crate) fn found(&mut self, id: InodeId, size: u64, modified_ms: u64) {
         if let Entry::Vacant(place) = self.files.entry(id) {
             let heat = Heat { modified_ms, read_ms: 0 };
-            place.insert(FileHeat { heat, size, last_modified_ms: modified_ms, parts: BTreeMap::new() });
+            place.insert(FileHeat { heat, size, last_modified_ms: modified_ms, ..FileHeat::default() });
             self.lists.set(id, heat);
         }
     }
@@ -188,19 +229,36 @@ impl Heats {
     }
 
     /// Takes the file out that was modified longest ago, with what of it moves down at this time.
-    pub(crate) fn coldest(&mut self, now_ms: u64) -> Option<Cold> {
+    pub(crate) fn coldest(&mut self, now_ms: u64) -> Option<Chosen> {
         let (id, heat) = self.lists.pop_write_cold()?;
         let file = self.files.get(&id)?;
         let entries = file.entries();
         let cold = write_cold(&entries, heat, file.last_modified_ms, now_ms);
-        Some(Cold { id, spans: spans(cold) })
+        Some(Chosen { id, spans: spans(cold) })
     }
 
     /// The same, whatever of it: for who needs space now.
-    pub(crate) fn coldest_whole(&mut self) -> Option<Cold> {
+    pub(crate) fn coldest_whole(&mut self) -> Option<Chosen> {
         let (id, _) = self.lists.pop_write_cold()?;
         let entries = self.files.get(&id)?.entries();
-        Some(Cold { id, spans: spans(&entries) })
+        Some(Chosen { id, spans: spans(&entries) })
+    }
+
+    /// The file that was read last, with what of it was not read before the rest; with rules, only one that is
+    /// read-dominated. It stays in the lists, as one that was never read: others come next, until it is read again.
+    pub(crate) fn hottest(&mut self, rules: Option<&Rules>) -> Option<Chosen> {
+        loop {
+            let (id, heat) = self.lists.pop_read_hot()?;
+            let Some(file) = self.files.get_mut(&id) else { continue };
+            let is_hot = rules.is_none_or(|rules| file.access.is_read_dominated(file.size, rules));
+            let spans = if is_hot { spans(read_hot(&file.entries(), heat)) } else { Vec::new() };
+            file.heat.read_ms = 0;
+            file.parts.values_mut().for_each(|times| times.1 = 0);
+            self.lists.set(id, file.heat);
+            if !spans.is_empty() {
+                return Some(Chosen { id, spans });
+            }
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -212,14 +270,47 @@ impl Heats {
 mod tests {
     use nacre_engine::InodeId;
 
-    use super::{Heats, PART, Sample};
+    use nacre_policy::Rules;
+
+    use super::{Access, Heats, PART, Sample};
 
     fn id(number: u64) -> InodeId {
         InodeId { number, generation: 1, volume: 0 }
     }
 
     fn write(number: u64, start: u64, blocks: u64, size: u64, at_ms: u64) -> Sample {
-        Sample { id: id(number), is_write: true, start, blocks, size, at_ms }
+        Sample { id: id(number), access: Access::Written, start, blocks, size, at_ms }
+    }
+
+    fn read(number: u64, start: u64, blocks: u64, size: u64, at_ms: u64) -> Sample {
+        Sample { access: Access::Read, ..write(number, start, blocks, size, at_ms) }
+    }
+
+    #[test]
+    fn what_is_read_most_comes_once_and_again_when_it_is_read_again() {
+        let mut heats = Heats::new();
+        let rules = Rules::default();
+        // Read three times over, and once; a part of the first is read on.
+        (0..3).for_each(|time| heats.take_in(&read(1, 0, 4 * PART, 4 * PART, 1000 + time)));
+        heats.take_in(&read(2, 0, 100, 100, 5000));
+        heats.take_in(&read(1, 2 * PART, PART, 4 * PART, 4000));
+        let hot = heats.hottest(Some(&rules)).unwrap();
+        assert_eq!(
+            (hot.id, hot.spans.len(), hot.spans[0].start, hot.spans[0].len),
+            (id(1), 1, 2 * PART, PART)
+        );
+        assert!(heats.hottest(Some(&rules)).is_none() && heats.hottest(None).is_none());
+        // It is not forgotten as one that may move down.
+        assert_eq!(heats.coldest_whole().unwrap().id, id(1));
+        heats.take_in(&read(2, 0, 100, 100, 6000));
+        heats.take_in(&read(2, 0, 100, 100, 7000));
+        assert_eq!(heats.hottest(Some(&rules)).unwrap().spans[0].len, PART);
+        // A write makes it one that is not read.
+        heats.take_in(&write(2, 0, 1, 100, 8000));
+        heats.take_in(&read(2, 0, 100, 100, 9000));
+        assert!(heats.hottest(Some(&rules)).is_none());
+        heats.take_in(&read(2, 0, 100, 100, 9000));
+        assert_eq!(heats.hottest(None).unwrap().id, id(2));
     }
 
     #[test]

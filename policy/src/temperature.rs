@@ -141,9 +141,10 @@ pub fn write_cold(
     entries.iter().filter(move |entry| whole || entry.modified_ms < file.modified_ms)
 }
 
-/// The entries of a file that move to where DRAM can hold them: those read later than the file's mean.
+/// The entries of a file that move for the sake of reads: those that were read, and not before the file's mean. The paper has
+/// those after it; of a file that is read as a whole, as small ones are, that would be nothing.
 pub fn read_hot(entries: &[EntryHeat], file: Heat) -> impl Iterator<Item = &EntryHeat> {
-    entries.iter().filter(move |entry| entry.read_ms > file.read_ms)
+    entries.iter().filter(move |entry| entry.read_ms > 0 && entry.read_ms >= file.read_ms)
 }
 
 /// Blocks of a file, one behind the other.
@@ -249,8 +250,9 @@ mod tests {
         };
         assert_eq!(starts(80_000), [0, 8], "30 s are not more than 30 s");
         assert_eq!(starts(80_001), [0, 4, 8]);
-        let hot: Vec<u64> = read_hot(&entries, heat(0, 7)).map(|entry| entry.start).collect();
-        assert_eq!(hot, [8]);
+        let hot =
+            |read_ms| -> Vec<u64> { read_hot(&entries, heat(0, read_ms)).map(|entry| entry.start).collect() };
+        assert_eq!((hot(0), hot(7), hot(8)), (vec![4, 8], vec![4, 8], vec![8]));
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub struct TierSettings {
     /// A file that is synchronised before so many bytes were written is synchronous, and is never written straight to disk:
     /// whole blocks, up to 1 TiB; by default 4 MiB.
     pub sync_threshold: Option<u64>,
+    /// Blocks move for the sake of reads, too: what is read most of memory down into DRAM, or of tiers up, where nearly all reads
+    /// come from the one or the other; by default they do.
+    pub balance: Option<bool>,
     /// What was written more often than this in large pieces is written straight to disk; by default 4 times.
     pub large_writes: Option<u16>,
 }
@@ -30,7 +33,7 @@ pub struct TierSettings {
 impl TierSettings {
     /// An error says which of them cannot be had, and what can.
     pub fn check(&self) -> Result<()> {
-        let Self { cache, group, sync_threshold, large_writes: _ } = *self;
+        let Self { cache, group, sync_threshold, large_writes: _, balance: _ } = *self;
         let settings = [
             ("tier_cache", cache, CACHE, 1, "give 1 MiB to 1 TiB"),
             ("tier_group", group, GROUP, BLOCK_SIZE, "give 4 KiB to 1 GiB in whole blocks of 4 KiB"),
@@ -64,6 +67,7 @@ impl TierSettings {
                 large_writes: self.large_writes.unwrap_or(rules.large_writes),
                 ..rules
             }),
+            balance: self.balance.unwrap_or(usual.balance),
             ..usual
         })
     }
@@ -85,9 +89,11 @@ mod tests {
             group: Some(1 << 20),
             sync_threshold: Some(64 << 10),
             large_writes: Some(2),
+            balance: Some(false),
         };
         let told = all.mover_options().unwrap();
         assert_eq!((told.page_cache, told.group, told.read_ahead), (8 << 20, 256, usual.read_ahead));
+        assert!(usual.balance && !told.balance);
         let Placement::Predicted(rules) = told.placement else { panic!("it is predicted") };
         assert_eq!((rules.sync_blocks, rules.large_writes), (16, 2));
     }

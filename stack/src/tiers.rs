@@ -94,10 +94,16 @@ pub struct MoverInfo {
     pub threshold_percent: f64,
     /// Bytes that it moved because space was short, since the file system was opened.
     pub moved: u64,
+    /// Bytes that it moved down, into DRAM, because they were read.
+    pub lowered: u64,
+    /// Bytes that it moved up because they were read.
+    pub raised: u64,
     /// Bytes that it moves in a second at the most.
     pub rate: Option<u64>,
     /// Bytes that were read from persistent memory since then, while there were tiers.
     pub read: u64,
+    /// Bytes that were read from tiers, or from DRAM before them.
+    pub read_below: u64,
     /// Bytes that were written to it.
     pub written: u64,
     /// Accesses of which it did not hear, because it was behind.
@@ -120,8 +126,11 @@ impl MoverInfo {
             usage_percent: status.usage,
             threshold_percent: status.threshold,
             moved: status.moved,
+            lowered: status.lowered,
+            raised: status.raised,
             rate: status.rate,
             read: status.read,
+            read_below: status.read_below,
             written: status.written,
             unheard: status.unheard,
             synchronicity_right: status.synchronicity.right,

@@ -58,7 +58,7 @@ impl Tier {
             cache: Some(cache),
             group: given(spec, "group")?,
             sync_threshold: given(spec, "sync_threshold")?,
-            large_writes: None,
+            ..TierSettings::default()
         };
         settings.check().map_err(|error| format!("{name}: {error}"))?;
         let medium = Medium::parse(&text).map_err(|why| format!("{name}: tier={text}: {why}"))?;
@@ -72,13 +72,8 @@ impl Tier {
 
     /// Its settings as options of a mount.
     pub(super) fn options(&self) -> Vec<String> {
-        let TierSettings { cache, group, sync_threshold, large_writes } = self.settings;
-        let all = [
-            ("tier_cache", cache),
-            ("tier_group", group),
-            ("sync_threshold", sync_threshold),
-            ("large_writes", large_writes.map(u64::from)),
-        ];
+        let TierSettings { cache, group, sync_threshold, .. } = self.settings;
+        let all = [("tier_cache", cache), ("tier_group", group), ("sync_threshold", sync_threshold)];
         all.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect()
     }
 

@@ -1,0 +1,207 @@
+//! When blocks move for the sake of reads: persistent memory and DRAM are to have their parts of them.
+//!
+//! Where most reads of the last four seconds came from persistent memory, what is read most of it moves to disk, and into
+//! DRAM, from where it is read from then on. Where most came from tiers, what is read most of these moves up, while
+//! persistent memory has room below its threshold (TPFS, equation 2, 5.2 and 5.4).
+
+use std::cell::Cell;
+
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{BLOCK_SIZE, Durability, FileBlock, Kind, Result, Tiered};
+use nacre_media::Durable;
+use nacre_media::block::BlockDevice;
+use nacre_policy::{Dataflow, Flow, Rules};
+
+use crate::fs::MoverFs;
+use crate::keeper::{Keeper, Why};
+use crate::predict::Placement;
+use crate::watch::millis;
+
+/// This share of the DRAM for blocks of tiers takes in what was on persistent memory in a second; then it is looked at
+/// what came of it.
+const DRAM_SHARE: u64 = 4;
+/// Bytes that move up in a second at the most.
+const UP_IN_A_SECOND: u64 = 256 << 20;
+/// Bytes that move at once: somebody who needs space may be waiting for the mover.
+const AT_ONCE: u64 = 16 << 20;
+/// Usage stays this many percent below the threshold above which blocks move down again.
+const ROOM: f64 = 2.0;
+const SECOND_MS: u64 = 1000;
+
+/// What is known of reads.
+#[derive(Debug, Default)]
+pub(crate) struct Balance {
+    dataflow: Dataflow,
+    /// What the last four seconds ask for.
+    flow: Option<Flow>,
+    /// Blocks that may move for that until the second is over.
+    left: u64,
+    /// Blocks of these that may move before it is looked again.
+    turn: u64,
+    began_ms: u64,
+    /// Bytes that were read from persistent memory and from tiers when it began.
+    read: (u64, u64),
+}
+
+impl Balance {
+    /// Takes in how much was read so far, with so many bytes of DRAM for blocks of tiers. When a second is over, there is a
+    /// new answer.
+    fn look(&mut self, now_ms: u64, read: (u64, u64), dram: u64) {
+        if now_ms.saturating_sub(self.began_ms) < SECOND_MS {
+            return;
+        }
+        let (memory, tiers) = (read.0.saturating_sub(self.read.0), read.1.saturating_sub(self.read.1));
+        (self.began_ms, self.read) = (now_ms, read);
+        self.flow = self.dataflow.second(memory, tiers);
+        self.left = match self.flow {
+            None => 0,
+            Some(Flow::ToDram) => dram / DRAM_SHARE / BLOCK_SIZE,
+            Some(Flow::ToPm) => UP_IN_A_SECOND / BLOCK_SIZE,
+        };
+    }
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
+    /// Moves blocks for the sake of reads, where these ask for it; gives their number.
+    pub(crate) fn balance(
+        &self,
+        keeper: &mut Keeper,
+        now_ms: u64,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<u64> {
+        if !self.options.balance || !self.sink.is_on() {
+            return Ok(0);
+        }
+        keeper.balance.look(now_ms, self.sink.reads(), self.tiers.pages().capacity());
+        keeper.balance.turn = keeper.balance.left.min(AT_ONCE / BLOCK_SIZE);
+        let mut moved = 0;
+        while goes_on() && keeper.balance.turn > 0 && keeper.allowance > 0 && self.may_move() {
+            let went = match keeper.balance.flow {
+                Some(Flow::ToDram) => self.lower_hottest(keeper)?,
+                Some(Flow::ToPm) => self.raise_hottest(keeper)?,
+                None => None,
+            };
+            let Some(blocks) = went else { break };
+            moved += blocks;
+        }
+        Ok(moved)
+    }
+
+    /// Moves what was read last of persistent memory to the fastest tier that has room, and into DRAM. `None` when nothing
+    /// more was read.
+    fn lower_hottest(&self, keeper: &mut Keeper) -> Result<Option<u64>> {
+        let rules = match self.options.placement {
+            Placement::Predicted(rules) => rules,
+            Placement::Disk => Rules::default(),
+        };
+        // What DRAM has no room for would be read from disk, or others would: that is slower than it was.
+        let pages = self.tiers.pages();
+        let room = pages.capacity().saturating_sub(pages.bytes()) / BLOCK_SIZE;
+        keeper.balance.turn = keeper.balance.turn.min(room);
+        if room == 0 {
+            return Ok(None);
+        }
+        let Some(hot) = keeper.heats.hottest(Some(&rules)) else { return Ok(None) };
+        let left = Cell::new(keeper.balance.turn);
+        let is_enough = |blocks| {
+            left.set(left.get().saturating_sub(blocks));
+            left.get() == 0
+        };
+        let moved = self.move_chosen(keeper, &hot, Why::Reads, &is_enough);
+        self.account(keeper, keeper.balance.turn - left.get());
+        match moved {
+            // There may be room later.
+            Err(error) if error.kind() == Kind::NoSpace => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Brings up what was read last of tiers. `None` when nothing more was read, or persistent memory has no room.
+    fn raise_hottest(&self, keeper: &mut Keeper) -> Result<Option<u64>> {
+        let Some(hot) = keeper.below.hottest(None) else { return Ok(None) };
+        let node = match self.layout.node(hot.id) {
+            Err(error) if error.kind() == Kind::Stale => {
+                keeper.below.forget(hot.id);
+                return Ok(Some(0));
+            }
+            other => other?,
+        };
+        if self.is_pinned(&node) {
+            return Ok(Some(0));
+        }
+        let (mut moved, mut at, mut failure) = (0, 0, None);
+        while let Some(group) = self.next_group(&node, &hot, at)? {
+            let room = self.room_below_threshold().min(keeper.balance.turn);
+            if room == 0 || keeper.allowance <= 0 {
+                keeper.balance.turn = 0;
+                break;
+            }
+            let len = group.len.min(room);
+            at = group.start + len;
+            let up = self.bring_up_from(&node, FileBlock(group.start), len, Durability::Now, |_| true);
+            match up {
+                Ok(up) => {
+                    moved += up.moved;
+                    self.account(keeper, up.moved);
+                }
+                // Others were faster.
+                Err(error) if error.kind() == Kind::NoSpace => {
+                    keeper.balance.turn = 0;
+                    break;
+                }
+                Err(error) => {
+                    // A program has it mapped, or else it is for who reads it to see.
+                    failure = Some(error).filter(|error| error.kind() != Kind::Busy);
+                    break;
+                }
+            }
+        }
+        self.raised.fetch_add(moved, Ordering::Relaxed);
+        if moved > 0 {
+            let attr = self.layout.getattr(&node)?;
+            keeper.heats.found(hot.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
+            keeper.heats.put_back(hot.id);
+        }
+        failure.map_or(Ok(Some(moved)), Err)
+    }
+
+    fn account(&self, keeper: &mut Keeper, blocks: u64) {
+        let Balance { left, turn, .. } = &mut keeper.balance;
+        (*left, *turn) = (left.saturating_sub(blocks), turn.saturating_sub(blocks));
+        keeper.allowance = keeper.allowance.saturating_sub_unsigned(blocks * BLOCK_SIZE);
+    }
+
+    /// Blocks of persistent memory that may be taken without any that would have to move down for it.
+    fn room_below_threshold(&self) -> u64 {
+        let share = (self.threshold() - ROOM - self.usage()).max(0.0) / 100.0;
+        (share * self.layout.stat().blocks as f64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::BLOCK_SIZE;
+    use nacre_policy::Flow;
+
+    use super::{Balance, DRAM_SHARE, UP_IN_A_SECOND};
+
+    const DRAM: u64 = 64 << 20;
+
+    #[test]
+    fn a_second_is_looked_at_once() {
+        let mut balance = Balance::default();
+        let mut answers = Vec::new();
+        for (second, read) in [(1, 100), (2, 200), (3, 300), (4, 400), (5, 500), (6, 500)] {
+            for tenth in 0..10 {
+                balance.look(second * 1000 + tenth * 100, (read, 0), DRAM);
+            }
+            answers.push((balance.flow, balance.left));
+        }
+        let down = (Some(Flow::ToDram), DRAM / DRAM_SHARE / BLOCK_SIZE);
+        assert_eq!(answers, [(None, 0), (None, 0), (None, 0), down, down, (None, 0)]);
+        for second in 7..=10 {
+            balance.look(second * 1000, (500, second * 9), DRAM);
+        }
+        assert_eq!((balance.flow, balance.left), (Some(Flow::ToPm), UP_IN_A_SECOND / BLOCK_SIZE));
+    }
+}
