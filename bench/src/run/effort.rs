@@ -10,6 +10,9 @@ pub struct Effort {
     pub name: &'static str,
     /// How long a round is, of workloads that run in slices.
     pub slice: Duration,
+    /// Where operations are all alike, a round is this much shorter, and there are that many more: other work on the machine
+    /// comes and goes within some tenths of a second, and is to meet both sides of a ratio.
+    pub parts: u32,
     /// Rounds at the begin of each sitting that do not count.
     pub warm_up: u64,
     /// Rounds that count of one sitting, at least. The next one sets the targets up anew: pages and addresses that a
@@ -29,6 +32,7 @@ pub struct Effort {
 pub const QUICK: Effort = Effort {
     name: "quick",
     slice: Duration::from_millis(20),
+    parts: 1,
     warm_up: 1,
     sitting: u64::MAX,
     rounds: (3, 3),
@@ -41,6 +45,7 @@ pub const QUICK: Effort = Effort {
 pub const DEFAULT: Effort = Effort {
     name: "default",
     slice: Duration::from_millis(50),
+    parts: 5,
     warm_up: 2,
     sitting: 10,
     rounds: (60, 1000),
@@ -53,6 +58,7 @@ pub const DEFAULT: Effort = Effort {
 pub const HIGH: Effort = Effort {
     name: "high",
     slice: Duration::from_millis(50),
+    parts: 5,
     warm_up: 2,
     sitting: 10,
     rounds: (60, 5000),
@@ -62,6 +68,20 @@ pub const HIGH: Effort = Effort {
 };
 
 impl Effort {
+    /// For workloads whose operations are all alike.
+    pub(super) fn in_parts(self) -> Effort {
+        let Effort { slice, parts, warm_up, sitting, rounds: (least, most), .. } = self;
+        let more = u64::from(parts);
+        Effort {
+            slice: slice / parts,
+            parts: 1,
+            warm_up: warm_up * more,
+            sitting: sitting.saturating_mul(more),
+            rounds: (least * more, most * more),
+            ..self
+        }
+    }
+
     /// Whether targets are to be set up anew before this turn of a sitting: when it had its rounds, each of the targets
     /// came first equally often, and it lasted as long as what it took to set them up.
     pub(super) fn is_sitting_over(
@@ -92,6 +112,15 @@ mod tests {
     use std::time::Duration;
 
     use super::{DEFAULT, QUICK};
+
+    #[test]
+    fn there_are_more_of_what_is_shorter() {
+        let parts = DEFAULT.in_parts();
+        assert_eq!((parts.slice, parts.warm_up), (Duration::from_millis(10), 10));
+        assert_eq!((parts.sitting, parts.rounds, parts.limit), (50, (300, 5000), DEFAULT.limit));
+        assert_eq!(parts.in_parts(), parts);
+        assert_eq!(QUICK.in_parts(), QUICK);
+    }
 
     #[test]
     fn a_sitting_is_as_long_as_its_preparation_and_fair_to_all() {

@@ -110,8 +110,12 @@ pub fn run_point(
         absent.push(Absent { what: workload.to_owned(), why });
         return Ok(Vec::new());
     }
-    let effort = Effort { warm_up: setting.effort.warm_up.max(place.warm_up), ..setting.effort };
-    let slice = if work.length() == Length::Whole { Duration::ZERO } else { effort.slice };
+    let effort = match work.length() {
+        Length::Whole => Effort { slice: Duration::ZERO, ..setting.effort },
+        Length::Slice => setting.effort,
+        Length::Short => setting.effort.in_parts(),
+    };
+    let effort = Effort { warm_up: effort.warm_up.max(place.warm_up), ..effort };
     let ground = Ground {
         place: setting.place,
         load: Load { bytes: work.bytes(), files: work.files() },
@@ -128,7 +132,6 @@ pub fn run_point(
         flush: place.flush,
         ground,
         effort,
-        slice,
         sides,
         absent,
         counted: 0,
@@ -153,7 +156,6 @@ struct Turns<'a> {
     flush: Option<u64>,
     ground: Ground<'a>,
     effort: Effort,
-    slice: Duration,
     sides: Vec<Side<'a>>,
     absent: &'a mut Vec<Absent>,
     /// Rounds that count.
@@ -235,7 +237,7 @@ impl Turns<'_> {
         }
         // Random numbers begin anew with each sitting, and are others.
         let seed = self.setting.seed.wrapping_add(sitting);
-        let order = Order::Run { number: turn, seed, slice: self.slice, flush: self.flush };
+        let order = Order::Run { number: turn, seed, slice: self.effort.slice, flush: self.flush };
         let counts = (turn >= self.effort.warm_up).then_some((sitting, self.counted));
         // Another one begins each time, so that nobody always follows the same.
         let first = (sitting + turn) as usize % self.sides.len();

@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::recorder::on_threads;
-use super::{Measured, Op, Recorder, Round, Value, Workload, scaled};
+use super::{Length, Measured, Op, Recorder, Round, Value, Workload, scaled};
 use crate::Error;
 use crate::spec::Spec;
 use crate::target::{Open, Target, create_dir_all};
@@ -164,6 +164,10 @@ impl Workload for Meta {
 
     fn value(&self) -> Value {
         Value::Operations
+    }
+
+    fn length(&self) -> Length {
+        Length::Short
     }
 
     fn prepare(&self, target: &dyn Target) -> Result<(), Error> {

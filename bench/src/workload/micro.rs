@@ -10,7 +10,7 @@ use rand_distr::{Distribution, Zipf};
 
 use super::recorder::on_threads;
 use super::set::{buffer, fill};
-use super::{Measured, Op, Recorder, Round, Value, Workload};
+use super::{Length, Measured, Op, Recorder, Round, Value, Workload};
 use crate::Error;
 use crate::spec::Spec;
 use crate::target::{File, Known, Open, Target, read_all};
@@ -306,6 +306,13 @@ impl Workload for Micro {
 
     fn value(&self) -> Value {
         if self.io >= 1 << 16 { Value::Bytes } else { Value::Operations }
+    }
+
+    fn length(&self) -> Length {
+        match self.sync {
+            Sync::Every(count) if count > 1 => Length::Slice,
+            _ => Length::Short,
+        }
     }
 
     fn prepare(&self, target: &dyn Target) -> Result<(), Error> {

@@ -63,6 +63,8 @@ pub trait Workload: Send + Sync {
 pub enum Length {
     /// As long as it is told.
     Slice,
+    /// The same, and as short as may be: its operations are all alike.
+    Short,
     /// Until its work is done.
     Whole,
 }
