@@ -365,7 +365,7 @@ impl fmt::Display for MountSettings {
             write!(f, ",preset={preset}")?;
         }
         if let Some(is_on) = self.name_index {
-            write!(f, ",name_index={}", if is_on { "on" } else { "off" })?;
+            write!(f, ",name_index={}", on_off(is_on))?;
         }
         if let Some(require) = self.require {
             write!(f, ",require={}", require.as_str())?;
@@ -381,7 +381,7 @@ impl fmt::Display for MountSettings {
             write!(f, ",large_writes={count}")?;
         }
         if let Some(is_on) = balance {
-            write!(f, ",tier_balance={}", if is_on { "on" } else { "off" })?;
+            write!(f, ",tier_balance={}", on_off(is_on))?;
         }
         for tier in &self.tiers {
             let text = tier.to_string();
@@ -390,6 +390,10 @@ impl fmt::Display for MountSettings {
         }
         Ok(())
     }
+}
+
+fn on_off(is_on: bool) -> &'static str {
+    if is_on { "on" } else { "off" }
 }
 
 fn on_or_off(text: &str) -> Result<bool, String> {

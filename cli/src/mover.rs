@@ -193,6 +193,8 @@ mod tests {
         assert!(text.contains("idle\n") && text.contains("12.3 % in use; above 70.0 %"), "{text}");
         assert!(text.contains("1 MiB\n") && !text.contains("limit"), "{text}");
         assert!(text.contains("no file was synchronised twice"), "{text}");
+        (status["lowered"], status["raised"]) = (json!(8192), json!(4096));
+        assert!(describe(&status).contains("8 KiB moved down into DRAM, 4 KiB up"));
         (status["synchronicity_right"], status["synchronicity_wrong"]) = (json!(7), json!(1));
         assert!(describe(&status).contains("87.5 % of 8 intervals"));
         status["usage_percent"] = json!(80.0);

@@ -45,6 +45,13 @@ fn new_inode(kind: FileKind, now: Timestamp) -> NewInode<'static> {
     NewInode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, target: b"", xattrs: &[], now }
 }
 
+/// Bytes of a file that are on tiers.
+fn bytes_below(fs: &Fs, node: &<Fs as Names>::Node) -> u64 {
+    let extents = fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve");
+    let on_tier = extents.iter().filter(|extent| matches!(extent.place, Place::Tier { .. }));
+    on_tier.map(|extent| extent.len * 4096).sum()
+}
+
 /// Somebody who moves blocks of any file up and down, all the time.
 #[derive(Default)]
 struct Unrest {
@@ -362,11 +369,7 @@ fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
             .expect("write");
         node
     };
-    let below = |node: &<Fs as Names>::Node| {
-        let extents = fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve");
-        let on_tier = extents.iter().filter(|extent| matches!(extent.place, Place::Tier { .. }));
-        on_tier.map(|extent| extent.len * 4096).sum::<u64>()
-    };
+    let below = |node: &<Fs as Names>::Node| bytes_below(&fs, node);
     // Whatever is made in a pinned directory, directly or not, is pinned; and it is the oldest.
     let outer = fs.create(&fs.root(), b"kept", &new(FileKind::Directory, 0)).expect("create");
     fs.set_xattr(&outer, PIN, b"1", XattrMode::Set, None, time(0)).expect("set");
@@ -411,8 +414,7 @@ fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     fs.keep(now(2000), &|| true).expect("blocks move");
     assert_eq!((below(&kept[3]), below(&kept[4])), (FILE, 0));
     drop((outer, inner, kept, others, late, more));
-    Arc::into_inner(fs).expect("nobody else has it").into_layout().unmount().expect("unmount");
-    machine.assert_sound();
+    machine.unmount(fs);
 }
 
 /// What is read over and over moves to disk and into DRAM while all reads come from memory, and up again when none do.
@@ -431,11 +433,7 @@ fn reads_come_from_memory_and_from_dram() {
     };
     let (hot, pinned, written) = (put("hot"), put("pinned"), put("written"));
     fs.set_xattr(&pinned.0, PIN, b"1", XattrMode::Set, None, time(0)).expect("set");
-    let below = |node: &<Fs as Names>::Node| {
-        let extents = fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve");
-        let on_tier = extents.iter().filter(|extent| matches!(extent.place, Place::Tier { .. }));
-        on_tier.map(|extent| extent.len * 4096).sum::<u64>()
-    };
+    let below = |node: &<Fs as Names>::Node| bytes_below(&fs, node);
     let read = |(node, bytes): &(<Fs as Names>::Node, Vec<u8>), at: i64| {
         let mut buffer = vec![0; FILE as usize];
         assert_eq!(fs.read(node, 0, &mut buffer, Some(time(at))).expect("read"), buffer.len());
@@ -471,8 +469,7 @@ fn reads_come_from_memory_and_from_dram() {
     // Nobody reads anything.
     (15..30).for_each(|second| assert_eq!(keep(second), 0));
     drop((hot, pinned, written));
-    Arc::into_inner(fs).expect("nobody else has it").into_layout().unmount().expect("unmount");
-    machine.assert_sound();
+    machine.unmount(fs);
 }
 
 /// What is read is more than DRAM has room for: no more of it moves than that, and nothing is read from disk.
@@ -499,12 +496,10 @@ fn what_dram_has_no_room_for_stays_in_memory() {
         }
         fs.keep((1_700_000_000 + second as u64) * 1000, &|| true).expect("it keeps");
     }
-    // A group may be taken that it has no room for whole.
     let (lowered, dram) = (fs.status().lowered, fs.tiers().pages().capacity());
-    assert!((dram - (128 << 10)..=dram + (128 << 10)).contains(&lowered), "{lowered} of {dram}");
-    let (read, _) = fs.tiers().traffic();
-    assert!(read <= 20 * (128 << 10), "{read} bytes were read from disk");
+    // Where blocks lie, a chunk of 64 KiB may be half full.
+    assert!((dram - (64 << 10)..=dram).contains(&lowered), "{lowered} of {dram}");
+    assert_eq!(fs.tiers().traffic().0, 0, "nothing was read from disk");
     drop(files);
-    Arc::into_inner(fs).expect("nobody else has it").into_layout().unmount().expect("unmount");
-    machine.assert_sound();
+    machine.unmount(fs);
 }

@@ -4,8 +4,6 @@
 //! DRAM, from where it is read from then on. Where most came from tiers, what is read most of these moves up, while
 //! persistent memory has room below its threshold (TPFS, equation 2, 5.2 and 5.4).
 
-use std::cell::Cell;
-
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Durability, FileBlock, Kind, Result, Tiered};
 use nacre_media::Durable;
@@ -15,7 +13,7 @@ use nacre_policy::{Dataflow, Flow, Rules};
 use crate::fs::MoverFs;
 use crate::keeper::{Keeper, Why};
 use crate::predict::Placement;
-use crate::watch::millis;
+use crate::watch::{Chosen, millis};
 
 /// This share of the DRAM for blocks of tiers takes in what was on persistent memory in a second; then it is looked at
 /// what came of it.
@@ -61,6 +59,15 @@ impl Balance {
     }
 }
 
+impl Keeper {
+    /// So many blocks were moved for the sake of reads.
+    fn account(&mut self, blocks: u64) {
+        let Balance { left, turn, .. } = &mut self.balance;
+        (*left, *turn) = (left.saturating_sub(blocks), turn.saturating_sub(blocks));
+        self.allowance = self.allowance.saturating_sub_unsigned(blocks * BLOCK_SIZE);
+    }
+}
+
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves blocks for the sake of reads, where these ask for it; gives their number.
     pub(crate) fn balance(
@@ -88,87 +95,86 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Moves what was read last of persistent memory to the fastest tier that has room, and into DRAM. `None` when nothing
-    /// more was read.
+    /// more was read, or DRAM is full: what it has no room for would be read from disk, or others would.
     fn lower_hottest(&self, keeper: &mut Keeper) -> Result<Option<u64>> {
         let rules = match self.options.placement {
             Placement::Predicted(rules) => rules,
             Placement::Disk => Rules::default(),
         };
-        // What DRAM has no room for would be read from disk, or others would: that is slower than it was.
         let pages = self.tiers.pages();
-        let room = pages.capacity().saturating_sub(pages.bytes()) / BLOCK_SIZE;
-        keeper.balance.turn = keeper.balance.turn.min(room);
-        if room == 0 {
+        let room = || pages.capacity().saturating_sub(pages.bytes()) / BLOCK_SIZE;
+        if room() == 0 {
             return Ok(None);
         }
         let Some(hot) = keeper.heats.hottest(Some(&rules)) else { return Ok(None) };
-        let left = Cell::new(keeper.balance.turn);
-        let is_enough = |blocks| {
-            left.set(left.get().saturating_sub(blocks));
-            left.get() == 0
-        };
-        let moved = self.move_chosen(keeper, &hot, Why::Reads, &is_enough);
-        self.account(keeper, keeper.balance.turn - left.get());
-        match moved {
-            // There may be room later.
-            Err(error) if error.kind() == Kind::NoSpace => Ok(None),
-            other => other.map(Some),
-        }
+        let down = |node: &L::Node, start, len| self.place_group(node, start, len, Why::Reads);
+        let (moved, done) = self.move_hot(keeper, &hot, &room, down);
+        self.lowered.fetch_add(moved, Ordering::Relaxed);
+        done.map(|()| Some(moved))
     }
 
-    /// Brings up what was read last of tiers. `None` when nothing more was read, or persistent memory has no room.
+    /// Brings up what was read last of tiers. `None` when nothing more was read.
     fn raise_hottest(&self, keeper: &mut Keeper) -> Result<Option<u64>> {
         let Some(hot) = keeper.below.hottest(None) else { return Ok(None) };
-        let node = match self.layout.node(hot.id) {
-            Err(error) if error.kind() == Kind::Stale => {
-                keeper.below.forget(hot.id);
-                return Ok(Some(0));
-            }
-            other => other?,
+        let up = |node: &L::Node, start, len| {
+            self.bring_up_from(node, start, len, Durability::Now, |_| true).map(|up| up.moved)
         };
-        if self.is_pinned(&node) {
-            return Ok(Some(0));
-        }
-        let (mut moved, mut at, mut failure) = (0, 0, None);
-        while let Some(group) = self.next_group(&node, &hot, at)? {
-            let room = self.room_below_threshold().min(keeper.balance.turn);
-            if room == 0 || keeper.allowance <= 0 {
-                keeper.balance.turn = 0;
-                break;
-            }
-            let len = group.len.min(room);
-            at = group.start + len;
-            let up = self.bring_up_from(&node, FileBlock(group.start), len, Durability::Now, |_| true);
-            match up {
-                Ok(up) => {
-                    moved += up.moved;
-                    self.account(keeper, up.moved);
-                }
-                // Others were faster.
-                Err(error) if error.kind() == Kind::NoSpace => {
-                    keeper.balance.turn = 0;
-                    break;
-                }
-                Err(error) => {
-                    // A program has it mapped, or else it is for who reads it to see.
-                    failure = Some(error).filter(|error| error.kind() != Kind::Busy);
-                    break;
-                }
-            }
-        }
+        let (moved, done) = self.move_hot(keeper, &hot, &|| self.room_below_threshold(), up);
         self.raised.fetch_add(moved, Ordering::Relaxed);
-        if moved > 0 {
-            let attr = self.layout.getattr(&node)?;
+        if moved > 0
+            && let Ok(attr) = self.layout.node(hot.id).and_then(|node| self.layout.getattr(&node))
+        {
             keeper.heats.found(hot.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
             keeper.heats.put_back(hot.id);
         }
-        failure.map_or(Ok(Some(moved)), Err)
+        done.map(|()| Some(moved))
     }
 
-    fn account(&self, keeper: &mut Keeper, blocks: u64) {
-        let Balance { left, turn, .. } = &mut keeper.balance;
-        (*left, *turn) = (left.saturating_sub(blocks), turn.saturating_sub(blocks));
-        keeper.allowance = keeper.allowance.saturating_sub_unsigned(blocks * BLOCK_SIZE);
+    /// Moves what of a file is hot by `go`, group by group, while there is room for so many blocks; gives the number of those
+    /// that moved, and what went wrong.
+    fn move_hot(
+        &self,
+        keeper: &mut Keeper,
+        hot: &Chosen,
+        room: &dyn Fn() -> u64,
+        go: impl Fn(&L::Node, FileBlock, u64) -> Result<u64>,
+    ) -> (u64, Result<()>) {
+        let mut moved = 0;
+        let done = self.layout.node(hot.id).and_then(|node| {
+            if self.is_pinned(&node) {
+                return Ok(());
+            }
+            let mut at = 0;
+            while let Some(group) = self.next_group(&node, hot, at)? {
+                let len = group.len.min(keeper.balance.turn).min(room());
+                if len == 0 || keeper.allowance <= 0 {
+                    keeper.balance.turn = 0;
+                    break;
+                }
+                at = group.start + len;
+                let blocks = go(&node, FileBlock(group.start), len)?;
+                moved += blocks;
+                keeper.account(blocks);
+            }
+            Ok(())
+        });
+        let done = match done {
+            // It was removed.
+            Err(error) if error.kind() == Kind::Stale => {
+                keeper.heats.forget(hot.id);
+                keeper.below.forget(hot.id);
+                Ok(())
+            }
+            // A program has it mapped: it stays.
+            Err(error) if error.kind() == Kind::Busy => Ok(()),
+            // There may be room later.
+            Err(error) if error.kind() == Kind::NoSpace => {
+                keeper.balance.turn = 0;
+                Ok(())
+            }
+            other => other,
+        };
+        (moved, done)
     }
 
     /// Blocks of persistent memory that may be taken without any that would have to move down for it.

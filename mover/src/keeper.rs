@@ -141,7 +141,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 allowance.set(allowance.get().saturating_sub_unsigned(blocks * BLOCK_SIZE));
                 allowance.get() <= 0 || !self.is_too_full()
             };
-            let done = self.move_chosen(&mut keeper, &cold, Why::Space, &is_enough);
+            let done = self.move_cold(&mut keeper, &cold, &is_enough);
             keeper.allowance = allowance.get();
             keeper.failure = done.as_ref().err().map(ToString::to_string);
             moved += done?;
@@ -219,7 +219,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             let cold = keeper.heats.coldest_whole();
             let cold = cold.or_else(|| self.look_for_more(&mut keeper, u64::MAX));
             let Some(cold) = cold else { break };
-            match self.move_chosen(&mut keeper, &cold, Why::Space, &is_enough) {
+            match self.move_cold(&mut keeper, &cold, &is_enough) {
                 Ok(count) => moved += count,
                 // All tiers are full, or there is no space for the entry that would say it.
                 Err(error) if error.kind() == Kind::NoSpace => break,
@@ -253,15 +253,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Moves what was chosen of a file down, until it is enough: that is asked after each group, with the blocks that moved.
-    pub(crate) fn move_chosen(
+    /// Moves what of a file is cold, until it is enough: that is asked after each group, with the blocks that moved.
+    fn move_cold(
         &self,
         keeper: &mut Keeper,
         chosen: &Chosen,
-        why: Why,
         is_enough: &dyn Fn(u64) -> bool,
     ) -> Result<u64> {
-        let count = if why == Why::Space { &self.moved } else { &self.lowered };
         let node = match self.layout.node(chosen.id) {
             Err(error) if error.kind() == Kind::Stale => {
                 keeper.heats.forget(chosen.id);
@@ -276,14 +274,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut at = 0;
         while let Some(group) = self.next_group(&node, chosen, at)? {
             at = group.end();
-            let blocks = match self.place_group(&node, FileBlock(group.start), group.len, why) {
+            let blocks = match self.place_group(&node, FileBlock(group.start), group.len, Why::Space) {
                 // A program has it mapped: it stays.
                 Err(error) if error.kind() == Kind::Busy => break,
                 Err(error) => {
                     // There may be room for it later.
                     keeper.heats.put_back(chosen.id);
                     keeper.exhausted = false;
-                    count.fetch_add(moved, Ordering::Relaxed);
+                    self.moved.fetch_add(moved, Ordering::Relaxed);
                     // What did move made room.
                     return if moved > 0 && error.kind() == Kind::NoSpace { Ok(moved) } else { Err(error) };
                 }
@@ -295,7 +293,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 break;
             }
         }
-        count.fetch_add(moved, Ordering::Relaxed);
+        self.moved.fetch_add(moved, Ordering::Relaxed);
         Ok(moved)
     }
 
@@ -330,7 +328,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Moves a group to the fastest tier that has room.
-    fn place_group(&self, node: &L::Node, start: FileBlock, len: u64, why: Why) -> Result<u64> {
+    pub(crate) fn place_group(&self, node: &L::Node, start: FileBlock, len: u64, why: Why) -> Result<u64> {
         let mut full = Kind::NoSpace.into();
         for tier in self.usable() {
             // A copy stays in DRAM where it is to be read from there, and else while that has room (TPFS, 5.3).

@@ -269,7 +269,6 @@ impl Heats {
 #[cfg(test)]
 mod tests {
     use nacre_engine::InodeId;
-
     use nacre_policy::Rules;
 
     use super::{Access, Heats, PART, Sample};

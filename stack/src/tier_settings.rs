@@ -23,7 +23,7 @@ pub struct TierSettings {
     /// A file that is synchronised before so many bytes were written is synchronous, and is never written straight to disk:
     /// whole blocks, up to 1 TiB; by default 4 MiB.
     pub sync_threshold: Option<u64>,
-    /// Blocks move for the sake of reads, too: what is read most of memory down into DRAM, or of tiers up, where nearly all reads
+    /// Blocks move for the sake of reads, too: what is read most of memory down into DRAM, or of tiers up, where most reads
     /// come from the one or the other; by default they do.
     pub balance: Option<bool>,
     /// What was written more often than this in large pieces is written straight to disk; by default 4 times.

@@ -23,8 +23,6 @@ pub(super) struct Tier {
     size: Option<u64>,
     /// How data comes to it and from there.
     pub(super) settings: TierSettings,
-    /// Bytes of DRAM with what was read from it, of those.
-    cache: u64,
 }
 
 impl Tier {
@@ -62,7 +60,7 @@ impl Tier {
         };
         settings.check().map_err(|error| format!("{name}: {error}"))?;
         let medium = Medium::parse(&text).map_err(|why| format!("{name}: tier={text}: {why}"))?;
-        Ok(Some(Tier { medium, size, settings, cache }))
+        Ok(Some(Tier { medium, size, settings }))
     }
 
     /// An error says what this machine lacks for it.
@@ -79,7 +77,12 @@ impl Tier {
 
     /// Bytes of memory that it takes at most.
     pub(super) fn memory(&self, load: Load) -> u64 {
-        self.medium.memory(self.size(load)) + self.cache
+        self.medium.memory(self.size(load)) + self.cache()
+    }
+
+    /// Bytes of DRAM with what was read from it.
+    fn cache(&self) -> u64 {
+        self.settings.cache.unwrap_or_default()
     }
 
     fn size(&self, load: Load) -> u64 {
@@ -95,7 +98,7 @@ impl Tier {
     ) -> Result<Device, Error> {
         let size = self.size(ground.load);
         let device = self.medium.set_up(&format!("{name}-tier"), size, ground, pieces)?;
-        let (cache, size) = (size::print(self.cache), size::print(size));
+        let (cache, size) = (size::print(self.cache()), size::print(size));
         let about = format!(", with a tier of {size} and {cache} of DRAM for it, on {}", device.about);
         Ok(Device { about, ..device })
     }
@@ -126,7 +129,7 @@ mod tests {
         let tier = |text: &str| parse(text, Preset::Nova, pm).unwrap().unwrap();
         let load = Load { bytes: 1 << 30, files: 1 };
         let usual = tier("preset:nova,tier=nvme+flush=0");
-        assert_eq!(usual.cache, 64 << 20);
+        assert_eq!(usual.cache(), 64 << 20);
         let room = (load.bytes + (64 << 20)..2 * load.bytes).contains(&usual.memory(load));
         assert!(room, "the data with its cache, and not twice: {}", usual.memory(load));
         assert_eq!(tier("preset:nova,tier=hdd,tier_size=1g,cache=8m").memory(load), (1 << 30) + (8 << 20));
