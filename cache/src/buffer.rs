@@ -1,4 +1,4 @@
-//! A block of DRAM, and sets of its lines as bits.
+//! Sets of a block's lines as bits, and the bytes that a write brings.
 
 use std::io::IoSlice;
 
@@ -8,11 +8,6 @@ pub(crate) const BLOCK: usize = BLOCK_SIZE as usize;
 pub(crate) const LINE: usize = LINE_SIZE as usize;
 /// Lines in a block: as many as a word has bits.
 pub(crate) const LINES: usize = BLOCK / LINE;
-
-/// The bytes of a block. Which of its lines mean something, who owns it knows. Its lines are the cache's: stores of 64 bytes
-/// that lie in two cost twice as much.
-#[repr(align(64))]
-pub(crate) struct Buffer(pub(crate) [u8; BLOCK]);
 
 /// The lines `first..end`.
 pub(crate) fn lines(first: usize, end: usize) -> u64 {

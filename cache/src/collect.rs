@@ -2,12 +2,12 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
-use std::sync::Arc;
 
 use nacre_engine::{BLOCK_SIZE, Data, Durability, Extents, Result, Timestamp, WriteAt};
+use nacre_media::Frame;
 use smallvec::SmallVec;
 
-use crate::buffer::{BLOCK, Buffer, LINE, runs, runs_by_unit};
+use crate::buffer::{BLOCK, LINE, runs, runs_by_unit};
 use crate::file::{Entry, File};
 use crate::fs::Shared;
 use crate::write::own;
@@ -18,7 +18,7 @@ const MAX_RUN: u64 = 1 << 20;
 /// The dirty parts of one block, as bytes in it.
 pub(crate) struct Dirty {
     pub(crate) block: u64,
-    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) buffer: Frame,
     pub(crate) parts: SmallVec<[(usize, usize); 2]>,
 }
 
@@ -39,7 +39,7 @@ impl<L: Data + Extents> Shared<L> {
         for (first, end) in runs_by_unit(entry.dirty, self.unit_lines) {
             let between = crate::buffer::lines(first, end) & !entry.valid;
             if between != 0 {
-                self.fetch(node, file, block, between, &mut own(&mut entry.buffer).0)?;
+                self.fetch(node, file, block, between, own(&mut entry.buffer))?;
                 entry.valid |= between;
             }
             let (mut from, to) = (first * LINE, (end * LINE).min(inside));
@@ -50,7 +50,7 @@ impl<L: Data + Extents> Shared<L> {
                 parts.push((from, to));
             }
         }
-        Ok(Dirty { block, buffer: Arc::clone(&entry.buffer), parts })
+        Ok(Dirty { block, buffer: entry.buffer.clone(), parts })
     }
 
     /// Where a part of the block at `start` begins whose first line holds the end that media knows, and which appends to it:
@@ -71,7 +71,7 @@ impl<L: Data + Extents> Shared<L> {
         let mut old = [0; LINE];
         let old = &mut old[..end - part.start];
         let count = self.layout.read(node, start + part.start as u64, old, None)?;
-        let is_same = count == old.len() && *old == entry.buffer.0[part.start..end];
+        let is_same = count == old.len() && *old == entry.buffer[part.start..end];
         Ok(if is_same { end } else { part.start })
     }
 
@@ -114,7 +114,7 @@ impl<L: Data + Extents> Shared<L> {
                     slices.clear();
                     start = at;
                 }
-                slices.push(IoSlice::new(&part.buffer.0[from..to]));
+                slices.push(IoSlice::new(&part.buffer[from..to]));
                 end = part.block * BLOCK_SIZE + to as u64;
             }
         }

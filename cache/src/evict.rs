@@ -1,13 +1,11 @@
 //! Blocks leave DRAM: written, cut off, or nobody's any more.
 
-use std::sync::Arc;
-
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Data, Extents, FileBlock, Place, Result, SetAttr};
-
+use nacre_media::Frame;
 use nacre_policy::Block as ModelBlock;
 
-use crate::buffer::{BLOCK, Buffer, LINE, LINES, lines};
+use crate::buffer::{BLOCK, LINE, LINES, lines};
 use crate::collect::bytes_of;
 use crate::file::{Blocks, Entry, File};
 use crate::fs::Shared;
@@ -20,11 +18,11 @@ use crate::write::own;
 pub(crate) struct Leaving {
     blocks: u64,
     space: u64,
-    buffers: Vec<(Slot, Arc<Buffer>)>,
+    buffers: Vec<(Slot, Frame)>,
 }
 
 impl Leaving {
-    pub(crate) fn add(&mut self, slot: Slot, buffer: Arc<Buffer>, space: u64) {
+    pub(crate) fn add(&mut self, slot: Slot, buffer: Frame, space: u64) {
         self.space += space;
         self.buffers.push((slot, buffer));
     }
@@ -116,7 +114,7 @@ impl<L: Data + Extents> Shared<L> {
         {
             // The rest of a line that stays reads as zeros when the file grows again.
             let line_end = within.next_multiple_of(LINE);
-            own(&mut entry.buffer).0[within..line_end].fill(0);
+            own(&mut entry.buffer)[within..line_end].fill(0);
             let behind = if line_end < BLOCK { lines(line_end / LINE, LINES) } else { 0 };
             self.counters.discarded.add(bytes_of(entry.dirty & behind));
             entry.model.written_back(behind);
@@ -127,7 +125,7 @@ impl<L: Data + Extents> Shared<L> {
                 let first = (within - 1) / LINE;
                 let line = lines(first, first + 1);
                 if entry.valid & line == 0 {
-                    own(&mut entry.buffer).0[first * LINE..][..LINE].fill(0);
+                    own(&mut entry.buffer)[first * LINE..][..LINE].fill(0);
                 }
                 (entry.valid, entry.dirty) = (entry.valid | line, line);
             } else if entry.dirty == 0 {

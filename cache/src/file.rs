@@ -5,9 +5,9 @@ use std::sync::Arc;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nacre_engine::sync::{Condvar, Mutex, OnceLock, RwLock};
 use nacre_engine::{Attr, BLOCK_SIZE, Error, InodeId, Kind, Result, Timestamp, WriteAt};
+use nacre_media::Frame;
 use nacre_policy::{Block as ModelBlock, FileHistory};
 
-use crate::buffer::Buffer;
 use crate::index::Index;
 use crate::pool::Slot;
 
@@ -19,29 +19,32 @@ const UNKNOWN: u32 = 0;
 const NO: u32 = 1;
 const YES: u32 = 2;
 
-/// A block of a file in DRAM.
+/// A block of a file in DRAM. What each write to it needs comes first, in one line of the CPU's cache.
+#[repr(C, align(64))]
 pub(crate) struct Entry {
-    pub(crate) slot: Slot,
-    /// When its place among the most recently written ones was last renewed.
-    pub(crate) renewed_ms: u64,
     /// Shared with the flight as long as it was not written to since that began.
-    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) buffer: Frame,
     /// Lines whose bytes are here; of the others the layout has them.
     pub(crate) valid: u64,
     /// Lines that media does not have and that are in no flight. All of them are valid.
     pub(crate) dirty: u64,
-    /// What a writeback has taken and not finished.
-    pub(crate) flight: Option<Flight>,
     /// What the model knows about it.
     pub(crate) model: ModelBlock,
+    pub(crate) slot: Slot,
+    /// The pool's age when it was last put at the end of its list.
+    pub(crate) listed_at: u32,
+    /// What a writeback has taken and not finished.
+    pub(crate) flight: Option<Box<Flight>>,
     /// Blocks of the layout's space that are set aside for what is in the slot.
     pub(crate) space: u64,
 }
 
+const _: () = assert!(std::mem::offset_of!(Entry, flight) == 64, "what is looked at first is a line");
+
 /// The part of a block that is being written back.
 pub(crate) struct Flight {
     pub(crate) slot: Slot,
-    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) buffer: Frame,
     pub(crate) lines: u64,
     /// As [`Entry::space`].
     pub(crate) space: u64,

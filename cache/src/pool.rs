@@ -11,13 +11,19 @@ use std::time::Duration;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Condvar, Mutex};
+use nacre_media::Frame;
 
-use crate::buffer::{BLOCK, Buffer};
+use crate::buffer::BLOCK;
 
 /// The number of a placed block.
 pub(crate) type Slot = u32;
 
 const NONE: Slot = Slot::MAX;
+/// Frames that are allocated at once: a huge page, and as many again as there are, up to 64 MiB.
+const LEAST_FRAMES: u64 = 512;
+const MOST_FRAMES: u64 = 16384;
+/// See [`Pool::age`].
+const STALE_AFTER_MS: u64 = 1000;
 /// Places of the list that one search for candidates looks at.
 const SEARCH: usize = 256;
 
@@ -39,8 +45,13 @@ struct Place<F> {
 
 struct State<F> {
     free: u64,
-    /// Buffers that nobody uses.
-    spare: Vec<Arc<Buffer>>,
+    /// Frames that nobody uses.
+    spare: Vec<Frame>,
+    /// Frames that were given back while a writeback still read from them.
+    lent: Vec<Frame>,
+    /// Frames that nobody has used yet, and the number of all that there are.
+    fresh: Vec<Frame>,
+    frames: u64,
     places: Vec<Place<F>>,
     empty: Vec<Slot>,
     /// The least recently written block, and the most recently written one.
@@ -69,6 +80,8 @@ pub(crate) struct Pool<F> {
     state: Mutex<State<F>>,
     /// The number of free blocks, to be looked at without the lock.
     free: AtomicU64,
+    /// Blocks that were placed so far.
+    placed: AtomicU64,
     /// The threads are to work when less than this is free.
     low: AtomicU64,
     /// Milliseconds for which writing to a block again renews it.
@@ -123,6 +136,9 @@ impl<F> Pool<F> {
         let state = State {
             free: capacity,
             spare: Vec::new(),
+            lent: Vec::new(),
+            fresh: Vec::new(),
+            frames: 0,
             places: Vec::new(),
             empty: Vec::new(),
             oldest: NONE,
@@ -141,6 +157,7 @@ impl<F> Pool<F> {
             capacity,
             state: Mutex::new(state),
             free: AtomicU64::new(capacity),
+            placed: AtomicU64::new(0),
             low: AtomicU64::new(0),
             renewal_ms: AtomicU64::new(u64::MAX),
             room: Condvar::new(),
@@ -249,7 +266,7 @@ impl<F> Pool<F> {
     }
 
     /// Places a permitted block at the end of the list. Its bytes are anything.
-    pub(crate) fn place(&self, owner: &Arc<F>, block: u64, now_ms: u64) -> (Slot, Arc<Buffer>) {
+    pub(crate) fn place(&self, owner: &Arc<F>, block: u64, now_ms: u64) -> (Slot, Frame) {
         let mut state = self.state.lock();
         let owner = Some((Arc::clone(owner), block));
         let place =
@@ -265,7 +282,8 @@ impl<F> Pool<F> {
             }
         };
         state.append(slot);
-        let spare = state.spare.pop();
+        self.placed.fetch_add(1, Ordering::Relaxed);
+        let frame = state.take_frame(self.capacity);
         // Whoever found nothing to write back finds this one.
         self.event(&mut state);
         if state.free < self.low() {
@@ -273,7 +291,7 @@ impl<F> Pool<F> {
             self.work.notify_one();
         }
         drop(state);
-        (slot, spare.unwrap_or_else(|| Arc::new(Buffer([0; BLOCK]))))
+        (slot, frame)
     }
 
     /// The block was written: it is the most recently written one, unless that was renewed for too long. Order within a
@@ -287,6 +305,23 @@ impl<F> Pool<F> {
             state.unlink(slot);
             state.append(slot);
         }
+    }
+
+    /// The time, as far as the list is concerned: it goes on with each block that is placed, and with the clock, by
+    /// [`Pool::is_stale`]'s measure in a second at the most. It wraps around.
+    pub(crate) fn age(&self, now_ms: u64) -> u32 {
+        let by_clock = now_ms.wrapping_mul(self.stale_after().div_ceil(STALE_AFTER_MS));
+        self.placed.load(Ordering::Relaxed).wrapping_add(by_clock) as u32
+    }
+
+    /// Since the age `then`, when a block was put at the end of the list, an eighth of the pool was placed: it is worth the
+    /// lock to put it there again. Where nothing is placed nothing has to leave, and the order of blocks means nothing.
+    pub(crate) fn is_stale(&self, then: u32, age: u32) -> bool {
+        u64::from(age.wrapping_sub(then)) >= self.stale_after()
+    }
+
+    fn stale_after(&self) -> u64 {
+        (self.capacity / 8).clamp(1, u64::from(u32::MAX / 2))
     }
 
     /// Takes blocks out of the list.
@@ -303,7 +338,7 @@ impl<F> Pool<F> {
     }
 
     /// Gives placed blocks back with their bytes.
-    pub(crate) fn release_all(&self, released: impl IntoIterator<Item = (Slot, Arc<Buffer>)>) {
+    pub(crate) fn release_all(&self, released: impl IntoIterator<Item = (Slot, Frame)>) {
         let mut owners = Vec::new();
         let mut state = self.state.lock();
         for (slot, mut buffer) in released {
@@ -314,9 +349,8 @@ impl<F> Pool<F> {
             debug_assert!(owner.is_some(), "released twice");
             owners.push(owner);
             state.empty.push(slot);
-            if Arc::get_mut(&mut buffer).is_some() {
-                state.spare.push(buffer);
-            }
+            let is_spare = buffer.get_mut().is_some();
+            if is_spare { state.spare.push(buffer) } else { state.lent.push(buffer) }
         }
         if !owners.is_empty() {
             self.freed(&mut state, owners.len() as u64);
@@ -424,12 +458,32 @@ impl<F> Pool<F> {
     /// Bytes of DRAM that the blocks and the list take now.
     pub(crate) fn bytes(&self) -> u64 {
         let state = self.state.lock();
-        let used = self.capacity - state.free + state.spare.len() as u64;
+        let used = state.frames - state.fresh.len() as u64;
         used * BLOCK as u64 + (state.places.capacity() * size_of::<Place<F>>()) as u64
     }
 }
 
 impl<F> State<F> {
+    /// A frame that nobody has. Those that were in use lie in the caches.
+    fn take_frame(&mut self, capacity: u64) -> Frame {
+        if let Some(frame) = self.spare.pop() {
+            return frame;
+        }
+        if let Some(at) = self.lent.iter_mut().position(|frame| frame.get_mut().is_some()) {
+            return self.lent.swap_remove(at);
+        }
+        if self.fresh.is_empty() {
+            // More than the capacity only where some are lent.
+            let count =
+                capacity.saturating_sub(self.frames).min(self.frames.clamp(LEAST_FRAMES, MOST_FRAMES));
+            self.fresh = Frame::allocate(count.max(1) as u32);
+            self.frames += self.fresh.len() as u64;
+            self.fresh.reverse();
+        }
+        let Some(frame) = self.fresh.pop() else { unreachable!("some were allocated") };
+        frame
+    }
+
     fn append(&mut self, slot: Slot) {
         let newest = std::mem::replace(&mut self.newest, slot);
         let place = &mut self.places[slot as usize];
@@ -462,10 +516,12 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::{Pool, Shift, Slot};
-    use crate::buffer::Buffer;
+    use nacre_media::Frame;
 
-    type Placed = (Slot, Arc<Buffer>);
+    use super::{LEAST_FRAMES, Pool, Shift, Slot};
+    use crate::buffer::BLOCK;
+
+    type Placed = (Slot, Frame);
 
     fn blocks(pool: &Pool<u32>) -> Vec<u64> {
         pool.candidates(usize::MAX, u64::MAX).into_iter().map(|(_, block)| block).collect()
@@ -528,6 +584,27 @@ mod tests {
     }
 
     #[test]
+    fn a_block_is_stale_behind_an_eighth_of_the_pool_or_after_a_second() {
+        let pool = Pool::new(80_000);
+        pool.try_take(20_000).unwrap();
+        let owner = Arc::new(0);
+        let then = pool.age(5);
+        for block in 0..9_999 {
+            pool.place(&owner, block, 5);
+        }
+        assert!(!pool.is_stale(then, pool.age(5)));
+        pool.place(&owner, 9_999, 5);
+        assert!(pool.is_stale(then, pool.age(5)));
+        let then = pool.age(5);
+        assert!(!pool.is_stale(then, pool.age(5 + 999)) && pool.is_stale(then, pool.age(5 + 1000)));
+        // One that was put there long ago, and wrapped around.
+        let then = pool.age(u64::MAX / 4);
+        assert!(!pool.is_stale(then, pool.age(u64::MAX / 4 + 999)));
+        let tiny: Pool<u32> = Pool::new(3);
+        assert!(!tiny.is_stale(tiny.age(7), tiny.age(7)) && tiny.is_stale(tiny.age(7), tiny.age(8)));
+    }
+
+    #[test]
     fn one_candidate_of_a_file_is_enough() {
         let pool = Pool::new(2);
         pool.try_take(2).unwrap();
@@ -535,6 +612,30 @@ mod tests {
         let _placed = [pool.place(&file, 1, 0), pool.place(&file, 2, 0)];
         assert_eq!(blocks(&pool), [1]);
     }
+
+    /// A frame that is given back while it is still read from was lost before, and one more was allocated for it.
+    #[test]
+    fn frames_are_used_again() {
+        let capacity = LEAST_FRAMES + 10;
+        let pool = Pool::new(capacity);
+        let owner = Arc::new(0);
+        let place_all = || {
+            pool.try_take(capacity).unwrap();
+            (0..capacity).map(|block| pool.place(&owner, block, 0)).collect::<Vec<_>>()
+        };
+        let placed = place_all();
+        let read_from: Vec<Frame> = placed[..20].iter().map(|(_, frame)| frame.clone()).collect();
+        pool.release_all(placed);
+        let mut placed = place_all();
+        assert!(placed.iter_mut().all(|(_, frame)| frame.get_mut().is_some()), "shared with nobody");
+        assert_eq!(pool.state.lock().frames, capacity + 20, "those that are read from are replaced");
+        drop(read_from);
+        pool.release_all(placed);
+        pool.release_all(place_all());
+        assert_eq!(pool.state.lock().frames, capacity + 20);
+        assert!(pool.bytes() >= (capacity + 20) * BLOCK as u64);
+    }
+
     /// A pool of three blocks in use, a thread at work and a writer that wants all of them.
     fn with_a_writer<R: Send>(
         act: impl FnOnce(&Pool<u32>, &mut Shift<'_, u32>, Vec<Placed>) -> R,

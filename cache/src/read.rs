@@ -59,7 +59,7 @@ impl<L: Data + Extents> Shared<L> {
                 }
                 // What lies before this run, in this block and in those before it, is the layout's.
                 self.read_below(node, at, &mut buf[(at - offset) as usize..(from - offset) as usize], now)?;
-                let bytes = &entry.buffer.0[(from - start) as usize..(to - start) as usize];
+                let bytes = &entry.buffer[(from - start) as usize..(to - start) as usize];
                 buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(bytes);
                 from_dram += to - from;
                 at = to;

@@ -8,16 +8,14 @@ use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Error, Extents, FileBlock, Kind, Place, PromiseCost, Result, Timestamp,
     WriteAt,
 };
+use nacre_media::Frame;
 use nacre_policy::{Block as ModelBlock, Checker, Model, Path};
 
-use crate::buffer::{Buffer, Source, covered, parts, touched};
+use crate::buffer::{BLOCK, Source, covered, parts, touched};
 use crate::file::{Blocks, CacheNode, Entry, File, Times};
 use crate::fs::Shared;
 use crate::settings::Granularity;
 use crate::writeback::BATCH;
-
-/// A block that is written again keeps its place among the most recently written ones for so long: the list is everybody's.
-const RENEWED_EVERY_MS: u64 = 32;
 
 /// Blocks of the pool, and of the layout's space, that a write may use.
 pub(crate) struct Permit<'a, L: Data + Extents> {
@@ -427,14 +425,14 @@ impl<L: Data + Extents> Placing<'_, L> {
         let space = self.space_for(blocks, block);
         if let Some(entry) = blocks.index.get_mut(block) {
             shared.counters.write_hits.add(1);
-            if Arc::get_mut(&mut entry.buffer).is_some() {
+            if entry.buffer.get_mut().is_some() {
                 self.renew(entry);
             } else {
                 permit.use_one(space);
                 let (slot, mut buffer) = shared.pool.place(file, block, self.now_ms);
-                own(&mut buffer).0 = entry.buffer.0;
+                *own(&mut buffer) = *entry.buffer;
                 (entry.slot, entry.buffer, entry.space) = (slot, buffer, space);
-                entry.renewed_ms = self.now_ms;
+                entry.listed_at = shared.pool.age(self.now_ms);
             }
         } else {
             shared.counters.write_misses.add(1);
@@ -445,15 +443,15 @@ impl<L: Data + Extents> Placing<'_, L> {
             permit.use_one(space);
             let (slot, buffer) = shared.pool.place(file, block, self.now_ms);
             let model = self.recall(block);
-            let renewed_ms = self.now_ms;
-            let entry = Entry { slot, renewed_ms, buffer, valid: 0, dirty: 0, flight: None, model, space };
+            let listed_at = shared.pool.age(self.now_ms);
+            let entry = Entry { buffer, valid: 0, dirty: 0, model, slot, listed_at, flight: None, space };
             blocks.index.insert(block, entry);
             file.cached.fetch_add(1, Ordering::AcqRel);
         }
         let Some(entry) = blocks.index.get_mut(block) else { unreachable!("it was found or made") };
         let missing = self.kept(from, to) & !entry.valid;
         if missing != 0 {
-            shared.fetch(self.node, file, block, missing, &mut own(&mut entry.buffer).0)?;
+            shared.fetch(self.node, file, block, missing, own(&mut entry.buffer))?;
             entry.valid |= missing;
         }
         Ok(())
@@ -490,7 +488,7 @@ impl<L: Data + Extents> Placing<'_, L> {
 
     /// Whether the bytes `from..to` of a block can be written without anything more.
     fn is_ready(&self, entry: &mut Entry, from: usize, to: usize) -> bool {
-        self.kept(from, to) & !entry.valid == 0 && Arc::get_mut(&mut entry.buffer).is_some()
+        self.kept(from, to) & !entry.valid == 0 && entry.buffer.get_mut().is_some()
     }
 
     /// Puts the next bytes into a block that is ready.
@@ -502,9 +500,10 @@ impl<L: Data + Extents> Placing<'_, L> {
 
     /// It is among the most recently written blocks now.
     fn renew(&self, entry: &mut Entry) {
-        if self.now_ms.saturating_sub(entry.renewed_ms) >= RENEWED_EVERY_MS {
-            entry.renewed_ms = self.now_ms;
-            self.shared.pool.touch(entry.slot, self.now_ms);
+        let pool = &self.shared.pool;
+        if pool.is_stale(entry.listed_at, pool.age(self.now_ms)) {
+            pool.touch(entry.slot, self.now_ms);
+            entry.listed_at = pool.age(self.now_ms);
         }
     }
 
@@ -515,7 +514,7 @@ impl<L: Data + Extents> Placing<'_, L> {
     }
 
     fn put_into(&self, entry: &mut Entry, from: usize, to: usize, source: &mut Source<'_>) {
-        source.fill(&mut own(&mut entry.buffer).0[from..to]);
+        source.fill(&mut own(&mut entry.buffer)[from..to]);
         let lines = touched(from, to);
         let again = (entry.dirty & covered(from, to)).count_ones();
         if again > 0 {
@@ -528,6 +527,6 @@ impl<L: Data + Extents> Placing<'_, L> {
 }
 
 /// The bytes of a buffer that no flight has.
-pub(crate) fn own(buffer: &mut Arc<Buffer>) -> &mut Buffer {
-    Arc::get_mut(buffer).unwrap_or_else(|| unreachable!("a block that is written to has a buffer of its own"))
+pub(crate) fn own(buffer: &mut Frame) -> &mut [u8; BLOCK] {
+    buffer.get_mut().unwrap_or_else(|| unreachable!("a block that is written to has a buffer of its own"))
 }

@@ -145,12 +145,8 @@ impl<L: Data + Extents> Shared<L> {
             let Some(entry) = blocks.index.get_mut(block) else { continue };
             let lines = std::mem::take(&mut entry.dirty);
             entry.model.written_back(lines);
-            entry.flight = Some(Flight {
-                slot: entry.slot,
-                buffer: Arc::clone(&entry.buffer),
-                lines,
-                space: entry.space,
-            });
+            let Entry { slot, space, .. } = *entry;
+            entry.flight = Some(Box::new(Flight { slot, buffer: entry.buffer.clone(), lines, space }));
             taken.push(entry.slot);
         }
         self.pool.unlist_all(taken);
@@ -245,7 +241,8 @@ impl<L: Data + Extents> Shared<L> {
     /// `over`: it is on media, or need not be there.
     fn land_block(&self, file: &File, blocks: &mut Blocks, block: u64, over: bool, leaving: &mut Leaving) {
         let Some(entry) = blocks.index.get_mut(block) else { return };
-        let Some(Flight { slot, buffer, lines, space }) = entry.flight.take() else { return };
+        let Some(flight) = entry.flight.take() else { return };
+        let Flight { slot, buffer, lines, space } = *flight;
         if !over {
             entry.dirty |= lines;
         } else if file.is_gone() {

@@ -3,7 +3,7 @@
 //! [`Pm`] is the interface. The tokens [`Stored`], [`Flushed`] and [`Durable`] prove order by types.
 //! [`RealPm`] is a mapped device, slowed down where an [`Emulation`] says so; [`SimPm`] is simulated memory, whose
 //! recorded [`Trace`] the module [`crash`] turns into crash images. An [`Overlay`] keeps stores from what is below it.
-//! [`block`] are the disks below, and [`disk`] what they are slowed down to.
+//! [`block`] are the disks below, and [`disk`] what they are slowed down to. A [`Frame`] is a block of DRAM above.
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the stores, flushes and fences of this crate are written for x86-64 only");
@@ -12,6 +12,7 @@ pub mod block;
 pub mod crash;
 mod device;
 pub mod disk;
+mod dram;
 mod emulation;
 mod image;
 mod overlay;
@@ -22,6 +23,7 @@ mod thread;
 mod token;
 
 pub use device::DeviceKind;
+pub use dram::Frame;
 pub use emulation::Emulation;
 pub use image::Image;
 pub use overlay::Overlay;

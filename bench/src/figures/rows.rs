@@ -189,6 +189,12 @@ pub(crate) const ROWS: &[Row] = &[
         at_most(0.35),
     ),
     row(
+        BUFFERED,
+        "cache.overwrite-4k-warm",
+        "the same of a 4 MiB file, which the caches of the CPU hold: library / tmpfs",
+        at_most(0.35),
+    ),
+    row(
         UNDER_BUFFER,
         "cache.read-4k-dirty",
         "4 KiB random read of a 64 MiB file, all in the write buffer / without one",

@@ -27,7 +27,7 @@ pub(super) enum Sharing {
 
 /// Mapped memory. It does not survive into a forked child and is left out of core dumps.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: u64,
     /// The address range that was reserved to get an aligned base, base and length.
@@ -62,7 +62,7 @@ impl Mapping {
     }
 
     /// Maps `len` bytes of memory of this process.
-    pub(super) fn anonymous(len: u64) -> Result<Mapping, Errno> {
+    pub(crate) fn anonymous(len: u64) -> Result<Mapping, Errno> {
         Mapping::reserve(len, HUGE_PAGE, true, |at, protection| {
             // SAFETY: the address range was reserved by us just now and nothing else lives there.
             unsafe { mmap_anonymous(at, len as usize, protection, MapFlags::PRIVATE | MapFlags::FIXED) }
@@ -100,7 +100,7 @@ impl Mapping {
     }
 
     /// The address of the first byte.
-    pub(super) fn base(&self) -> NonNull<u8> {
+    pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 

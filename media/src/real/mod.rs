@@ -9,7 +9,7 @@ mod asm;
 mod bandwidth;
 mod emulator;
 mod fault;
-mod map;
+pub(crate) mod map;
 mod promise;
 #[cfg(test)]
 mod tests;

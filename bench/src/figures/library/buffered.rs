@@ -22,6 +22,9 @@ const MEBIBYTE: usize = 1 << 20;
 const SLOW: &str = "latency=200,bandwidth=1G";
 
 const OVERWRITE: &str = "cache.overwrite-4k";
+const OVERWRITE_WARM: &str = "cache.overwrite-4k-warm";
+/// Bytes of a file that the caches of the CPU hold, on either side.
+const WARM: u64 = 4 << 20;
 const READ: &str = "cache.read-4k";
 const READ_DIRTY: &str = "cache.read-4k-dirty";
 /// The default preset beside the same layout without a buffer.
@@ -29,8 +32,10 @@ const DEFAULT: [&str; 3] = ["default.overwrite-4k", "default.read-4k", "default.
 
 pub(super) fn run(context: &Context) -> Outcome {
     let wants = |rows: &[&str]| rows.iter().any(|row| context.wants(row));
-    if wants(&[OVERWRITE]) {
-        overwrite(context)?;
+    for (row, size) in [(OVERWRITE, context.sizes.small_file), (OVERWRITE_WARM, WARM)] {
+        if context.wants(row) {
+            overwrite(context, row, size)?;
+        }
     }
     if wants(&[READ, READ_DIRTY]) {
         reads(context)?;
@@ -54,8 +59,8 @@ impl Side {
         context: &Context,
         preset: Preset,
         emulate: Option<&str>,
+        size: u64,
     ) -> Result<Side, Box<dyn std::error::Error>> {
-        let size = context.sizes.small_file;
         let emulation = emulate.map(str::parse::<Emulation>).transpose()?;
         // The file several times over: nothing has to make room.
         let buffer = match preset.buffers_writes() {
@@ -87,21 +92,20 @@ impl Side {
 /// What is done with one block at an offset.
 type Act<'a> = &'a dyn Fn(u64);
 
-/// Both sides at the same random offsets.
-fn beside(context: &Context, ours: Act<'_>, peer: Act<'_>) -> Pairs {
+/// Both sides at the same random offsets of files of `size` bytes.
+fn beside(context: &Context, size: u64, ours: Act<'_>, peer: Act<'_>) -> Pairs {
     let count = context.sizes.batch;
     let batch = |act: Act<'_>, round| {
-        let offsets = offsets(round, count, context.sizes.small_file, BLOCK as u64);
+        let offsets = offsets(round, count, size, BLOCK as u64);
         timed(|| offsets.iter().for_each(|&offset| act(offset)))
     };
     interleave(&context.budget, count, &mut |round| batch(ours, round), &mut |round| batch(peer, round))
 }
 
 /// Blocks that are in DRAM are written again, beside pages of tmpfs.
-fn overwrite(context: &Context) -> Outcome {
+fn overwrite(context: &Context, row: &str, size: u64) -> Outcome {
     let place = context.place.tmpfs("pm", false)?;
-    let size = context.sizes.small_file;
-    let ours = Side::new(&place.path().join("device"), context, Preset::Hinfs, Some(SLOW))?;
+    let ours = Side::new(&place.path().join("device"), context, Preset::Hinfs, Some(SLOW), size)?;
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
     let peer = rustix::fs::open(place.path().join("file"), flags, Mode::from_bits_truncate(0o644))?;
     let data = buffer(MEBIBYTE);
@@ -112,19 +116,20 @@ fn overwrite(context: &Context) -> Outcome {
     let data = buffer(BLOCK);
     let pairs = beside(
         context,
+        size,
         &|offset| assert_eq!(ours.file.write_at(&data, offset).expect("a write of ours"), BLOCK),
         &|offset| assert_eq!(pwrite(&peer, &data, offset).expect("a write to tmpfs"), BLOCK),
     );
     ours.close()?;
-    context.report(Figure::compared(rows::find(OVERWRITE), &pairs))
+    context.report(Figure::compared(rows::find(row), &pairs))
 }
 
 /// Reads of what is not in DRAM, and of what is, beside the same layout without a buffer.
 fn reads(context: &Context) -> Outcome {
     let place = context.place.tmpfs("pm", false)?;
     let size = context.sizes.small_file;
-    let ours = Side::new(&place.path().join("ours"), context, Preset::Hinfs, Some(SLOW))?;
-    let peer = Side::new(&place.path().join("peer"), context, Preset::Pmfs, Some(SLOW))?;
+    let ours = Side::new(&place.path().join("ours"), context, Preset::Hinfs, Some(SLOW), size)?;
+    let peer = Side::new(&place.path().join("peer"), context, Preset::Pmfs, Some(SLOW), size)?;
     ours.fill(size)?;
     peer.fill(size)?;
     for row in [READ_DIRTY, READ] {
@@ -146,22 +151,24 @@ fn beside_reads(context: &Context, ours: &File, peer: &File) -> Pairs {
         assert_eq!(file.read_at(&mut data, offset).expect("a read"), BLOCK);
         std::hint::black_box(&data);
     };
-    beside(context, &|offset| read(ours, offset), &|offset| read(peer, offset))
+    let size = context.sizes.small_file;
+    beside(context, size, &|offset| read(ours, offset), &|offset| read(peer, offset))
 }
 
 /// The default preset on memory as fast as DRAM, where it has nothing to buffer, beside its layout alone.
 fn defaults(context: &Context) -> Outcome {
     let place = context.place.tmpfs("pm", false)?;
     let size = context.sizes.small_file;
-    let ours = Side::new(&place.path().join("ours"), context, Preset::Nacre, None)?;
-    let peer = Side::new(&place.path().join("peer"), context, Preset::Nova, None)?;
+    let ours = Side::new(&place.path().join("ours"), context, Preset::Nacre, None, size)?;
+    let peer = Side::new(&place.path().join("peer"), context, Preset::Nova, None, size)?;
     ours.fill(size)?;
     peer.fill(size)?;
     let data = buffer(BLOCK);
     let write = |file: &File, offset| assert_eq!(file.write_at(&data, offset).expect("a write"), BLOCK);
     let [overwrite, read, append] = DEFAULT;
     if context.wants(overwrite) {
-        let pairs = beside(context, &|offset| write(&ours.file, offset), &|offset| write(&peer.file, offset));
+        let pairs =
+            beside(context, size, &|offset| write(&ours.file, offset), &|offset| write(&peer.file, offset));
         context.report(Figure::compared(rows::find(overwrite), &pairs))?;
     }
     if context.wants(read) {
