@@ -246,6 +246,14 @@ step_crash_cached() {
             --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
     done
 }
+# Memory and a disk together; mutants of what moves blocks.
+step_crash_tiers() {
+    for layout in log-with-disk log-on-disk; do
+        (cd "$logs" && "$nacre" crash --layout $layout --sequences 1 --images 60000 \
+            --seed "${NACRE_CRASH_SEED:-$(date +%j)}") &&
+            "$nacre" crash --layout $layout --self-test --mutants publish.rs || return 1
+    done
+}
 step_buffered() { NACRE_ALL_MOUNTS=1 system_tests behaviour::; }
 step_programs() { system_tests programs::; }
 step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} cargo test --release -p nacre-lab --test model; }
@@ -253,7 +261,7 @@ step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} cargo test --rele
 step_schedules() { NACRE_SCHEDULES=${NACRE_SCHEDULES:-1000} NACRE_SEED=${NACRE_SEED:-$(date +%j)} scripts/schedules.sh; }
 step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} system_tests calls::; }
 
-all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_cached buffered programs model calls calls_on_mount schedules"
+all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_cached crash_tiers buffered programs model calls calls_on_mount schedules"
 
 scripts/install-deps.sh nightly
 cargo build --release -p nacre-cli || exit 1

@@ -6,11 +6,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use nacre::LayoutKind;
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
-    Campaign, Case, Inplace, Limits, Log, MEMORY, Mutant, Outcome, Progress, Rig, Stage, Subject, Verdict,
-    minimise, reproduce, self_test,
+    Campaign, Case, Inplace, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Progress, Rig, Stage,
+    Subject, Verdict, minimise, reproduce, self_test,
 };
 use serde_json::{Value, json};
 
@@ -33,9 +32,9 @@ const SLOW_PROGRESS: Duration = Duration::from_secs(30);
 /// code is 1 when something is wrong, and when a run of all workloads has less than 100 images at a commit point.
 #[derive(Debug, Args)]
 pub(crate) struct CrashArgs {
-    /// The layout: log, inplace
-    #[arg(long, value_name = "LAYOUT", default_value = "log")]
-    layout: LayoutKind,
+    /// The layout
+    #[arg(long, value_enum, value_name = "LAYOUT", default_value = "log")]
+    layout: Explored,
     /// Sequences of operations: each alone, each pair as well, or a sample of triples as well
     #[arg(long, value_enum, value_name = "LENGTH", default_value = "2")]
     sequences: Sequences,
@@ -88,6 +87,19 @@ pub(crate) struct CrashArgs {
     json: bool,
 }
 
+/// What is explored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Explored {
+    /// A log per inode
+    Log,
+    /// The same over memory and a disk, which are crashed together: blocks move, disks come and go
+    LogWithDisk,
+    /// The same, where writes of whole blocks go straight to the disk
+    LogOnDisk,
+    /// Data in place, an undo journal
+    Inplace,
+}
+
 /// How long sequences are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Sequences {
@@ -102,9 +114,10 @@ enum Sequences {
 /// Explores.
 pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
     match args.layout {
-        LayoutKind::Log => run_on(&Log, args),
-        LayoutKind::Inplace => run_on(&Inplace, args),
-        other => Err(Failure::usage(format!("crash: the layout {other} cannot be explored"))),
+        Explored::Log => run_on(&Log, args),
+        Explored::LogWithDisk => run_on(&LogWithDisk::default(), args),
+        Explored::LogOnDisk => run_on(&LogWithDisk::ON_DISK, args),
+        Explored::Inplace => run_on(&Inplace, args),
     }
 }
 
@@ -127,6 +140,7 @@ impl CrashArgs {
             return Campaign { seed: self.seed, stages: vec![Stage::Cached(count)] };
         }
         let mut stages = vec![
+            Stage::Own,
             Stage::Fixed,
             Stage::Sequences(Length::One),
             Stage::Lanes,

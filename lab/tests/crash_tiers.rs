@@ -7,7 +7,6 @@ use nacre_lab::crash::{Flaw, LogWithDisk, MEMORY, Report, Rig, Settings, explore
 use nacre_lab::environment::number;
 use nacre_media::crash::Sampling;
 use nacre_media::sim::Defect;
-use nacre_mover::Placement;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -34,11 +33,8 @@ fn blocks_that_move_survive() {
 
 #[test]
 fn writes_that_go_straight_to_the_disk_survive() {
-    survives(&ON_DISK, number("NACRE_CRASH_IMAGES").unwrap_or(4_000));
+    survives(&LogWithDisk::ON_DISK, number("NACRE_CRASH_IMAGES").unwrap_or(4_000));
 }
-
-/// Writes of whole blocks go past the memory.
-const ON_DISK: LogWithDisk = LogWithDisk { placement: Placement::Disk };
 
 fn survives(subject: &LogWithDisk, limit: u64) {
     let mut workloads = tiered();
@@ -70,7 +66,7 @@ fn flaws_are_found() {
     for (subject, name) in [
         (moves, "above: demote d/a 0 64"),
         (moves, "below: promote d/a 0 64"),
-        (ON_DISK, "below: write d/a 0 4096"),
+        (LogWithDisk::ON_DISK, "below: write d/a 0 4096"),
     ] {
         let mut rig = Rig::new(&subject, MEMORY);
         let workload = workloads.iter().find(|workload| workload.name == name).expect("a workload");

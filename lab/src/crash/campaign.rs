@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 use nacre_engine::{Error, Kind, Result};
 use nacre_media::crash::Sampling;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 
 use super::cached::{CachedSettings, cached, explore_cached};
 use super::explore::{MEMORY, Settings, explore};
@@ -39,6 +42,8 @@ pub enum Stage {
     Sequences(Length),
     /// Each operation on full devices; one in so many of these workloads.
     Full(usize),
+    /// What the subject alone has.
+    Own,
     /// Several lanes.
     Lanes,
     /// Several threads, each workload with so many interleavings.
@@ -114,7 +119,7 @@ impl Outcome {
 
 impl Stage {
     /// Its workloads, and how each is explored.
-    fn jobs(self, seed: u64) -> Vec<Job> {
+    fn jobs<S: Subject>(self, subject: &S, seed: u64) -> Vec<Job> {
         let settings = self.settings(seed);
         let workloads = match self {
             Stage::Fixed => fixed(),
@@ -123,6 +128,12 @@ impl Stage {
             Stage::Sequences(length) => sequences(length, seed),
             Stage::Full(one_in) => full().into_iter().step_by(one_in.max(1)).collect(),
             Stage::Lanes => lanes(seed),
+            Stage::Own => {
+                let mut own = subject.workloads();
+                // A run that ends early has seen some of each kind.
+                own.shuffle(&mut SmallRng::seed_from_u64(seed));
+                own
+            }
             Stage::Cached(count) => {
                 let sampling = settings.sampling;
                 let settings = CachedSettings { sampling, ..CachedSettings::default() };
@@ -162,6 +173,9 @@ impl Stage {
                 ..common
             },
             Stage::Threads(_) => Settings { sampling: sampling(64, 48), ..common },
+            Stage::Own => {
+                Settings { sampling: sampling(64, 48), recovery_every: 64, empty_every: 4, ..common }
+            }
             Stage::Cached(_) => Settings { sampling: sampling(16, 12), ..common },
             Stage::Full(_) => Settings { sampling: sampling(64, 48), recovery_every: 256, ..common },
             Stage::Lanes => Settings { sampling: sampling(128, 96), recovery_every: 256, ..common },
@@ -188,7 +202,7 @@ impl Campaign {
     ) -> Result<Outcome> {
         let started = Instant::now();
         let stages = self.stages.iter();
-        let workloads: Vec<Job> = stages.flat_map(|stage| stage.jobs(self.seed)).collect();
+        let workloads: Vec<Job> = stages.flat_map(|stage| stage.jobs(subject, self.seed)).collect();
         let key = self.key(subject.name());
         let saved = match file.filter(|file| file.exists()) {
             Some(file) => Saved::read(file, &key, subject)?,

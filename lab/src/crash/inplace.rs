@@ -17,7 +17,7 @@ use super::tree::Ctime;
 pub struct Inplace;
 
 /// The files that store, flush or fence.
-static SOURCES: Sources = Sources::new(
+pub(super) static SOURCES: Sources = Sources::new(
     "layouts/inplace/src",
     &[
         ("blockmap.rs", include_str!("../../../layouts/inplace/src/blockmap.rs")),
@@ -29,6 +29,7 @@ static SOURCES: Sources = Sources::new(
         ("mkfs.rs", include_str!("../../../layouts/inplace/src/mkfs.rs")),
         ("mount.rs", include_str!("../../../layouts/inplace/src/mount.rs")),
         ("namespace.rs", include_str!("../../../layouts/inplace/src/namespace.rs")),
+        ("promised.rs", include_str!("../../../layouts/inplace/src/promised.rs")),
         ("recover.rs", include_str!("../../../layouts/inplace/src/recover.rs")),
         ("space.rs", include_str!("../../../layouts/inplace/src/space.rs")),
         ("table.rs", include_str!("../../../layouts/inplace/src/table.rs")),

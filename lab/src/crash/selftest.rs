@@ -9,6 +9,7 @@ use nacre_engine::{Error, Result};
 use nacre_media::crash::Sampling;
 use nacre_media::sim::{Defect, Site};
 
+use super::cached::{Cached, CachedSettings, cached, explore_cached, sites_of_cached};
 use super::explore::{MEMORY, Settings, explore, sites};
 use super::full::full;
 use super::lanes::lanes;
@@ -21,6 +22,8 @@ use super::workload::{Workload, deep, fixed};
 
 /// Interleavings of threads that a mutant is looked for in.
 const INTERLEAVINGS: u64 = 20;
+/// Sequences through a write buffer that one is looked for in: what only buffered writes pass, each of them passes.
+const BUFFERED: u64 = 24;
 
 /// One mutant, and what became of it.
 #[derive(Debug, Clone)]
@@ -63,6 +66,13 @@ struct Candidate {
     fences: Vec<Site>,
 }
 
+/// Where mutants are looked for.
+struct Places {
+    candidates: Vec<Candidate>,
+    together: Vec<Together>,
+    buffered: Vec<Buffered>,
+}
+
 #[derive(Clone, Copy)]
 struct Trial {
     kind: &'static str,
@@ -79,19 +89,27 @@ pub fn self_test<S: Subject>(
     progress: &(dyn Fn(&Mutant) + Sync),
 ) -> Result<Vec<Mutant>> {
     let together = parallel(subject, jobs, threads(), Together::new)?;
-    let candidates = parallel(subject, jobs, workloads(seed), |rig, (workload, settings)| {
-        // The control: without a flaw nothing is found.
-        let report = explore(rig, &workload, &settings)?;
-        if let Some(violation) = report.violations.first() {
-            return Err(Error::corrupt(format!("without any mutation: {violation}")));
-        }
+    let mistakes = subject.mistakes();
+    let is_meant = |site: &Site| subject.site_name(site).contains(only);
+    let any_mistake = mistakes.iter().any(|mistake| mistake.words.contains(only));
+    let candidates = parallel(subject, jobs, workloads(subject, seed), |rig, (workload, settings)| {
         let (flushes, fences) = sites(rig, &workload)?;
+        // Nothing is looked for in others.
+        if any_mistake || flushes.iter().chain(&fences).any(is_meant) {
+            // The control: without a flaw nothing is found.
+            let report = explore(rig, &workload, &settings)?;
+            if let Some(violation) = report.violations.first() {
+                return Err(Error::corrupt(format!("without any mutation: {violation}")));
+            }
+        }
         Ok(Candidate { workload, settings, flushes, fences })
     })?;
+    let buffered = parallel(subject, jobs, (0..BUFFERED).map(|step| seed + step).collect(), Buffered::new)?;
     let mut trials = Vec::new();
     for (kind, list) in [("no flush", true), ("no fence", false)] {
         let of = |candidate: &Candidate| if list { &candidate.flushes } else { &candidate.fences }.clone();
         let mut all: Vec<Site> = candidates.iter().flat_map(of).collect();
+        all.extend(buffered.iter().flat_map(|one| if list { &one.flushes } else { &one.fences }));
         all.sort_unstable();
         all.dedup();
         trials.extend(all.into_iter().map(|site| {
@@ -102,14 +120,15 @@ pub fn self_test<S: Subject>(
     let mut passed: Vec<Site> =
         candidates.iter().flat_map(|one| [&one.flushes, &one.fences]).flatten().copied().collect();
     passed.extend(together.iter().flat_map(|one| [&one.flushes, &one.fences]).flatten());
+    passed.extend(buffered.iter().flat_map(|one| [&one.flushes, &one.fences]).flatten());
+    let places = Places { candidates, together, buffered };
     let unpassed = unpassed(subject, &passed, only);
     unpassed.iter().for_each(progress);
-    let mistakes = subject.mistakes();
     trials
         .extend(mistakes.iter().map(|mistake| Trial { kind: "mistake", flaw: Flaw::Layout(mistake.number) }));
     trials.retain(|trial| name_of(subject, trial.flaw).contains(only));
     let mut mutants = parallel(subject, jobs, trials, |rig, trial| {
-        let mutant = try_mutant(rig, trial, &candidates, &together)?;
+        let mutant = try_mutant(rig, trial, &places)?;
         progress(&mutant);
         Ok(mutant)
     })?;
@@ -129,7 +148,7 @@ fn unpassed<S: Subject>(subject: &S, passed: &[Site], only: &str) -> Vec<Mutant>
 }
 
 /// Where mutants are looked for: short workloads first.
-fn workloads(seed: u64) -> Vec<(Workload, Settings)> {
+fn workloads<S: Subject>(subject: &S, seed: u64) -> Vec<(Workload, Settings)> {
     let settings = Settings {
         sampling: Sampling { exhaustive_up_to: 512, samples: 96, seed },
         check_every: 2,
@@ -144,7 +163,8 @@ fn workloads(seed: u64) -> Vec<(Workload, Settings)> {
         recovery_every: 256,
         ..settings
     };
-    let short = fixed().into_iter().chain(sequences(Length::One, seed));
+    let own = subject.workloads().into_iter().filter(|workload| workload.ops.len() == 1);
+    let short = fixed().into_iter().chain(sequences(Length::One, seed)).chain(own);
     let mut all: Vec<_> = short.map(|workload| (workload, settings)).collect();
     // Of workloads that differ in a number only, the first will do.
     let first = |workload: &Workload| match workload.name.rsplit_once('-') {
@@ -172,12 +192,7 @@ fn name_of<S: Subject>(subject: &S, flaw: Flaw) -> String {
     }
 }
 
-fn try_mutant<S: Subject>(
-    rig: &mut Rig<'_, S>,
-    trial: Trial,
-    candidates: &[Candidate],
-    together: &[Together],
-) -> Result<Mutant> {
+fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, places: &Places) -> Result<Mutant> {
     let name = name_of(rig.subject, trial.flaw);
     let site = match trial.flaw {
         Flaw::Memory(Defect::SkipFlushAt(site) | Defect::SkipFenceAt(site)) => Some(site),
@@ -189,7 +204,7 @@ fn try_mutant<S: Subject>(
     };
     let mut images = 0;
     let mut found = None;
-    for candidate in candidates {
+    for candidate in &places.candidates {
         if !passes(&candidate.flushes, &candidate.fences) {
             continue;
         }
@@ -207,9 +222,13 @@ fn try_mutant<S: Subject>(
             break;
         }
     }
-    let mut together = together.iter().filter(|together| passes(&together.flushes, &together.fences));
+    let mut together = places.together.iter().filter(|together| passes(&together.flushes, &together.fences));
     while let Some(together) = together.next().filter(|_| found.is_none()) {
         found = together.find(rig, trial.flaw, &mut images);
+    }
+    let mut buffered = places.buffered.iter().filter(|one| passes(&one.flushes, &one.fences));
+    while let Some(buffered) = buffered.next().filter(|_| found.is_none()) {
+        found = buffered.find(rig, trial.flaw, &mut images);
     }
     let argument = rig.subject.harmless().iter();
     let argument = argument.clone().find(|harmless| harmless.site == name && harmless.is_fence == is_fence);
@@ -259,6 +278,37 @@ impl Together {
             }
         }
         None
+    }
+}
+
+/// A sequence through a write buffer, and the sites that it passes.
+struct Buffered {
+    sequence: Cached,
+    flushes: Vec<Site>,
+    fences: Vec<Site>,
+}
+
+impl Buffered {
+    /// Runs it without a flaw, where nothing must be found.
+    fn new<S: Subject>(rig: &mut Rig<'_, S>, seed: u64) -> Result<Buffered> {
+        let sequence = cached(seed);
+        let (flushes, fences) = sites_of_cached(rig, &sequence)?;
+        let buffered = Buffered { sequence, flushes, fences };
+        match buffered.find(rig, Flaw::None, &mut 0) {
+            Some(problem) => Err(Error::corrupt(format!("without any mutation: {problem}"))),
+            None => Ok(buffered),
+        }
+    }
+
+    fn find<S: Subject>(&self, rig: &mut Rig<'_, S>, flaw: Flaw, images: &mut u64) -> Option<String> {
+        let settings = CachedSettings { flaw, max_violations: 1, ..CachedSettings::default() };
+        match explore_cached(rig, &self.sequence, &settings) {
+            Ok(report) => {
+                *images += report.images;
+                report.violations.first().map(in_words)
+            }
+            Err(error) => Some(format!("{}, {error}", self.sequence.name)),
+        }
     }
 }
 

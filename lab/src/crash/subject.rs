@@ -8,6 +8,7 @@ use nacre_media::sim::Site;
 
 use super::op::Op;
 use super::tree::Ctime;
+use super::workload::Workload;
 
 /// How the file system of a workload is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +84,11 @@ pub trait Subject: Sync {
     /// Sizes of the disks beside the memory.
     fn disks(&self) -> &'static [u64] {
         &[]
+    }
+
+    /// Workloads that all layouts have not: each pass of one explores its last operation.
+    fn workloads(&self) -> Vec<Workload> {
+        Vec::new()
     }
 
     /// Does an operation that changes where things are, and nothing that a user sees; `None` when it is none of these.

@@ -35,6 +35,9 @@ const TIER: u8 = 1;
 const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
 
 impl LogWithDisk {
+    /// Writes of whole blocks go past the memory.
+    pub const ON_DISK: LogWithDisk = LogWithDisk { placement: Placement::Disk };
+
     fn open(self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs> {
         let Mounting { lanes, background } = mounting;
         let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
@@ -86,6 +89,10 @@ impl Subject for LogWithDisk {
 
     fn disks(&self) -> &'static [u64] {
         &DISK
+    }
+
+    fn workloads(&self) -> Vec<Workload> {
+        tiered()
     }
 
     fn free_blocks(&self, fs: &Fs) -> u64 {
@@ -178,9 +185,15 @@ impl Subject for LogWithDisk {
     }
 
     fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
-        Log.passed_elsewhere()
+        match self.placement {
+            Placement::Predicted(_) => &PASSED_ON_DISK,
+            Placement::Disk => &[],
+        }
     }
 }
+
+const PASSED_ON_DISK: [(&str, &str); 1] =
+    [("publish.rs publish_write 2", "only where writes go straight to the disk: log-on-disk passes there")];
 
 /// All blocks of any file here.
 const ALL: u64 = 64;

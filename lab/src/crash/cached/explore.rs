@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nacre_cache::{CacheFs, CacheOptions, Clock, Settings};
 use nacre_engine::{Data, Error, Kind, Result};
 use nacre_media::crash::{CrashImage, Replay, Sampling};
+use nacre_media::sim::Site;
 use nacre_media::{Image, Trace};
 
 use super::super::explore::IMPOSSIBLE;
 use super::super::op::{Op, Runner};
-use super::super::record::{Flaw, MARK_BEGIN, MARK_END, Progress, Rig};
+use super::super::record::{Flaw, MARK_BEGIN, MARK_END, Progress, Rig, sites_of};
 use super::super::recovery::{crash_again, in_words, trace_recovery};
 use super::super::report::{Again, Case, Recovery, Report, Violation, lines_of};
 use super::super::subject::{Moment, Mounting, Subject};
@@ -179,6 +180,14 @@ pub fn explore_cached<S: Subject>(
     }
     explorer.rig.pm.seed_mistake(0);
     Ok(explorer.report)
+}
+
+/// The lines of the program that flush and those that fence, as the sequence passes them.
+pub(in super::super) fn sites_of_cached<S: Subject>(
+    rig: &mut Rig<'_, S>,
+    sequence: &Cached,
+) -> Result<(Vec<Site>, Vec<Site>)> {
+    Ok(sites_of(&record_caught(rig, sequence, Flaw::None, Belief::Right)?.trace))
 }
 
 /// Produces one crash again: what was going on, and what is wrong.

@@ -27,6 +27,7 @@ use super::subject::Mounting;
 use super::workload::file;
 pub use case::CachedCase;
 pub(super) use case::{WORD, minimise, reproduce};
+pub(super) use explore::sites_of_cached;
 pub use explore::{CachedSettings, explore_cached};
 pub use promise::Belief;
 use promise::State;
