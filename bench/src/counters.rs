@@ -26,34 +26,36 @@
 
 use std::collections::BTreeMap;
 
+use crate::report::schema::Better::{self, Less, More};
 use crate::target::Traffic;
 use crate::target::watch::Synced;
 use crate::workload::Measured;
 
-/// Every counter and its unit.
-const UNITS: &[(&str, &str)] = &[
-    ("operations", "op"),
-    ("user.read", "B"),
-    ("user.written", "B"),
-    ("cpu", "ns"),
-    ("pm.bytes", "B/op"),
-    ("pm.lines", "lines/op"),
-    ("pm.fences", "fences/op"),
-    ("write.amplification", "B/B"),
-    ("writeback.amplification", "B/B"),
-    ("disk.bytes", "B/op"),
-    ("disk.amplification", "B/B"),
-    ("cpu.disk", "ns"),
-    ("share.write", "%"),
-    (SYNCED, "%"),
-    ("model.accuracy", "%"),
-    ("predictor.accuracy", "%"),
-    ("dram", "B"),
-    ("memory.peak", "B"),
-    ("preempted", "times"),
-    ("trace.failed", "calls"),
-    ("trace.succeeded", "calls"),
-    ("program.seconds", "s"),
+/// Every counter, its unit, and which of two values of it is the better one: what a round of a slice of time got done, and how
+/// often a guess was right, are better the more; the others are what that cost.
+const COUNTERS: &[(&str, &str, Better)] = &[
+    ("operations", "op", More),
+    ("user.read", "B", More),
+    ("user.written", "B", More),
+    ("cpu", "ns", Less),
+    ("pm.bytes", "B/op", Less),
+    ("pm.lines", "lines/op", Less),
+    ("pm.fences", "fences/op", Less),
+    ("write.amplification", "B/B", Less),
+    ("writeback.amplification", "B/B", Less),
+    ("disk.bytes", "B/op", Less),
+    ("disk.amplification", "B/B", Less),
+    ("cpu.disk", "ns", Less),
+    ("share.write", "%", Less),
+    (SYNCED, "%", Less),
+    ("model.accuracy", "%", More),
+    ("predictor.accuracy", "%", More),
+    ("dram", "B", Less),
+    ("memory.peak", "B", Less),
+    ("preempted", "times", Less),
+    ("trace.failed", "calls", Less),
+    ("trace.succeeded", "calls", Less),
+    ("program.seconds", "s", Less),
 ];
 
 /// The counter that has to be asked for.
@@ -61,12 +63,17 @@ pub const SYNCED: &str = "share.synced";
 
 /// The unit of a counter; none where there is no such counter.
 pub fn unit(name: &str) -> Option<&'static str> {
-    UNITS.iter().find(|(known, _)| *known == name).map(|(_, unit)| *unit)
+    COUNTERS.iter().find(|(known, ..)| *known == name).map(|(_, unit, _)| *unit)
+}
+
+/// Which of two values of a counter is better; none where there is no such counter.
+pub fn better(name: &str) -> Option<Better> {
+    COUNTERS.iter().find(|(known, ..)| *known == name).map(|(.., better)| *better)
 }
 
 /// Every counter.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    UNITS.iter().map(|(name, _)| *name)
+    COUNTERS.iter().map(|(name, ..)| *name)
 }
 
 /// What is counted outside of a workload, in one round.

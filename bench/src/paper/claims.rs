@@ -221,18 +221,19 @@ impl Case<'_> {
     fn best(&self, of: &System, value: &Value, answers: &mut Answers<'_>) -> Result<&str, String> {
         let mut best: Option<(f64, &str)> = None;
         let mut waits = "nothing was measured".to_owned();
+        let counter = value.counter.as_deref();
+        let better = counter.and_then(counters::better).unwrap_or(self.experiment.metric.better);
         for point in &self.experiment.points {
-            let counter = value.counter.as_deref();
             let of = (of, point.key.as_str());
             let asked = Asked { experiment: self.experiment, of, over: None, way: self.way, counter };
             match answers(asked) {
                 Err(why) => waits = why,
                 Ok(reading) => {
-                    let better = best.is_none_or(|(median, _)| match self.experiment.metric.better {
+                    let is_best = best.is_none_or(|(median, _)| match better {
                         Better::More => reading.median > median,
                         Better::Less => reading.median < median,
                     });
-                    if better {
+                    if is_best {
                         best = Some((reading.median, &point.key));
                     }
                 }

@@ -327,6 +327,8 @@ fn every_experiment_says_all_that_it_takes_to_run_it() {
             let later = LATER.iter().any(|(known, _)| known == counter);
             assert!(later || counters::unit(counter).is_some(), "{name}: nobody counts {counter}");
         }
+        let better = counter.and_then(|counter| counters::better(counter));
+        assert!(better.is_none_or(|better| better == experiment.metric.better), "{name}: which is better");
     }
 }
 

@@ -84,7 +84,7 @@ impl Measure {
             Measure::Counter(name) => Metric {
                 name: name.clone(),
                 unit: counters::unit(name).unwrap_or_default().to_owned(),
-                better: Better::Less,
+                better: counters::better(name).unwrap_or(Better::Less),
             },
         }
     }
@@ -117,6 +117,7 @@ impl Measure {
 mod tests {
     use super::Measure;
     use crate::counters::Counters;
+    use crate::report::schema::Better;
     use crate::workload::{Measured, Value};
 
     #[test]
@@ -128,6 +129,18 @@ mod tests {
             [("GB/s", "op/s"), ("latency:wait", "fsync"), ("counter:luck", "pm.bytes"), ("a:b", "neither")]
         {
             assert!(wrong.parse::<Measure>().unwrap_err().contains(says), "{wrong}");
+        }
+    }
+
+    /// A predictor that is right more often once stood as what got worse.
+    #[test]
+    fn a_counter_says_itself_which_of_two_values_is_better() {
+        let better = |name: &str| Measure::Counter(name.into()).metric().better;
+        for name in ["model.accuracy", "predictor.accuracy", "operations", "user.written"] {
+            assert_eq!(better(name), Better::More, "{name}");
+        }
+        for name in ["cpu", "pm.bytes", "write.amplification", "share.write", "memory.peak"] {
+            assert_eq!(better(name), Better::Less, "{name}");
         }
     }
 
