@@ -187,6 +187,9 @@ impl RunArgs {
             scale: self.scale,
             emulate: self.emulate.clone(),
             memory: self.memory,
+            cold: Some(self.cold.as_str().to_owned()),
+            warm_up: Some(self.warm_up),
+            flush: self.flush,
             ..plain
         };
         let points = requests.iter().map(|request| request.places.len()).sum();

@@ -1,6 +1,7 @@
 //! The machine that figures come from.
 
-use std::fs;
+use std::path::Path;
+use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
@@ -47,4 +48,43 @@ pub fn memory(field: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+/// File systems by the numbers that statfs(2) gives them: those that one may find under a directory.
+const FILE_SYSTEMS: &[(u32, &str)] = &[
+    (0x0102_1994, "tmpfs"),
+    (0x8584_58f6, "ramfs"),
+    (0xef53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0xf2f5_2010, "f2fs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0x794c_7630, "overlay"),
+    (0x6573_5546, "fuse"),
+    (0x6969, "nfs"),
+];
+
+/// The kind of file system that a directory lies on: `ext4` (ext2 and ext3 call themselves so, too), `tmpfs`; its number
+/// where we have no name for it.
+pub(crate) fn file_system(path: &Path) -> io::Result<String> {
+    // The number is one of 32 bits, whatever the type is that the kernel gives it in.
+    let number = rustix::fs::statfs(path)?.f_type as u32;
+    let name = FILE_SYSTEMS.iter().find(|(known, _)| *known == number).map(|(_, name)| *name);
+    Ok(name.map_or_else(|| format!("{number:#x}"), str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::file_system;
+
+    #[test]
+    fn a_file_system_has_a_name_or_a_number() {
+        assert_eq!(file_system(Path::new("/proc")).unwrap(), "0x9fa0", "nobody has files for disks there");
+        if Path::new("/dev/shm").is_dir() {
+            assert_eq!(file_system(Path::new("/dev/shm")).unwrap(), "tmpfs");
+        }
+        assert!(file_system(Path::new("/nowhere")).is_err());
+    }
 }

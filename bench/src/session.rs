@@ -8,10 +8,10 @@ use std::time::Instant;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::place::Workplace;
 use crate::report::merge::{Document, Named};
-use crate::report::schema::{Absent, Experiment, Options, Report, SCHEMA};
+use crate::report::schema::{Absent, Experiment, Options, Place, Report, SCHEMA};
 use crate::report::{file, html, text};
 use crate::run::effort::Effort;
 use crate::run::memory::Groups;
@@ -116,6 +116,15 @@ impl<'a> Session<'a> {
             scale: 1.0,
             emulate: None,
             memory: None,
+            cold: None,
+            warm_up: None,
+            flush: None,
+            disk: Some(Place {
+                path: disk.display().to_string(),
+                file_system: machine::file_system(&disk).map_err(|error| {
+                    format!("{}: {error}: --disk is where files go that stand for disks", disk.display())
+                })?,
+            }),
         };
         let report = Report {
             schema: SCHEMA,

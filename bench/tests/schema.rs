@@ -61,9 +61,9 @@ fn a_newer_version_is_refused_in_words() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("newer.json");
     let newer = std::fs::read_to_string(kept("report-1.json")).expect("the file");
-    std::fs::write(&path, newer.replacen("\"schema\": 1", "\"schema\": 3", 1)).expect("a file");
+    std::fs::write(&path, newer.replacen("\"schema\": 1", "\"schema\": 4", 1)).expect("a file");
     let error = file::read(&path).expect_err("it is newer").to_string();
-    assert!(error.contains("newer.json: the report has schema 3, and this nacre reads up to 2"), "{error}");
+    assert!(error.contains("newer.json: the report has schema 4, and this nacre reads up to 3"), "{error}");
     let error = file::read(&dir.path().join("none.json")).expect_err("there is none").to_string();
     assert!(error.contains("none.json") && error.contains("No such file"), "{error}");
 }

@@ -129,6 +129,7 @@ impl Figure {
             title: self.row.what.to_owned(),
             about: self.note.clone(),
             paper: None,
+            scale: None,
             command,
             metric: Metric { name: name.to_owned(), unit: self.unit.to_owned(), better },
             axis: Axis { name: "row".to_owned(), unit: None, log2: false },

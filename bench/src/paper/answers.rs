@@ -109,6 +109,7 @@ mod tests {
                 title: String::new(),
                 about: String::new(),
                 paper: None,
+            scale: None,
                 command: String::new(),
                 metric: experiment.metric.clone(),
                 axis: experiment.axis.clone(),

@@ -132,7 +132,8 @@ impl PaperArgs {
     }
 
     fn measure(&self, planned: &[Runs<'_>], uncapped: Option<String>) -> Result<(), Error> {
-        let scale = self.scale.unwrap_or(f64::NAN);
+        let first = planned.first().map_or(f64::NAN, |runs| runs.scale);
+        let scale = if planned.iter().all(|runs| runs.scale == first) { first } else { f64::NAN };
         let points = planned.iter().map(|runs| runs.places.len()).sum();
         let options = |plain| Options { scale, ..plain };
         let mut session = Session::begin(&self.common, planned.len(), points, options)?;

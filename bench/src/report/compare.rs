@@ -10,7 +10,7 @@ use nacre_engine::size;
 use serde::Serialize;
 
 use super::merge::Named;
-use super::schema::{Better, Experiment, Point, Report};
+use super::schema::{Better, Experiment, Place, Point, Report};
 use super::text::short;
 use crate::stats;
 
@@ -96,8 +96,8 @@ impl Comparison {
                 Some((_, other, _)) if other.metric != experiment.metric => {
                     differences.push(Difference {
                         what: format!("metric of {}", key.join(" ")),
-                        a: experiment.metric.unit.clone(),
-                        b: other.metric.unit.clone(),
+                        a: experiment.metric.words(),
+                        b: other.metric.words(),
                     });
                 }
                 Some((_, _, other)) => changes.push(change(key, experiment, point, other)),
@@ -247,6 +247,10 @@ fn differences(a: &Report, b: &Report) -> Vec<Difference> {
     let memory = |report: &Report| format!("{:.1} GiB", report.machine.memory_gib);
     let held = |report: &Report| report.options.memory.map_or_else(|| "by target".to_owned(), size::print);
     let whole = |report: &Report| if report.complete { "yes" } else { "no" }.to_owned();
+    let unsaid = |value: Option<String>| value.unwrap_or_else(|| "not said".to_owned());
+    let warm_up = |report: &Report| report.options.warm_up.map(|rounds| rounds.to_string());
+    let flush = |report: &Report| report.options.flush.map_or_else(|| "nothing".to_owned(), size::print);
+    let disk = |report: &Report| report.options.disk.as_ref().map(Place::words);
     let both = [
         ("version", a.version.clone(), b.version.clone()),
         ("commit", a.commit.clone(), b.commit.clone()),
@@ -256,21 +260,45 @@ fn differences(a: &Report, b: &Report) -> Vec<Difference> {
         ("kernel", a.machine.kernel.clone(), b.machine.kernel.clone()),
         ("effort", a.options.effort.clone(), b.options.effort.clone()),
         ("seed", a.options.seed.to_string(), b.options.seed.to_string()),
-        ("scale", a.options.scale.to_string(), b.options.scale.to_string()),
+        ("scale", scale(a.options.scale), scale(b.options.scale)),
         ("emulated memory", emulate(a), emulate(b)),
         ("page caches held to", held(a), held(b)),
+        ("page caches emptied", unsaid(a.options.cold.clone()), unsaid(b.options.cold.clone())),
+        ("rounds before those that count", unsaid(warm_up(a)), unsaid(warm_up(b))),
+        ("a round writes and syncs", flush(a), flush(b)),
+        ("files for disks", unsaid(disk(a)), unsaid(disk(b))),
         ("complete", whole(a), whole(b)),
     ];
     let differ = both.into_iter().filter(|(_, a, b)| a != b);
-    differ.map(|(what, a, b)| Difference { what: what.to_owned(), a, b }).collect()
+    let mut all: Vec<_> = differ.map(|(what, a, b)| Difference { what: what.to_owned(), a, b }).collect();
+    all.extend(factors(a, b));
+    all
+}
+
+/// Experiments that had different factors, where a run had several: what ran at another size is another thing.
+fn factors(a: &Report, b: &Report) -> Vec<Difference> {
+    if !(a.options.scale.is_nan() || b.options.scale.is_nan()) {
+        return Vec::new();
+    }
+    let of =
+        |report: &Report, experiment: &Experiment| scale(experiment.scale.unwrap_or(report.options.scale));
+    let same = |one: &Experiment| b.experiments.iter().find(|other| other.name == one.name);
+    let both = a.experiments.iter().filter_map(|one| Some((one, of(a, one), of(b, same(one)?))));
+    both.filter(|(_, a, b)| a != b)
+        .map(|(one, a, b)| Difference { what: format!("scale of {}", one.name), a, b })
+        .collect()
+}
+
+fn scale(factor: f64) -> String {
+    if factor.is_nan() { "by experiment".to_owned() } else { factor.to_string() }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Comparison, Verdict};
+    use super::{Comparison, Verdict, factors};
     use crate::report::merge::Named;
     use crate::report::sample;
-    use crate::report::schema::Report;
+    use crate::report::schema::{Better, Place, Report};
 
     fn compare(threshold: f64, change: impl FnOnce(&mut Report)) -> Comparison {
         let report = sample::report();
@@ -338,5 +366,44 @@ mod tests {
         assert!(text.contains("kernel: a has") && text.contains("scale: a has 1, b has 0.5"), "{text}");
         assert!(text.contains("only in a: filebench mount:nova"), "{text}");
         assert!(text.contains("only in b: micro.write preset:nova micro.write,io=64,theta=0.5"), "{text}");
+    }
+
+    /// A run with caches emptied before each round once stood beside one without, and not a word was said.
+    #[test]
+    fn what_a_run_was_asked_for_is_no_secret() {
+        let text = compare(0.03, |report| {
+            report.options.cold = Some("rounds".to_owned());
+            report.options.warm_up = Some(5);
+            report.options.flush = Some(64 << 20);
+            let on_memory = Place { path: "/tmp".to_owned(), file_system: "tmpfs".to_owned() };
+            report.options.disk = Some(on_memory);
+            report.experiments[0].metric.better = Better::Less;
+        })
+        .text();
+        for said in [
+            "page caches emptied: a has never, b has rounds",
+            "rounds before those that count: a has 0, b has 5",
+            "a round writes and syncs: a has nothing, b has 64 MiB",
+            "files for disks: a has /tmp (ext4), b has /tmp (tmpfs)",
+            "a has op/s (more is better), b has op/s (less is better)",
+        ] {
+            assert!(text.contains(said), "{said}: {text}");
+        }
+    }
+
+    #[test]
+    fn factors_that_were_chosen_are_compared_by_experiment() {
+        let mut chosen = sample::report();
+        chosen.options.scale = f64::NAN;
+        let mut other = chosen.clone();
+        other.experiments[1].scale = Some(0.25);
+        let whole = sample::report();
+        let found = |a: &Report, b: &Report| factors(a, b).into_iter().map(|found| (found.what, found.b));
+        let expected = ("scale of micro.write".to_owned(), "0.25".to_owned());
+        assert_eq!(found(&chosen, &other).collect::<Vec<_>>(), [expected]);
+        assert_eq!(found(&chosen, &whole).count(), 0, "they are the same, each for itself or all at once");
+        // Before version 3 nobody noted what was chosen.
+        chosen.experiments[0].scale = None;
+        assert_eq!(found(&whole, &chosen).next().map(|(_, b)| b).as_deref(), Some("by experiment"));
     }
 }

@@ -53,7 +53,7 @@ mod tests {
             ("", "no report of nacre bench"),
             ("{}", "no report of nacre bench"),
             ("{\"schema\": 1}", "damaged"),
-            ("{\"schema\": 3, \"experiments\": \"something new\"}", "reads up to 2"),
+            ("{\"schema\": 4, \"experiments\": \"something new\"}", "reads up to 3"),
         ] {
             let error = parse(text).expect_err(text);
             assert!(error.contains(expected), "{text}: {error}");

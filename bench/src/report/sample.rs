@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::schema::{
-    Absent, Axis, Better, Bound, Claim, Experiment, Latency, Meant, Metric, Options, Pays, Point, Ratio,
-    Report, SCHEMA, Series,
+    Absent, Axis, Better, Bound, Claim, Experiment, Latency, Meant, Metric, Options, Pays, Place, Point,
+    Ratio, Report, SCHEMA, Series,
 };
 use crate::machine::Machine;
 use crate::stats;
@@ -39,6 +39,10 @@ pub fn report() -> Report {
             scale: 1.0,
             memory: None,
             emulate: Some("pcm".to_owned()),
+            cold: Some("never".to_owned()),
+            warm_up: Some(0),
+            flush: None,
+            disk: Some(Place { path: "/tmp".to_owned(), file_system: "ext4".to_owned() }),
         },
         complete: false,
         experiments: vec![categories(), sweep(), one()],
@@ -55,6 +59,7 @@ fn experiment(name: &str, title: &str, metric: (&str, &str, Better), axis: Axis)
         title: title.to_owned(),
         about: "Made up for tests; <b>not</b> measured.".to_owned(),
         paper: None,
+        scale: Some(1.0),
         command: format!("nacre bench run {name} -t preset:nova -t peer:tmpfs --seed 1"),
         metric: Metric { name: metric.0.to_owned(), unit: metric.1.to_owned(), better: metric.2 },
         axis,

@@ -7,6 +7,8 @@
 //! - 1: the first.
 //! - 2: figures of papers. What a series is called ([`Series::target`]) may have the paper's name before the target, which
 //!   stands in [`Point::target`] then; [`Experiment::waits`], [`Claim::meant`] and [`Claim::unit`].
+//! - 3: all of what a run was asked for ([`Options::cold`], [`Options::warm_up`], [`Options::flush`], [`Options::disk`]), and
+//!   the factor of each experiment ([`Experiment::scale`]).
 
 use std::collections::BTreeMap;
 
@@ -15,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::machine::Machine;
 
 /// The version of the document.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// A run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -51,7 +53,8 @@ pub struct Options {
     pub effort: String,
     /// Of random numbers.
     pub seed: u64,
-    /// Sizes of workloads were multiplied by this; not a number where each experiment had a factor of its own.
+    /// Sizes of workloads were multiplied by this; not a number where experiments had different factors, which stand in
+    /// [`Experiment::scale`].
     #[serde(deserialize_with = "number")]
     pub scale: f64,
     /// The emulation of persistent memory, in the words of `--emulate`.
@@ -59,6 +62,35 @@ pub struct Options {
     /// What the page cache of targets was held to, in bytes.
     #[serde(default)]
     pub memory: Option<u64>,
+    /// When page caches were emptied, in the words of `--cold`. Here and below: none where that is up to each experiment, and
+    /// in documents before version 3.
+    #[serde(default)]
+    pub cold: Option<String>,
+    /// Rounds before those that count, at least.
+    #[serde(default)]
+    pub warm_up: Option<u64>,
+    /// What each round wrote at least before the sync that ended it, in bytes; none also where no sync did.
+    #[serde(default)]
+    pub flush: Option<u64>,
+    /// Where files went that stood for disks.
+    #[serde(default)]
+    pub disk: Option<Place>,
+}
+
+/// A directory, and what it lies on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The directory.
+    pub path: String,
+    /// The kind of its file system: `ext4`, `tmpfs`.
+    pub file_system: String,
+}
+
+impl Place {
+    /// In words.
+    pub fn words(&self) -> String {
+        format!("{} ({})", self.path, self.file_system)
+    }
 }
 
 /// What could not be had, and why.
@@ -81,6 +113,10 @@ pub struct Experiment {
     pub about: String,
     /// The figure of a paper that this draws again.
     pub paper: Option<String>,
+    /// Sizes of its workloads were multiplied by this, whether somebody said so or it was chosen; none where it has sizes of
+    /// its own, and in documents before version 3.
+    #[serde(default)]
+    pub scale: Option<f64>,
     /// The command that repeats this experiment alone.
     pub command: String,
     /// What the values of points are.
@@ -107,6 +143,13 @@ pub struct Metric {
     pub unit: String,
     /// Which is better.
     pub better: Better,
+}
+
+impl Metric {
+    /// In words.
+    pub fn words(&self) -> String {
+        format!("{} ({} is better)", self.unit, if self.better == Better::More { "more" } else { "less" })
+    }
 }
 
 /// Which of two values is better.

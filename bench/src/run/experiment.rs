@@ -96,6 +96,7 @@ pub fn run(setting: &Setting<'_>, request: &Request, absent: &mut Vec<Absent>) -
         title: request.title.clone(),
         about,
         paper: request.paper.clone(),
+        scale: Some(setting.scale),
         command: request.command.clone(),
         metric: request.metric.clone(),
         axis: request.axis.clone(),

@@ -6,7 +6,7 @@ use nacre_engine::size;
 use super::chart::{self, Width, bars, claims, latency, lines};
 use super::number;
 use crate::report::merge::Document;
-use crate::report::schema::{Absent, Claim, Experiment, Latency, Point, Report, Series, Verdict};
+use crate::report::schema::{Absent, Claim, Experiment, Latency, Place, Point, Report, Series, Verdict};
 use crate::report::text;
 
 /// Fewer rounds than this say nothing about a probability: see [`crate::stats::alike`].
@@ -150,7 +150,7 @@ impl<'a> Run<'a> {
     fn new(name: &'a str, report: &Report) -> Run<'a> {
         let options = &report.options;
         let machine = &report.machine;
-        let facts = vec![
+        let mut facts = vec![
             ("began", report.began.replace('T', " ").replace('Z', " UTC")),
             ("took", format!("{:.0} min {:.0} s", (report.seconds / 60.0).floor(), report.seconds % 60.0)),
             ("nacre", format!("{}, commit {}", report.version, report.commit)),
@@ -167,6 +167,13 @@ impl<'a> Run<'a> {
             ("emulated memory", options.emulate.clone().unwrap_or_else(|| "none".to_owned())),
             ("page caches held to", options.memory.map_or_else(|| "by target".to_owned(), size::print)),
         ];
+        let asked = [
+            ("page caches emptied", options.cold.clone()),
+            ("rounds before", options.warm_up.map(|rounds| rounds.to_string())),
+            ("a round writes and syncs", options.flush.map(size::print)),
+            ("files for disks", options.disk.as_ref().map(Place::words)),
+        ];
+        facts.extend(asked.into_iter().filter_map(|(name, value)| Some((name, value?))));
         Run { name, complete: report.complete, facts, command: report.command.join(" ") }
     }
 }
