@@ -109,7 +109,7 @@ mod tests {
                 title: String::new(),
                 about: String::new(),
                 paper: None,
-            scale: None,
+                scale: None,
                 command: String::new(),
                 metric: experiment.metric.clone(),
                 axis: experiment.axis.clone(),

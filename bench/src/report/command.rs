@@ -29,9 +29,11 @@ pub struct ReportArgs {
 
 /// Tells what got worse from one report to another
 ///
-/// Points are matched by experiment, target and workload; what only one of the reports has is said. Differences are
-/// significant when chance would show them in 1 of 20 comparisons at most, adjusted for the number of points. The exit
-/// status is 1 when something got significantly worse by more than the threshold.
+/// Points are matched by experiment, target and workload; what only one of the reports has is said, and so is what the runs
+/// were asked for where that differs. Sittings are compared, each by its median: rounds of one sitting are not independent.
+/// Where a report has fewer than four of them, rounds are, and the line says so. Something is worse or better when chance
+/// would show it in 1 of 20 comparisons at most, adjusted for the number of points, and when the whole confidence interval
+/// of the ratio is beyond the threshold. The exit status is 1 when something is worse.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
     /// The report from before

@@ -96,6 +96,7 @@ fn point(label: &str, x: Option<f64>, workload: &str, value: f64, factor: f64) -
         x,
         workload: workload.to_owned(),
         target: String::new(),
+        sittings: vec![5, 5],
         disturbed: 1,
         median: stats::median(&samples),
         interval: stats::median_interval(&samples),

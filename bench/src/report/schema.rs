@@ -7,8 +7,8 @@
 //! - 1: the first.
 //! - 2: figures of papers. What a series is called ([`Series::target`]) may have the paper's name before the target, which
 //!   stands in [`Point::target`] then; [`Experiment::waits`], [`Claim::meant`] and [`Claim::unit`].
-//! - 3: all of what a run was asked for ([`Options::cold`], [`Options::warm_up`], [`Options::flush`], [`Options::disk`]), and
-//!   the factor of each experiment ([`Experiment::scale`]).
+//! - 3: all of what a run was asked for ([`Options::cold`], [`Options::warm_up`], [`Options::flush`], [`Options::disk`]), the
+//!   factor of each experiment ([`Experiment::scale`]), and which rounds belong together ([`Point::sittings`]).
 
 use std::collections::BTreeMap;
 
@@ -225,6 +225,10 @@ pub struct Point {
     /// The value of each round that counts, in the order of rounds.
     #[serde(deserialize_with = "numbers")]
     pub samples: Vec<f64>,
+    /// How many of these each sitting had, in their order: rounds of one sitting depend on each other, for they share the
+    /// pages and addresses that the target was given. Empty where that is not known, as in documents before version 3.
+    #[serde(default)]
+    pub sittings: Vec<usize>,
     /// Rounds in which the scheduler ran somebody else. They count: on a busy machine there are no others.
     pub disturbed: usize,
     /// Of the samples: the median and its confidence interval of 95 %.

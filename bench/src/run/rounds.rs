@@ -404,6 +404,7 @@ impl<'a> Side<'a> {
             target: self.entrant.plan.name(),
             median: stats::median(&samples),
             interval: stats::median_interval(&independent(&self.samples, cycle)),
+            sittings: self.samples.chunk_by(|a, b| a.sitting == b.sitting).map(<[Sample]>::len).collect(),
             samples,
             disturbed: self.disturbed,
             ratio,

@@ -68,7 +68,7 @@ fn compare_ends_with_1_when_something_got_worse() {
     let output = bench(&["compare", "--json"], &[&a, &b]);
     assert_eq!(output.status.code(), Some(1));
     let found: Value = serde_json::from_slice(&output.stdout).expect("JSON on standard output");
-    assert_eq!((&found["schema"], &found["changes"][0]["verdict"]), (&json!(1), &json!("worse")));
+    assert_eq!((&found["schema"], &found["changes"][0]["verdict"]), (&json!(2), &json!("worse")));
     // The other point was not measured in either report.
     assert_eq!(found["changes"][1]["verdict"], "unsure");
 }
