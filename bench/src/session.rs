@@ -25,7 +25,7 @@ pub(crate) struct Common {
     /// How sure figures are to be: quick shows that it runs, default is about 3 %, high 1 %
     #[arg(long, value_name = "EFFORT", default_value = "default")]
     pub(crate) effort: Effort,
-    /// Where files go that stand for disks
+    /// Where files go that stand for disks, a directory on a disk; by default that for temporary files
     #[arg(long, value_name = "DIR")]
     pub(crate) disk: Option<PathBuf>,
     /// Of random numbers

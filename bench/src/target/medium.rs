@@ -3,7 +3,7 @@
 //! Peers of the kernel and tiers of nacre get theirs here, so that both pay for the same device. What it is made of is
 //! kept in [`Pieces`], and ends with them; who uses the device ends before.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 
 use nacre_media::disk::Disk;
@@ -11,7 +11,7 @@ use nacre_media::disk::Disk;
 use super::disk::{FILE, as_text};
 use super::pieces::{Backing, LoopDevice, Pieces, Server};
 use super::plan::Ground;
-use crate::Error;
+use crate::{Error, machine};
 
 /// Where the data of a disk is.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,7 +69,7 @@ impl Medium {
                 let device = LoopDevice::new(&backing.path, true)?;
                 pieces.keep(backing);
                 let path = pieces.keep_loop(device);
-                let about = format!("a loop device over a file in {}", ground.disk.display());
+                let about = format!("a loop device over a file in {}", where_it_is(ground.disk)?);
                 Ok(Device { path, about, hurry: None })
             }
             Medium::Emulated(disk) => {
@@ -90,6 +90,17 @@ impl Medium {
             }
         }
     }
+}
+
+/// A directory for files that stand for disks, in words. In memory nobody can tell it from a disk by anything but its figures,
+/// and the directory for temporary files, where they go by default, lies in memory on many a machine.
+fn where_it_is(dir: &Path) -> Result<String, Error> {
+    let kind = machine::file_system(dir)?;
+    let mut words = format!("{} ({kind})", dir.display());
+    if matches!(kind.as_str(), "tmpfs" | "ramfs") {
+        words.push_str(", which is memory and no disk: --disk names a directory on one");
+    }
+    Ok(words)
 }
 
 /// An emulated disk for who measures the disk itself. It goes away with this value.
@@ -114,5 +125,21 @@ impl EmulatedDisk {
         let Device { path, hurry, .. } =
             Medium::Emulated(Box::new(disk)).set_up(name, size, ground, &mut pieces)?;
         Ok(EmulatedDisk { path, _hurry: hurry, _pieces: pieces })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::where_it_is;
+
+    #[test]
+    fn a_file_in_memory_is_not_taken_for_a_disk() {
+        let words = |dir| where_it_is(Path::new(dir)).unwrap();
+        assert_eq!(words("/proc"), "/proc (0x9fa0)", "that of any disk is named and no more");
+        if Path::new("/dev/shm").is_dir() {
+            assert!(words("/dev/shm").contains("(tmpfs), which is memory and no disk: --disk"));
+        }
     }
 }
