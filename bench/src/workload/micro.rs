@@ -1,4 +1,5 @@
-//! One kind of operation, in every size and pattern, as fio has them.
+//! One kind of operation, in every size and pattern, as fio has them. An fsync (`sync=N`) is an operation, too: with `sync=1`
+//! half of the operations a second are writes; bytes a second and latencies count nobody twice.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -121,8 +122,8 @@ impl fmt::Display for Micro {
         match self.sync {
             Sync::Never => Ok(()),
             Sync::Open => write!(f, ", O_SYNC"),
-            Sync::Every(1) => write!(f, ", fsync after each"),
-            Sync::Every(count) => write!(f, ", fsync after each {count}"),
+            Sync::Every(1) => write!(f, ", fsync after each, an operation by itself"),
+            Sync::Every(count) => write!(f, ", fsync after each {count}, an operation by itself"),
         }
     }
 }
@@ -352,6 +353,21 @@ mod tests {
     use super::{Drawn, Kind, Micro, Pattern, READS, Scattered, Sync};
     use crate::target::{Open, Target};
     use crate::workload::{Measured, Op, Round};
+
+    /// `op/s` of a write with its fsync is twice what a reader would take it for.
+    #[test]
+    fn an_fsync_is_an_operation_and_the_description_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        for target in targets(&dir) {
+            let work = make(&"micro.write,file=64k,io=4k,sync=1".parse().unwrap(), 1.0).unwrap();
+            assert!(work.describe().ends_with("fsync after each, an operation by itself"));
+            work.prepare(&*target).unwrap();
+            let round = Round { number: 0, seed: 1, slice: Duration::from_millis(1) };
+            let done = work.round(&*target, round).unwrap();
+            let writes = done.written / 4096;
+            assert!(writes > 0 && done.operations.abs_diff(2 * writes) <= 1, "{} {writes}", done.operations);
+        }
+    }
 
     #[test]
     fn every_place_has_one_rank() {
