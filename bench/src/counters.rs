@@ -12,6 +12,7 @@
 //! | `disk.amplification` | bytes written to them for each byte that the workload wrote |
 //! | `cpu.disk` | processor time of an operation that an emulated disk took, in nanoseconds: it waits for its latency with a core |
 //! | `share.write` | the part of the threads' time that stores into persistent memory took, with the delays of the emulation, in percent |
+//! | `share.read` | the part of the threads' time that operations of reading took, in percent |
 //! | `share.synced` | the part of the bytes written that a sync made durable, in percent; counted where it is asked for |
 //! | `model.accuracy` | how often, at a sync of a block, the buffer benefit model's answer was the one before, in percent |
 //! | `predictor.accuracy` | how often a file on tiers was synchronised as soon, or as late, as the synchronicity predictor expected, in percent |
@@ -26,10 +27,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::clock::nanos_per_tick;
 use crate::report::schema::Better::{self, Less, More};
 use crate::target::Traffic;
 use crate::target::watch::Synced;
-use crate::workload::Measured;
+use crate::workload::{Measured, Op};
 
 /// Every counter, its unit, and which of two values of it is the better one: what a round of a slice of time got done, and how
 /// often a guess was right, are better the more; the others are what that cost.
@@ -47,6 +49,7 @@ const COUNTERS: &[(&str, &str, Better)] = &[
     ("disk.amplification", "B/B", Less),
     ("cpu.disk", "ns", Less),
     ("share.write", "%", Less),
+    ("share.read", "%", Less),
     (SYNCED, "%", Less),
     ("model.accuracy", "%", More),
     ("predictor.accuracy", "%", More),
@@ -118,6 +121,8 @@ pub struct Counters {
     read: u64,
     written: u64,
     busy: f64,
+    /// Time that reads took, in nanoseconds.
+    reading: f64,
     cpu: u64,
     preempted: u64,
     traffic: Option<Traffic>,
@@ -138,6 +143,9 @@ impl Counters {
             *self.told.entry(name.clone()).or_default() += value;
         }
         self.busy += measured.busy;
+        let reads = measured.times.iter().filter(|(op, _)| *op == Op::Read);
+        self.reading +=
+            reads.map(|(_, times)| times.mean() * times.len() as f64).sum::<f64>() * nanos_per_tick();
         self.cpu += counted.cpu;
         self.preempted += counted.preempted;
         if let Some(more) = counted.traffic {
@@ -202,6 +210,9 @@ impl Counters {
                 all.insert("write.amplification".to_owned(), traffic.bytes as f64 / self.written as f64);
             }
         }
+        if self.reading > 0.0 && self.busy > 0.0 {
+            all.insert("share.read".to_owned(), 100.0 * self.reading / self.busy);
+        }
         if let Some(disk) = self.disk {
             all.insert("disk.bytes".to_owned(), disk.written as f64 / operations);
             if self.written > 0 {
@@ -259,14 +270,17 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{Counted, Counters, DiskWork, Synced, Traffic, names, processor_time, unit};
-    use crate::workload::Measured;
+    use crate::workload::{Measured, Op};
 
     #[test]
     fn counters_are_for_an_operation() {
         let mut counters = Counters::default();
         let told = ["trace.failed", "trace.succeeded", "program.seconds"];
         let told = BTreeMap::from(told.map(|name| (name.to_owned(), 3.0)));
-        let measured = Measured { operations: 10, written: 40960, busy: 8e6, told, ..Measured::default() };
+        let mut measured =
+            Measured { operations: 10, written: 40960, busy: 8e6, told, ..Measured::default() };
+        measured.times.add_many(Op::Read, 1e6, 2);
+        measured.times.add_many(Op::Write, 1e6, 4);
         let traffic = Traffic {
             is_counted: true,
             bytes: 45056,
@@ -298,6 +312,8 @@ mod tests {
         assert!(all.keys().all(|name| unit(name).is_some()));
         assert_eq!(names().count(), all.len(), "all of them are there");
         assert_eq!((all["share.write"], all["share.synced"]), (25.0, 25.0));
+        // Two of one millisecond in eight; histograms have two digits.
+        assert!((all["share.read"] - 25.0).abs() < 0.5, "{}", all["share.read"]);
         assert_eq!((all["cpu"], all["pm.fences"], all["write.amplification"]), (500.0, 2.0, 1.1));
         assert_eq!(all["writeback.amplification"], 2.0);
         assert_eq!((all["disk.bytes"], all["disk.amplification"], all["cpu.disk"]), (8192.0, 2.0, 70.0));
