@@ -356,6 +356,57 @@ fn many_writers_find_room_at_once() {
     machine.assert_sound();
 }
 
+/// More old files are on the tier than the mover knows files: they took all the room in its lists after a mount, so that
+/// those in memory were not found, and a write failed with the disk empty.
+#[test]
+fn room_is_found_behind_any_number_of_files_that_are_below_already() {
+    const LARGE: u64 = 1 << 20;
+    let memory = Arc::new(SimPm::with_disks(16 << 20, &[DISK]));
+    mkfs(&*memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
+    let machine = Machine { memory, unrest: Arc::default(), is_calm: true };
+    let few = MoverOptions { known_files: 8, group: 32, ..MoverOptions::default() };
+    let open = || {
+        let layout = LogFs::mount(Arc::clone(&machine.memory), &MountOptions::default()).expect("mount");
+        Fs::new(layout, few.clone())
+    };
+    let fs = open();
+    let time = |at: u64| Timestamp::new(1_700_000_000 + at as i64, 0);
+    fs.add(machine.disk(), VOLUME, 1, 1, time(0)).expect("a tier");
+    let put = |fs: &Fs, dir: &<Fs as Names>::Node, number: u64, len: u64| {
+        let new = new_inode(FileKind::Regular, time(number));
+        let node = fs.create(dir, format!("{number}").as_bytes(), &new).expect("create");
+        let bytes = vec![number as u8; len as usize];
+        fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(number))
+            .expect("there is room");
+        node
+    };
+    // Some directories, one of them with more names than are read at once.
+    let mut dir = fs.root();
+    for number in 0..400 {
+        if number % 100 == 0 && number < 300 {
+            dir = fs.create(&dir, b"deeper", &new_inode(FileKind::Directory, time(0))).expect("create");
+        }
+        let node = put(&fs, &dir, number, 4096);
+        fs.move_down(&node, TIER, FileBlock(0), 1, false).expect("it moves");
+    }
+    (1000..1010).for_each(|number| drop(put(&fs, &dir, number, LARGE)));
+    drop(dir);
+    fs.into_layout().unmount().expect("unmount");
+
+    let fs = open();
+    let token = fs.layout().summary().mount_epoch + 2;
+    fs.attach(machine.disk(), VOLUME, Some(token)).expect("the tier is attached");
+    let root = fs.root();
+    (2000..2040).for_each(|number| drop(put(&fs, &root, number, LARGE)));
+    // Nor is the mover kept from them.
+    assert!(fs.usage() > fs.threshold());
+    fs.keep(1_700_010_000_000, &|| true).expect("blocks move");
+    assert!(fs.usage() <= fs.threshold(), "{} %", fs.usage());
+    drop(root);
+    fs.into_layout().unmount().expect("unmount");
+    machine.assert_sound();
+}
+
 #[test]
 fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     const FILE: u64 = 1 << 20;

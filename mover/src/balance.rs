@@ -125,7 +125,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             && let Ok(attr) = self.layout.node(hot.id).and_then(|node| self.layout.getattr(&node))
         {
             keeper.heats.found(hot.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
-            keeper.heats.put_back(hot.id);
         }
         done.map(|()| Some(moved))
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicBool, AtomicU64};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::{
     BLOCK_SIZE, Error, FileBlock, FsStat, InodeId, Kind, MAX_TIERS, Result, Tier, TierChange, TierState,
     Tiered, Timestamp,
@@ -32,6 +32,8 @@ pub struct MoverOptions {
     pub placement: Placement,
     /// Blocks move for the sake of reads, too.
     pub balance: bool,
+    /// Files whose temperature is known at the most, of those on persistent memory and of those on tiers.
+    pub known_files: usize,
 }
 
 impl Default for MoverOptions {
@@ -43,6 +45,7 @@ impl Default for MoverOptions {
             group: (16 << 20) / BLOCK_SIZE,
             placement: Placement::default(),
             balance: true,
+            known_files: 1 << 16,
         }
     }
 }
@@ -87,10 +90,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             layout,
             tiers,
             predictors: Predictors::new(options.placement),
-            options,
             sink: Sink::default(),
             held: Mutex::default(),
-            keeper: Mutex::new(Keeper::new()),
+            keeper: Mutex::new(Keeper::new(options.known_files)),
             filling: Mutex::new(()),
             drains: Mutex::new(BTreeMap::new()),
             moved: AtomicU64::new(0),
@@ -100,6 +102,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             rate: AtomicU64::new(u64::MAX),
             look_again: AtomicBool::new(false),
             changing: Mutex::new(()),
+            options,
         }
     }
 
@@ -244,6 +247,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L
 
     fn unpin(&self, node: &L::Node) {
         self.layout.unpin(node);
+        // While it was mapped it stayed, and whoever came by has forgotten it.
+        self.look_again.store(true, Ordering::Relaxed);
     }
 
     fn promise_cost(&self) -> PromiseCost {

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, DirEntry, FileBlock, FileKind, InodeId, Kind, Result, Tiered};
+use nacre_engine::{BLOCK_SIZE, FileBlock, InodeId, Kind, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::Span;
@@ -18,7 +18,8 @@ use nacre_policy::thresholds::utilisation_threshold;
 use crate::balance::Balance;
 use crate::fs::MoverFs;
 use crate::predict::Accuracy;
-use crate::watch::{Access, Chosen, Heats, millis};
+use crate::walk::{Left, Walk};
+use crate::watch::{Access, Chosen, Heats};
 
 /// What the mover does by itself.
 #[derive(Debug, Clone)]
@@ -62,8 +63,8 @@ pub(crate) struct Keeper {
     /// Of what was read from tiers.
     pub(crate) below: Heats,
     pub(crate) balance: Balance,
-    /// Everything was looked through for files of which nothing was known, and nothing was found to move.
-    exhausted: bool,
+    /// Through all files, for those of which nothing is known.
+    pub(crate) walk: Walk,
     /// Accesses of which it had not heard when it last looked.
     unheard: u64,
     /// Bytes that the rate allows to be moved now; less than none after a group was larger.
@@ -74,12 +75,13 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new() -> Keeper {
+    /// It knows at most so many files of each kind.
+    pub(crate) fn new(known_files: usize) -> Keeper {
         Keeper {
-            heats: Heats::new(),
-            below: Heats::new(),
+            heats: Heats::new(known_files),
+            below: Heats::new(known_files),
             balance: Balance::default(),
-            exhausted: false,
+            walk: Walk::default(),
             unheard: 0,
             allowance: 0,
             looked_ms: 0,
@@ -134,8 +136,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         keeper.allow(self.rate.load(Ordering::Relaxed), now_ms);
         let mut moved = 0;
         while goes_on() && self.is_too_full() && keeper.allowance > 0 {
-            let cold = keeper.heats.coldest(now_ms);
-            let Some(cold) = cold.or_else(|| self.look_for_more(&mut keeper, now_ms)) else { break };
+            let cold = match self.next_cold(&mut keeper, Some(now_ms)) {
+                ControlFlow::Continue(Some(cold)) => cold,
+                ControlFlow::Continue(None) => continue,
+                ControlFlow::Break(()) => break,
+            };
             let allowance = Cell::new(keeper.allowance);
             let is_enough = |blocks| {
                 allowance.set(allowance.get().saturating_sub_unsigned(blocks * BLOCK_SIZE));
@@ -167,7 +172,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             Some(keeper) => {
                 // What was left since it last looked may be a file that can move.
                 let is_heard = self.sink.is_empty() && self.sink.unheard() == keeper.unheard;
-                let is_done = keeper.exhausted && keeper.heats.is_empty() && is_heard;
+                let is_done = keeper.walk.is_done() && keeper.heats.is_empty() && is_heard;
                 (!is_too_full || is_done || keeper.failure.is_some(), keeper.failure.clone())
             }
             None => (false, None),
@@ -216,9 +221,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut moved = 0;
         // Somebody else may have made room while this one waited.
         while !is_enough(0) {
-            let cold = keeper.heats.coldest_whole();
-            let cold = cold.or_else(|| self.look_for_more(&mut keeper, u64::MAX));
-            let Some(cold) = cold else { break };
+            let cold = match self.next_cold(&mut keeper, None) {
+                ControlFlow::Continue(Some(cold)) => cold,
+                ControlFlow::Continue(None) => continue,
+                ControlFlow::Break(()) => break,
+            };
             match self.move_cold(&mut keeper, &cold, &is_enough) {
                 Ok(count) => moved += count,
                 // All tiers are full, or there is no space for the entry that would say it.
@@ -242,14 +249,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     fn take_in(&self, keeper: &mut Keeper) {
         let (samples, unheard) = (self.sink.take(), self.sink.unheard());
-        // Of which files those were that it did not hear of, only a look at all of them tells.
-        let is_quiet = samples.is_empty() && unheard == keeper.unheard;
-        keeper.unheard = unheard;
-        keeper.exhausted &= !self.look_again.swap(false, Ordering::Relaxed) && is_quiet;
         for sample in &samples {
             let heats =
                 if sample.access == Access::ReadBelow { &mut keeper.below } else { &mut keeper.heats };
             heats.take_in(sample);
+        }
+        // Which files those were that it did not hear of, or has no room for, only a look at all of them tells. What it did
+        // hear of it knows.
+        let is_lost = std::mem::replace(&mut keeper.unheard, unheard) != unheard;
+        if self.look_again.swap(false, Ordering::Relaxed) || is_lost || keeper.heats.has_dropped() {
+            keeper.walk.leave(Left::Movable);
         }
     }
 
@@ -278,9 +287,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 // A program has it mapped: it stays.
                 Err(error) if error.kind() == Kind::Busy => break,
                 Err(error) => {
-                    // There may be room for it later.
-                    keeper.heats.put_back(chosen.id);
-                    keeper.exhausted = false;
+                    match error.kind() {
+                        // There may be room for it later.
+                        Kind::NoSpace => keeper.heats.put_back(chosen.id),
+                        // Others come first, or one that cannot be read would be tried for ever.
+                        _ => keeper.walk.leave(Left::Failed),
+                    }
                     self.moved.fetch_add(moved, Ordering::Relaxed);
                     // What did move made room.
                     return if moved > 0 && error.kind() == Kind::NoSpace { Ok(moved) } else { Err(error) };
@@ -340,42 +352,5 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
         }
         Err(full)
-    }
-
-    /// Looks through all files for those of which nothing is known, as after a mount; gives the coldest.
-    fn look_for_more(&self, keeper: &mut Keeper, now_ms: u64) -> Option<Chosen> {
-        if std::mem::replace(&mut keeper.exhausted, true) {
-            return None;
-        }
-        self.find_files(keeper);
-        if keeper.heats.is_empty() {
-            return None;
-        }
-        keeper.heats.coldest(now_ms)
-    }
-
-    fn find_files(&self, keeper: &mut Keeper) {
-        // Not by recursion: directories may be deeper than a stack.
-        let mut waiting = vec![(self.layout.id(&self.layout.root()), FileKind::Directory)];
-        while let Some((id, kind)) = waiting.pop() {
-            let Ok(node) = self.layout.node(id) else { continue };
-            match kind {
-                FileKind::Directory => {
-                    let mut visit = |entry: DirEntry<'_>| {
-                        waiting.push((entry.id, entry.kind));
-                        ControlFlow::Continue(())
-                    };
-                    // A directory that was removed meanwhile, or cannot be read, has nothing for us.
-                    let _ = self.layout.read_dir(&node, 0, &mut visit);
-                }
-                FileKind::Regular => {
-                    let Ok(attr) = self.layout.getattr(&node) else { continue };
-                    // Known or not, it is looked at again.
-                    keeper.heats.forget(id);
-                    keeper.heats.found(id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
-                }
-                _ => {}
-            }
-        }
     }
 }

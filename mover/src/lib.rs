@@ -12,6 +12,7 @@
 //! | `drain` | taking everything from a tier before it goes |
 //! | `pin` | files that stay where they are |
 //! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
+//! | `walk` | looking for files of which nothing is known |
 //!
 //! **Reading.** The layout is asked first, so that files on persistent memory cost nothing more. When it says that blocks
 //! are elsewhere, the range is resolved and each part read from where it is; blocks that are freed meanwhile are not used
@@ -37,6 +38,7 @@ mod pieces;
 mod pin;
 mod place;
 mod predict;
+mod walk;
 mod watch;
 
 pub use drain::Drained;

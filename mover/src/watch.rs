@@ -3,19 +3,16 @@
 //! An operation leaves a sample where there is room for it and nobody is just looking; it never waits. Times are those that
 //! operations bring with them, in milliseconds since 1970.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::{InodeId, Timestamp};
-use nacre_policy::temperature::{EntryHeat, Span, read_hot, spans, write_cold};
+use nacre_policy::temperature::{EntryHeat, Span, WHOLE_FILE_MS, read_hot, spans, write_cold};
 use nacre_policy::{FileAccess, Heat, Rules, Temperatures};
 
 /// Samples that wait at the most.
 const MAX_SAMPLES: usize = 4096;
-/// Files whose temperature is known at the most.
-const MAX_FILES: usize = 1 << 16;
 /// Blocks that have a temperature of their own: 2 MiB.
 const PART: u64 = 512;
 /// Parts of a file that have one; of larger files, parts are larger.
@@ -134,7 +131,14 @@ pub(crate) fn millis(time: Timestamp) -> u64 {
 /// How hot files are, as far as they are on persistent memory, or on tiers.
 pub(crate) struct Heats {
     lists: Temperatures<InodeId>,
+    /// Those in the lists, and as many others at the most: what is known of a file that moved is known when it is back.
     files: HashMap<InodeId, FileHeat>,
+    /// Files that were taken out while some of their blocks were too young to move, by when these no longer are, in
+    /// milliseconds. No more than are in the lists.
+    resting: BTreeSet<(u64, InodeId)>,
+    max_files: usize,
+    /// A file was dropped from the lists since somebody asked.
+    has_dropped: bool,
 }
 
 /// One file, and its parts.
@@ -146,6 +150,7 @@ struct FileHeat {
     access: FileAccess,
     /// Modified and read, by part.
     parts: BTreeMap<u64, (u64, u64)>,
+    is_resting: bool,
 }
 
 impl FileHeat {
@@ -173,16 +178,32 @@ pub(crate) struct Chosen {
 }
 
 impl Heats {
-    pub(crate) fn new() -> Heats {
-        Heats { lists: Temperatures::new(MAX_FILES), files: HashMap::new() }
+    /// Lists of at most so many files.
+    pub(crate) fn new(max_files: usize) -> Heats {
+        Heats {
+            lists: Temperatures::new(max_files),
+            files: HashMap::new(),
+            resting: BTreeSet::new(),
+            max_files,
+            has_dropped: false,
+        }
+    }
+
+    /// Before another file is known: as few are as fit.
+    fn make_room(&mut self) {
+        if self.files.len() >= 2 * self.max_files {
+            // The next access of those that are in no list begins anew.
+            let lists = &self.lists;
+            self.files.retain(|id, file| file.is_resting || lists.has(*id));
+        }
+    }
+
+    fn list(&mut self, id: InodeId, heat: Heat) {
+        self.has_dropped |= self.lists.set(id, heat).is_some();
     }
 
     pub(crate) fn take_in(&mut self, sample: &Sample) {
-        if self.files.len() > 2 * MAX_FILES {
-            // Those that the lists have forgotten: their next access begins anew.
-            self.files.clear();
-            self.lists = Temperatures::new(MAX_FILES);
-        }
+        self.make_room();
         let file = self.files.entry(sample.id).or_default();
         let before = file.part_blocks();
         file.size = sample.size.max(sample.start + sample.blocks);
@@ -204,22 +225,26 @@ impl Heats {
             file.access.read(sample.blocks);
             file.heat.read(sample.blocks, file.size, sample.at_ms);
         }
-        self.lists.set(sample.id, file.heat);
+        let heat = file.heat;
+        self.list(sample.id, heat);
     }
 
-    /// A file of which nothing but its attributes is known.
+    /// A file that has blocks here. Of one that was not accessed yet nothing but its attributes is known.
     pub(crate) fn found(&mut self, id: InodeId, size: u64, modified_ms: u64) {
-        if let Entry::Vacant(place) = self.files.entry(id) {
+        self.make_room();
+        let file = self.files.entry(id).or_insert_with(|| {
             let heat = Heat { modified_ms, read_ms: 0 };
-            place.insert(FileHeat { heat, size, last_modified_ms: modified_ms, ..FileHeat::default() });
-            self.lists.set(id, heat);
-        }
+            FileHeat { heat, size, last_modified_ms: modified_ms, ..FileHeat::default() }
+        });
+        let heat = file.heat;
+        self.list(id, heat);
     }
 
     /// A file that was taken out has blocks that did not move.
     pub(crate) fn put_back(&mut self, id: InodeId) {
         if let Some(file) = self.files.get(&id) {
-            self.lists.set(id, file.heat);
+            let heat = file.heat;
+            self.list(id, heat);
         }
     }
 
@@ -228,17 +253,52 @@ impl Heats {
         self.lists.remove(id);
     }
 
-    /// Takes the file out that was modified longest ago, with what of it moves down at this time.
+    /// A file that was taken out rests until its young blocks are old.
+    fn rest(&mut self, id: InodeId, now_ms: u64) {
+        let Some(file) = self.files.get_mut(&id).filter(|file| !file.is_resting) else { return };
+        if self.resting.len() >= self.max_files {
+            self.has_dropped = true;
+            return;
+        }
+        file.is_resting = true;
+        self.resting.insert((now_ms.saturating_add(WHOLE_FILE_MS), id));
+    }
+
+    /// Lists files again whose rest is over at this time.
+    fn wake(&mut self, now_ms: u64) {
+        while let Some((due_ms, id)) = self.resting.pop_first() {
+            if due_ms > now_ms {
+                self.resting.insert((due_ms, id));
+                break;
+            }
+            if let Some(file) = self.files.get_mut(&id) {
+                file.is_resting = false;
+                let heat = file.heat;
+                self.list(id, heat);
+            }
+        }
+    }
+
+    /// Takes the file out that was modified longest ago, with what of it moves down at this time. The rest of it comes when
+    /// it is old.
     pub(crate) fn coldest(&mut self, now_ms: u64) -> Option<Chosen> {
+        self.wake(now_ms);
         let (id, heat) = self.lists.pop_write_cold()?;
         let file = self.files.get(&id)?;
         let entries = file.entries();
-        let cold = write_cold(&entries, heat, file.last_modified_ms, now_ms);
-        Some(Chosen { id, spans: spans(cold) })
+        let cold: Vec<_> = write_cold(&entries, heat, file.last_modified_ms, now_ms).collect();
+        let (is_whole, spans) = (cold.len() == entries.len(), spans(cold));
+        if !is_whole {
+            self.rest(id, now_ms);
+        }
+        Some(Chosen { id, spans })
     }
 
     /// The same, whatever of it: for who needs space now.
     pub(crate) fn coldest_whole(&mut self) -> Option<Chosen> {
+        if self.lists.is_empty() {
+            self.wake(u64::MAX);
+        }
         let (id, _) = self.lists.pop_write_cold()?;
         let entries = self.files.get(&id)?.entries();
         Some(Chosen { id, spans: spans(&entries) })
@@ -254,7 +314,8 @@ impl Heats {
             let spans = if is_hot { spans(read_hot(&file.entries(), heat)) } else { Vec::new() };
             file.heat.read_ms = 0;
             file.parts.values_mut().for_each(|times| times.1 = 0);
-            self.lists.set(id, file.heat);
+            let heat = file.heat;
+            self.list(id, heat);
             if !spans.is_empty() {
                 return Some(Chosen { id, spans });
             }
@@ -263,6 +324,16 @@ impl Heats {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.lists.is_empty()
+    }
+
+    /// Files for which the lists have room.
+    pub(crate) fn room(&self) -> usize {
+        self.max_files.saturating_sub(self.lists.len())
+    }
+
+    /// Whether a file was dropped from the lists since this was asked last.
+    pub(crate) fn has_dropped(&mut self) -> bool {
+        std::mem::take(&mut self.has_dropped)
     }
 }
 
@@ -287,7 +358,7 @@ mod tests {
 
     #[test]
     fn what_is_read_most_comes_once_and_again_when_it_is_read_again() {
-        let mut heats = Heats::new();
+        let mut heats = Heats::new(1 << 16);
         let rules = Rules::default();
         // Read three times over, and once; a part of the first is read on.
         (0..3).for_each(|time| heats.take_in(&read(1, 0, 4 * PART, 4 * PART, 1000 + time)));
@@ -314,7 +385,7 @@ mod tests {
 
     #[test]
     fn the_file_that_rests_goes_whole_and_of_a_busy_one_the_old_part() {
-        let mut heats = Heats::new();
+        let mut heats = Heats::new(1 << 16);
         heats.take_in(&write(1, 0, 4 * PART, 4 * PART, 100_000));
         heats.take_in(&write(2, 0, 10, 10, 1000));
         heats.take_in(&write(1, 3 * PART, 10, 4 * PART, 150_000));
@@ -324,14 +395,35 @@ mod tests {
         let cold = heats.coldest(160_000).unwrap();
         assert_eq!((cold.id, cold.spans.len(), cold.spans[0].len), (id(1), 1, 3 * PART));
         assert!(heats.coldest(160_000).is_none() && heats.is_empty());
+        // That is not so for ever, and whoever needs space takes it as it is.
+        assert!(heats.coldest(189_999).is_none());
+        assert_eq!(heats.coldest(190_000).unwrap().spans[0].len, 4 * PART);
+        heats.take_in(&write(1, 3 * PART, 10, 4 * PART, 195_000));
+        assert_eq!(heats.coldest(195_000).unwrap().spans[0].len, 3 * PART);
+        assert!(heats.coldest(195_000).is_none());
+        assert_eq!(heats.coldest_whole().unwrap().spans[0].len, 4 * PART);
+        assert!(heats.coldest_whole().is_none());
         // Who comes again is in the lists again.
         heats.take_in(&write(1, 0, 1, 4 * PART, 170_000));
         assert_eq!(heats.coldest_whole().unwrap().spans[0].len, 4 * PART);
     }
 
     #[test]
+    fn no_more_files_are_known_than_there_is_room_for() {
+        let mut heats = Heats::new(10);
+        (0..1000).for_each(|number| heats.found(id(number), 10, 1000 + number));
+        assert!(heats.files.len() <= 20 && heats.room() == 0, "{}", heats.files.len());
+        assert!(heats.has_dropped() && !heats.has_dropped());
+        (1000..2000).for_each(|number| heats.take_in(&write(number, 0, 1, 1, 5000)));
+        assert!(heats.files.len() <= 20, "{}", heats.files.len());
+        // What is in the lists is known.
+        let cold: Vec<_> = std::iter::from_fn(|| heats.coldest_whole()).map(|cold| cold.id).collect();
+        assert_eq!(cold, (0..10).map(id).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn large_files_have_large_parts() {
-        let mut heats = Heats::new();
+        let mut heats = Heats::new(1 << 16);
         heats.take_in(&write(1, 0, 1, 1 << 32, 1000));
         heats.take_in(&write(1, 1 << 31, 1, 1 << 32, 90_000));
         let parts = heats.files[&id(1)].entries().len() as u64;

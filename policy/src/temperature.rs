@@ -66,17 +66,23 @@ impl<F: Copy + Ord + Hash> Temperatures<F> {
     }
 
     /// A file is as hot as this now. When the lists are full, the one whose turn to move down would come last is
-    /// forgotten: it comes back with its next access.
-    pub fn set(&mut self, file: F, heat: Heat) {
+    /// forgotten, and given: it comes back with its next access, or when somebody looks for it.
+    pub fn set(&mut self, file: F, heat: Heat) -> Option<F> {
         self.remove(file);
         self.known.insert(file, heat);
         self.by_modification.insert((heat.modified_ms, file));
         self.by_reading.insert((heat.read_ms, file));
-        if self.known.len() > self.max_files
-            && let Some(&(_, hottest)) = self.by_modification.last()
-        {
-            self.remove(hottest);
+        if self.known.len() <= self.max_files {
+            return None;
         }
+        let &(_, hottest) = self.by_modification.last()?;
+        self.remove(hottest);
+        Some(hottest)
+    }
+
+    /// Whether a file is in the lists.
+    pub fn has(&self, file: F) -> bool {
+        self.known.contains_key(&file)
     }
 
     /// A file is gone, or nothing of it is on this medium any more.
@@ -230,10 +236,10 @@ mod tests {
     #[test]
     fn full_lists_forget_whose_turn_comes_last() {
         let mut lists = Temperatures::new(3);
-        for (file, at) in [(1, 50), (2, 10), (3, 40), (4, 20), (5, 60)] {
-            lists.set(file, heat(at, at));
-        }
-        assert_eq!(lists.len(), 3);
+        let set =
+            [(1, 50), (2, 10), (3, 40), (4, 20), (5, 60)].map(|(file, at)| lists.set(file, heat(at, at)));
+        assert_eq!(set, [None, None, None, Some(1), Some(5)]);
+        assert!(lists.len() == 3 && lists.has(4) && !lists.has(5));
         let order: Vec<_> = std::iter::from_fn(|| lists.pop_write_cold()).map(|(file, _)| file).collect();
         assert_eq!(order, [2, 4, 3]);
     }

@@ -45,7 +45,13 @@ impl LogWithDisk {
         // Groups of two blocks, so that a file is several.
         let fs = MoverFs::new(
             layout,
-            MoverOptions { page_cache: 0, read_ahead: 1, group: 2, placement: self.placement, balance: true },
+            MoverOptions {
+                page_cache: 0,
+                read_ahead: 1,
+                group: 2,
+                placement: self.placement,
+                ..MoverOptions::default()
+            },
         );
         // A crash may come before there is one.
         if !fs.layout().tiers().is_empty() {

@@ -1,0 +1,184 @@
+//! Looking for files that have blocks to move and of which no list knows: all of them after a mount, and later those that
+//! were accessed unheard, or for which the lists had no room.
+//!
+//! A walk takes a step at a time and goes on from there, so that nobody who needs space waits for all of it, and what was
+//! looked at is not looked at again. It finds only files with something on persistent memory: those that are on tiers as a
+//! whole, however many they are, take no room in the lists from others.
+
+use std::ops::ControlFlow;
+
+use nacre_engine::{BLOCK_SIZE, FileBlock, FileKind, InodeId, Place, Tiered};
+use nacre_media::Durable;
+use nacre_media::block::BlockDevice;
+
+use crate::fs::MoverFs;
+use crate::keeper::Keeper;
+use crate::watch::{Chosen, millis};
+
+/// Names that are looked at in a step.
+const STEP: usize = 1024;
+/// Names that are read of a directory at once.
+const AT_ONCE: usize = 256;
+/// Blocks of a file that are resolved at once.
+const RESOLVED_AT_ONCE: u64 = 1 << 16;
+/// Who moves blocks that nobody needs the space of begins no walk before so much time has passed since the last one, in
+/// milliseconds: under load there is always something unheard.
+const PAUSE_MS: u64 = 30_000;
+
+/// What may be found that was passed by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Left {
+    #[default]
+    Nothing,
+    /// Files that could not be moved: perhaps later.
+    Failed,
+    /// Files that could.
+    Movable,
+}
+
+/// A walk through all files.
+#[derive(Debug, Default)]
+pub(crate) struct Walk {
+    /// Directories that are not done, and the cookie of the last name in each that is; the last one goes on. There are as
+    /// many at the most as a directory's names that are read at once, for each directory above.
+    waiting: Vec<(InodeId, u64)>,
+    /// What was passed by since it began.
+    left: Left,
+    /// When the last one ended, in milliseconds since 1970.
+    ended_ms: Option<u64>,
+}
+
+impl Walk {
+    fn goes_on(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Something was passed by.
+    pub(crate) fn leave(&mut self, left: Left) {
+        self.left = self.left.max(left);
+    }
+
+    /// Another one now would find nothing.
+    pub(crate) fn is_done(&self) -> bool {
+        !self.goes_on() && self.ended_ms.is_some() && self.left < Left::Movable
+    }
+
+    /// Whether another one may find something, for who moves blocks at this time or, without one, needs space.
+    fn is_worth_it(&self, now_ms: Option<u64>) -> bool {
+        match (self.ended_ms, now_ms) {
+            (None, _) => true,
+            (Some(_), None) => self.left == Left::Movable,
+            (Some(ended), Some(now)) => self.left > Left::Nothing && now.abs_diff(ended) >= PAUSE_MS,
+        }
+    }
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
+    /// Chooses what moves down next: the file that was not written for longest, and at a time, which is given by who moves
+    /// what nobody needs the space of, those parts of it that are cold by then. Who has a time sees all files first, or as
+    /// many as are known at the most; who needs space takes what a step has found. `Continue(None)` is a step of the way
+    /// there; `Break` is that there is nothing.
+    pub(crate) fn next_cold(
+        &self,
+        keeper: &mut Keeper,
+        now_ms: Option<u64>,
+    ) -> ControlFlow<(), Option<Chosen>> {
+        let has_enough = match now_ms {
+            Some(_) => keeper.heats.room() == 0,
+            None => !keeper.heats.is_empty(),
+        };
+        if keeper.walk.goes_on() && !has_enough {
+            self.step(keeper);
+            return ControlFlow::Continue(None);
+        }
+        let cold = match now_ms {
+            Some(now_ms) => keeper.heats.coldest(now_ms),
+            None => keeper.heats.coldest_whole(),
+        };
+        if cold.is_some() {
+            return ControlFlow::Continue(cold);
+        }
+        if !keeper.walk.is_worth_it(now_ms) {
+            return ControlFlow::Break(());
+        }
+        keeper.walk.left = Left::Nothing;
+        keeper.walk.waiting.push((self.layout.id(&self.layout.root()), 0));
+        ControlFlow::Continue(None)
+    }
+
+    /// Looks at some more names.
+    fn step(&self, keeper: &mut Keeper) {
+        let mut looked_at = 0;
+        while looked_at < STEP {
+            let most = AT_ONCE.min(keeper.heats.room());
+            let Some((dir, after)) = keeper.walk.waiting.pop_if(|_| most > 0) else { break };
+            let mut names = Vec::new();
+            // A directory that was removed meanwhile, or cannot be read, has nothing for us.
+            if let Ok(node) = self.layout.node(dir) {
+                let _ = self.layout.read_dir(&node, after, &mut |entry| {
+                    names.push((entry.cookie, entry.id, entry.kind));
+                    if names.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                });
+            }
+            looked_at += names.len() + 1;
+            if let Some((cookie, ..)) = names.last().filter(|_| names.len() == most) {
+                keeper.walk.waiting.push((dir, *cookie));
+            }
+            for (_, id, kind) in names {
+                match kind {
+                    FileKind::Directory => keeper.walk.waiting.push((id, 0)),
+                    FileKind::Regular => self.look_at(keeper, id),
+                    _ => {}
+                }
+            }
+        }
+        if !keeper.walk.goes_on() {
+            keeper.walk.ended_ms = Some(self.sink.time_ms());
+        }
+    }
+
+    /// Notes a file that has something to move. What is pinned stays, and one that is gone is nobody's.
+    fn look_at(&self, keeper: &mut Keeper, id: InodeId) {
+        if let Ok(node) = self.layout.node(id)
+            && let Ok(attr) = self.layout.getattr(&node)
+            && !self.is_pinned(&node)
+            && self.is_in_memory(&node)
+        {
+            keeper.heats.found(id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
+        }
+    }
+
+    /// Whether something of a file is on persistent memory.
+    fn is_in_memory(&self, node: &L::Node) -> bool {
+        let mut at = 0;
+        while let Ok(Some(data)) = self.next_data(node, at) {
+            let Ok(found) = self.layout.resolve(node, FileBlock(data), RESOLVED_AT_ONCE) else {
+                return false;
+            };
+            if found.iter().any(|extent| matches!(extent.place, Place::Pm(_))) {
+                return true;
+            }
+            at = data.saturating_add(RESOLVED_AT_ONCE);
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Left, PAUSE_MS, Walk};
+
+    #[test]
+    fn a_walk_begins_when_it_may_find_something() {
+        let mut walk = Walk::default();
+        assert!(walk.is_worth_it(None) && walk.is_worth_it(Some(7)) && !walk.is_done());
+        walk.ended_ms = Some(1000);
+        assert!(!walk.is_worth_it(None) && !walk.is_worth_it(Some(1000 + PAUSE_MS)) && walk.is_done());
+        walk.leave(Left::Failed);
+        assert!(!walk.is_worth_it(None) && walk.is_worth_it(Some(1000 + PAUSE_MS)) && walk.is_done());
+        walk.leave(Left::Movable);
+        walk.leave(Left::Failed);
+        assert!(walk.is_worth_it(None) && walk.is_worth_it(Some(1000 + PAUSE_MS)) && !walk.is_done());
+        assert!(!walk.is_worth_it(Some(999 + PAUSE_MS)), "not all the time");
+    }
+}
