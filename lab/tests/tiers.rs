@@ -407,6 +407,40 @@ fn room_is_found_behind_any_number_of_files_that_are_below_already() {
     machine.assert_sound();
 }
 
+/// Who needed room waited for the mover until all that there was to move had moved.
+#[test]
+fn who_needs_room_waits_for_no_more_than_a_group() {
+    const FILE: u64 = 1 << 20;
+    let (machine, fs) = Machine::new(true);
+    let time = |at: u64| Timestamp::new(1_700_000_000 + at as i64, 0);
+    let put = |name: &str, len: u64, at: u64| {
+        let new = new_inode(FileKind::Regular, time(at));
+        let node = fs.create(&fs.root(), name.as_bytes(), &new).expect("create");
+        let bytes = vec![1; len as usize];
+        fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(at))
+            .expect("there is room");
+    };
+    // Until memory is full.
+    (0..).take_while(|_| fs.status().moved == 0).for_each(|at| put(&at.to_string(), FILE, at));
+    (0..12).for_each(|at| put(&format!("more {at}"), FILE / 2, 1000 + at));
+    let groups = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let goes_on = || {
+            if groups.fetch_add(1, Ordering::Relaxed) == 0 {
+                scope.spawn(|| put("urgent", 8 * FILE, 2000));
+                while fs.status().waiting == 0 {
+                    std::thread::yield_now();
+                }
+            }
+            true
+        };
+        let moved = fs.keep(1_700_010_000_000, &goes_on).expect("blocks move");
+        assert!((1..=32).contains(&moved), "{moved} blocks");
+    });
+    assert!(fs.status().waiting == 0 && fs.usage() > fs.threshold());
+    machine.unmount(fs);
+}
+
 #[test]
 fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     const FILE: u64 = 1 << 20;

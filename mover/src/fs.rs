@@ -73,6 +73,8 @@ pub struct MoverFs<L, D> {
     pub(crate) paused: AtomicBool,
     /// Bytes that are moved in a second at the most, but for who needs space now.
     pub(crate) rate: AtomicU64,
+    /// Operations that wait for room.
+    pub(crate) waiting: AtomicU64,
     /// Files may move that did not before.
     pub(crate) look_again: AtomicBool,
     /// Who changes the list of tiers.
@@ -100,6 +102,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             raised: AtomicU64::new(0),
             paused: AtomicBool::new(false),
             rate: AtomicU64::new(u64::MAX),
+            waiting: AtomicU64::new(0),
             look_again: AtomicBool::new(false),
             changing: Mutex::new(()),
             options,

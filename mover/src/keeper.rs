@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::ops::ControlFlow;
 
-use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::{BLOCK_SIZE, FileBlock, InodeId, Kind, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -48,6 +48,8 @@ pub struct MoverStatus {
     pub written: u64,
     /// Accesses of which it did not hear, because it was behind.
     pub unheard: u64,
+    /// Operations that wait for room.
+    pub waiting: u64,
     /// Whether files were synchronised as soon as was expected of them.
     pub synchronicity: Accuracy,
     /// Bytes of tiers in DRAM.
@@ -114,6 +116,22 @@ const ALLOWANCE_MS: u64 = 1000;
 /// Of a write that finds no space, as many blocks more are made free: the next ones need some, too.
 const AT_LEAST: u64 = 2048;
 
+/// An operation that waits for room, as long as this lives.
+struct Waiting<'f>(&'f AtomicU64);
+
+impl<'f> Waiting<'f> {
+    fn begin(count: &'f AtomicU64) -> Waiting<'f> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Blocks of persistent memory that are in use, in percent of those that can be.
     pub fn usage(&self) -> f64 {
@@ -128,7 +146,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Looks at what was accessed, and moves cold blocks down while usage is above the threshold, and blocks that are read
-    /// to where reads want them; gives the number of blocks. For a thread that does it again and again, a few times in a second, at a time in milliseconds since 1970.
+    /// to where reads want them; gives the number of blocks. For a thread that does it again and again, a few times in a second,
+    /// at a time in milliseconds since 1970.
+    ///
+    /// Who needs room goes first: this ends after a group when somebody waits for some. What there is to move is less by
+    /// then, and as it is not here again at once, the lock is theirs.
     pub fn keep(&self, now_ms: u64, goes_on: &dyn Fn() -> bool) -> Result<u64> {
         let mut keeper = self.keeper.lock();
         self.sink.set_time(now_ms);
@@ -138,20 +160,29 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         while goes_on() && self.is_too_full() && keeper.allowance > 0 {
             let cold = match self.next_cold(&mut keeper, Some(now_ms)) {
                 ControlFlow::Continue(Some(cold)) => cold,
+                ControlFlow::Continue(None) if self.is_awaited() => break,
                 ControlFlow::Continue(None) => continue,
                 ControlFlow::Break(()) => break,
             };
             let allowance = Cell::new(keeper.allowance);
             let is_enough = |blocks| {
                 allowance.set(allowance.get().saturating_sub_unsigned(blocks * BLOCK_SIZE));
-                allowance.get() <= 0 || !self.is_too_full()
+                allowance.get() <= 0 || self.is_awaited() || !self.is_too_full()
             };
             let done = self.move_cold(&mut keeper, &cold, &is_enough);
             keeper.allowance = allowance.get();
             keeper.failure = done.as_ref().err().map(ToString::to_string);
             moved += done?;
+            if self.is_awaited() {
+                break;
+            }
         }
-        Ok(moved + self.balance(&mut keeper, now_ms, goes_on)?)
+        Ok(moved + self.balance(&mut keeper, now_ms, &|| goes_on() && !self.is_awaited())?)
+    }
+
+    /// Whether somebody waits for room, and so for the mover.
+    fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Whether cold blocks are to move down.
@@ -190,6 +221,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             read_below: self.sink.reads().1,
             written,
             unheard: self.sink.unheard(),
+            waiting: self.waiting.load(Ordering::Relaxed),
             synchronicity: self.predictors.accuracy(),
             cached: self.tiers.pages().bytes(),
             failure,
@@ -216,6 +248,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let before = self.layout.stat().available;
         let wanted = before + blocks.max(AT_LEAST);
         let is_enough = |_| self.layout.stat().available >= wanted;
+        let _waiting = Waiting::begin(&self.waiting);
         let mut keeper = self.keeper.lock();
         self.take_in(&mut keeper);
         let mut moved = 0;

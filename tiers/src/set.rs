@@ -4,10 +4,11 @@
 //! to each who asks; how often is counted.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
-use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierRun};
+use nacre_engine::sync::{Mutex, RwLock, thread};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierRun, background};
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages, Transfer};
 
@@ -17,10 +18,18 @@ use crate::pages::PageCache;
 /// Bytes of one transfer at the most: larger ones are split, so that a device works on several parts at once.
 const TRANSFER: usize = 1 << 20;
 
+/// Transfers that a thread in the background makes at once: then it lets reads of others go first.
+const IN_BACKGROUND: usize = 4;
+/// How often it waits for these, each time for so long, before it goes on all the same: 5 ms.
+const WAITS: u32 = 25;
+const WAIT: Duration = Duration::from_micros(200);
+
 /// The tiers, by number.
 pub struct TierSet<D> {
     slots: Vec<RwLock<Slot<D>>>,
     pages: PageCache,
+    /// Reads that somebody waits for.
+    awaited: AtomicU64,
     read: AtomicU64,
     written: AtomicU64,
 }
@@ -54,6 +63,7 @@ impl<D: BlockDevice> TierSet<D> {
         TierSet {
             slots: (0..=MAX_TIERS).map(|_| RwLock::new(Slot::None)).collect(),
             pages: PageCache::new(cache_bytes),
+            awaited: AtomicU64::new(0),
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
         }
@@ -117,7 +127,35 @@ impl<D: BlockDevice> TierSet<D> {
             batch.push(Transfer::Read { offset, into: part });
             offset += len;
         }
-        there.count(there.device.transfer(&mut batch))
+        if background::is() {
+            return self.transfer(&there, &mut batch);
+        }
+        self.awaited.fetch_add(1, Ordering::Relaxed);
+        let read = self.transfer(&there, &mut batch);
+        self.awaited.fetch_sub(1, Ordering::Relaxed);
+        read
+    }
+
+    /// Makes transfers: all at once, or in the background some at a time. A device has many under way at once, and what
+    /// comes behind them waits for them all.
+    fn transfer(&self, there: &There<D>, batch: &mut [Transfer<'_>]) -> Result<()> {
+        if !background::is() {
+            return there.count(there.device.transfer(batch));
+        }
+        batch.chunks_mut(IN_BACKGROUND).try_for_each(|some| {
+            self.give_way();
+            there.count(there.device.transfer(some))
+        })
+    }
+
+    /// Waits for reads that somebody waits for, but not for long: there may always be some.
+    fn give_way(&self) {
+        for _ in 0..WAITS {
+            if self.awaited.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            thread::sleep(WAIT);
+        }
     }
 
     /// Reads bytes of a tier through the page cache. What is missing is fetched with as much behind it as `ahead` blocks,
@@ -175,7 +213,7 @@ impl<D: BlockDevice> TierSet<D> {
                 }
                 self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             }
-            there.count(there.device.transfer(&mut batch))?;
+            self.transfer(&there, &mut batch)?;
         }
         Ok(())
     }
@@ -225,12 +263,14 @@ impl<D> There<D> {
 mod tests {
     use std::sync::Arc;
 
-    use nacre_engine::{BLOCK_SIZE, Block, Kind, TierRun, Timestamp};
-    use nacre_media::SimPm;
-    use nacre_media::block::SimDisk;
+    use nacre_engine::sync::Mutex;
+    use nacre_engine::sync::atomic::Ordering;
+    use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, TierRun, Timestamp, background};
+    use nacre_media::block::{BlockDevice, SimDisk, Transfer};
+    use nacre_media::{Durable, SimPm};
     use uuid::Uuid;
 
-    use super::TierSet;
+    use super::{TRANSFER, TierSet, WAIT, WAITS};
     use crate::label::{Label, NewLabel};
 
     const BLOCK: usize = BLOCK_SIZE as usize;
@@ -277,6 +317,64 @@ mod tests {
                 assert_eq!(read(9 * BLOCK_SIZE + BLOCK_SIZE, 0), 2 * BLOCK_SIZE);
             }
         }
+    }
+
+    /// A disk that notes its transfers.
+    struct Noting {
+        disk: SimDisk,
+        made: Mutex<Vec<usize>>,
+    }
+
+    impl BlockDevice for Noting {
+        fn len(&self) -> u64 {
+            self.disk.len()
+        }
+        fn name(&self) -> &str {
+            self.disk.name()
+        }
+        fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()> {
+            self.made.lock().push(batch.len());
+            self.disk.transfer(batch)
+        }
+        fn flush(&self) -> Result<Durable> {
+            self.disk.flush()
+        }
+        fn discard(&self, offset: u64, len: u64) -> Result<()> {
+            self.disk.discard(offset, len)
+        }
+    }
+
+    /// Whoever reads a few blocks would wait for all of a group that moves.
+    #[test]
+    fn large_transfers_in_the_background_leave_room_between_for_reads() {
+        let memory = Arc::new(SimPm::with_disks(1 << 20, &[16 << 20]));
+        let set = TierSet::new(0);
+        let label =
+            NewLabel { uuid: None, volume: Uuid::nil(), number: 2, token: 1, now: Timestamp::new(1, 0) };
+        let disk = SimDisk::of(&memory, 0);
+        let label = Label::create(&disk, &label).unwrap();
+        set.attach(2, Noting { disk, made: Mutex::default() }, label);
+        let made = || std::mem::take(&mut *set.there(2).unwrap().device.made.lock());
+        let bytes = content(0, 10 * (TRANSFER / BLOCK) as u64);
+        let write = || set.write(&[(run(10, (bytes.len() / BLOCK) as u64), &bytes[..])]).unwrap();
+        write();
+        assert_eq!(made(), [10]);
+        let in_background = |work: &(dyn Fn() + Sync)| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    background::begin();
+                    work();
+                });
+            });
+        };
+        in_background(&write);
+        assert_eq!(made(), [4, 4, 2]);
+        // There is always one, but that is no reason to wait for ever.
+        set.awaited.fetch_add(1, Ordering::Relaxed);
+        let begin = std::time::Instant::now();
+        in_background(&write);
+        assert!(begin.elapsed() >= 3 * WAITS * WAIT);
+        assert_eq!(made(), [4, 4, 2]);
     }
 
     #[test]
