@@ -149,12 +149,14 @@ pub(crate) struct Tier {
     device: Option<PathBuf>,
     missing: Option<String>,
     errors: u64,
+    #[serde(default)]
+    failing: Option<String>,
 }
 
 impl Tier {
     /// Blocks can be placed on it.
     pub(crate) fn is_in_use(&self) -> bool {
-        self.missing.is_none() && !self.draining
+        self.missing.is_none() && self.failing.is_none() && !self.draining
     }
 
     fn used(&self) -> u64 {
@@ -162,10 +164,11 @@ impl Tier {
     }
 
     fn state(&self) -> String {
-        let state = match (&self.missing, self.draining) {
-            (Some(why), _) => format!("missing: {why}"),
-            (None, true) => "draining".to_owned(),
-            (None, false) => "in use".to_owned(),
+        let state = match (&self.missing, &self.failing, self.draining) {
+            (Some(why), ..) => format!("missing: {why}"),
+            (None, Some(why), _) => format!("failing: {why}"),
+            (None, None, true) => "draining".to_owned(),
+            (None, None, false) => "in use".to_owned(),
         };
         if self.errors > 0 { format!("{state}, {} errors", self.errors) } else { state }
     }
@@ -446,6 +449,8 @@ mod tests {
         assert_eq!((tier.state().as_str(), tier.place().as_str(), tier.used()), ("in use", "/dev/sdb", 4096));
         (tier.draining, tier.errors) = (true, 3);
         assert_eq!(tier.state(), "draining, 3 errors");
+        tier.failing = Some("it takes nothing".into());
+        assert_eq!(tier.state(), "failing: it takes nothing, 3 errors");
         (tier.missing, tier.device) = (Some("it was taken offline".into()), None);
         assert_eq!(
             (tier.state().as_str(), tier.place().as_str()),

@@ -441,6 +441,62 @@ fn who_needs_room_waits_for_no_more_than_a_group() {
     machine.unmount(fs);
 }
 
+/// A tier that took no writes failed whoever needed room, although there was another one; and the mover tried it with the
+/// same file again and again.
+#[test]
+fn a_tier_that_fails_to_take_writes_leaves_them_to_others() {
+    const FILE: u64 = 1 << 20;
+    let memory = Arc::new(SimPm::with_disks(16 << 20, &[DISK, DISK]));
+    mkfs(&*memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
+    let machine = Machine { memory, unrest: Arc::default(), is_calm: true };
+    let fs = machine.open();
+    let time = |at: u64| Timestamp::new(1_700_000_000 + at as i64, 0);
+    let disks = [0, 1].map(|number| SimDisk::of(&machine.memory, number));
+    for (rank, disk) in (1..).zip(&disks) {
+        fs.add(disk.clone(), VOLUME, rank, 1, time(0)).expect("a tier");
+    }
+    let put = |number: u64| {
+        let new = new_inode(FileKind::Regular, time(number));
+        let node = fs.create(&fs.root(), format!("{number}").as_bytes(), &new)?;
+        let bytes = vec![number as u8; FILE as usize];
+        fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(number))
+    };
+    let keep = |second: u64| fs.keep((1_700_000_000 + second) * 1000, &|| true);
+    let used = |tier| fs.layout().tier_space(tier).map(|space| space.blocks - space.free).expect("a tier");
+    let errors = || fs.tiers().attachment(TIER).expect("it is there").errors;
+    keep(0).expect("there is nothing to do");
+    disks[0].fail_writes(true);
+    (0..40).for_each(|number| assert_eq!(put(number).expect("the other one has room"), 0));
+    assert!(used(1) == 0 && used(2) > 20 * 256);
+    assert_eq!(errors(), 1, "it was tried once");
+    let failing = || fs.tiers().attachment(TIER).expect("it is there").failing;
+    assert!(failing().is_some_and(|why| why.contains("asked for")));
+    // Not before its time, and then once more.
+    let mut next = 40..;
+    let mut fill = || {
+        while fs.usage() <= fs.threshold() {
+            assert_eq!(put(next.next().expect("a number")).expect("there is room"), 0);
+        }
+    };
+    fill();
+    keep(100).expect("what is cold moves");
+    assert_eq!(errors(), 2);
+    fill();
+    keep(101).expect("what is cold moves");
+    assert_eq!(errors(), 2);
+    // With both it is as if there were no room, and nobody is told that a device fails.
+    disks[1].fail_writes(true);
+    let error = (1000..1040).find_map(|number| put(number).err()).expect("memory is full");
+    assert_eq!(error.kind(), nacre_engine::Kind::NoSpace);
+    assert!(keep(102).is_ok() || fs.status().failure.is_some());
+    disks.iter().for_each(|disk| disk.fail_writes(false));
+    let before = used(1);
+    assert!(keep(400).expect("they work again") > 0);
+    assert!(used(1) > before && failing().is_none());
+    fs.into_layout().unmount().expect("unmount");
+    machine.assert_sound();
+}
+
 #[test]
 fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     const FILE: u64 = 1 << 20;

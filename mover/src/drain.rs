@@ -120,8 +120,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let range = (FileBlock(from), next.map_or(u64::MAX - from, |next| next - from));
         for other in self.usable() {
             match self.move_between(node, tier, other.number, range) {
-                // The next one may have room.
-                Err(error) if error.kind() == Kind::NoSpace => {}
+                Err(error) if self.passes_on(other.number, &error) => {}
                 other => *moved += other?.moved,
             }
         }

@@ -228,10 +228,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     /// The tiers that blocks can be placed on, the fastest first.
     pub(crate) fn usable(&self) -> Vec<Tier> {
         let mut tiers = self.layout.tiers();
-        tiers.retain(|tier| {
-            let attached = self.tiers.attachment(tier.number);
-            tier.state == TierState::Active && attached.is_some_and(|at| at.device.is_ok())
-        });
+        tiers.retain(|tier| tier.state == TierState::Active && self.tiers.takes_writes(tier.number));
         tiers.sort_by_key(|tier| (tier.rank, tier.number));
         tiers
     }

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
-use nacre_engine::{BLOCK_SIZE, FileBlock, InodeId, Kind, Result, Tiered};
+use nacre_engine::{BLOCK_SIZE, Error, FileBlock, InodeId, Kind, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::Span;
@@ -154,6 +154,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     pub fn keep(&self, now_ms: u64, goes_on: &dyn Fn() -> bool) -> Result<u64> {
         let mut keeper = self.keeper.lock();
         self.sink.set_time(now_ms);
+        self.tiers.set_time(now_ms);
         self.take_in(&mut keeper);
         keeper.allow(self.rate.load(Ordering::Relaxed), now_ms);
         let mut moved = 0;
@@ -261,8 +262,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             };
             match self.move_cold(&mut keeper, &cold, &is_enough) {
                 Ok(count) => moved += count,
-                // All tiers are full, or there is no space for the entry that would say it.
+                // All tiers are full or fail, or there is no space for the entry that would say it.
                 Err(error) if error.kind() == Kind::NoSpace => break,
+                // One file cannot be read; others can.
+                Err(error) if matches!(error.kind(), Kind::Media | Kind::Corrupt | Kind::Io) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -372,18 +375,28 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Span { start: group.start, len: end - group.start }
     }
 
-    /// Moves a group to the fastest tier that has room.
+    /// Moves a group to the fastest tier that has room. [`NoSpace`](Kind::NoSpace) when none takes it.
     pub(crate) fn place_group(&self, node: &L::Node, start: FileBlock, len: u64, why: Why) -> Result<u64> {
-        let mut full = Kind::NoSpace.into();
+        let mut full: Error = Kind::NoSpace.into();
         for tier in self.usable() {
             // A copy stays in DRAM where it is to be read from there, and else while that has room (TPFS, 5.3).
             let keep = why == Why::Reads || self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2;
             let moved = self.move_from_memory(node, tier.number, start, len, keep).map(|moved| moved.moved);
             match moved {
-                Err(error) if error.kind() == Kind::NoSpace => full = error,
+                Err(error) if self.passes_on(tier.number, &error) => {
+                    full = match error.kind() {
+                        Kind::NoSpace => error,
+                        _ => Error::new(Kind::NoSpace).object(error.to_string()),
+                    };
+                }
                 other => return other,
             }
         }
         Err(full)
+    }
+
+    /// Whether other tiers may take what this one did not: it is full, or its device failed or is gone.
+    pub(crate) fn passes_on(&self, tier: u8, error: &Error) -> bool {
+        error.kind() == Kind::NoSpace || !self.tiers.takes_writes(tier)
     }
 }

@@ -107,7 +107,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 written.push(Written { start, run });
                 start.0 += run.len;
             }
-            // A device that fails is out of use from then on, and the data has another place.
+            // A device that fails is out of use for a while, and the data has another place.
             let stored = self.tiers.write(&pieces).and_then(|()| self.tiers.flush([number]));
             let Ok(proof) = stored else { continue };
             match self.layout.publish_write(node, &written, offset + len, durability, now, proof) {

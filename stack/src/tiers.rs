@@ -13,7 +13,7 @@ use nacre_media::RealPm;
 use nacre_media::block::{BlockDevice, DiskOptions, Pages, RealDisk};
 use nacre_media::disk::Disk;
 use nacre_mover::{Drained, MoverFs, MoverStatus};
-use nacre_tiers::Label;
+use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -67,6 +67,8 @@ pub struct TierInfo {
     pub missing: Option<String>,
     /// Operations of the device that failed since it was opened.
     pub errors: u64,
+    /// Why it does not take writes, since one failed and until one succeeds again: nothing is placed on it but to try that.
+    pub failing: Option<String>,
 }
 
 /// Bytes of a file that [`FileSystem::move_part`] looks at.
@@ -240,8 +242,11 @@ impl FileSystem {
         let info = |tier: Tier| {
             let space = mover.layout().tier_space(tier.number).unwrap_or_default();
             let attached = mover.tiers().attachment(tier.number);
-            let (device, errors) =
-                attached.map_or((Err("it is not attached".into()), 0), |at| (at.device, at.errors));
+            let Attachment { device, errors, failing } = attached.unwrap_or_else(|| Attachment {
+                device: Err("it is not attached".into()),
+                errors: 0,
+                failing: None,
+            });
             TierInfo {
                 number: tier.number,
                 uuid: Uuid::from_bytes(tier.uuid).to_string(),
@@ -252,6 +257,7 @@ impl FileSystem {
                 device: device.as_ref().ok().cloned(),
                 missing: device.err(),
                 errors,
+                failing,
             }
         };
         mover.layout().tiers().into_iter().map(info).collect()

@@ -5,11 +5,13 @@
 //! | `format` | the bytes of a tier's superblock; nothing else defines them |
 //! | `label` | reading and writing it: whose tier a device is, and of when |
 //! | `set` | the tiers of a mounted file system: attached or not, reads, writes and flushes by place |
+//! | `failing` | for how long nothing is placed on a tier that fails to take writes |
 //! | `pages` | blocks of tiers in DRAM |
 //!
 //! Which block of a tier belongs to which file is the layout's to know, and what moves where the mover's. Neighbours: the
 //! devices are in `nacre-media`, the contract in `nacre-engine`. The format is drawn in `docs/format/tier.md`.
 
+mod failing;
 mod format;
 mod label;
 mod pages;

@@ -1,7 +1,8 @@
 //! The tiers of a mounted file system: reads, writes and flushes by place.
 //!
 //! A tier that is not there, or was taken offline, makes what is on it fail and nothing else. A device that fails says so
-//! to each who asks; how often is counted.
+//! to each who asks; how often is counted. One that fails to take writes is out of use for new blocks for a while, which
+//! grows; see [`TierSet::takes_writes`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierRun, b
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages, Transfer};
 
+use crate::failing::Failing;
 use crate::label::Label;
 use crate::pages::PageCache;
 
@@ -30,6 +32,8 @@ pub struct TierSet<D> {
     pages: PageCache,
     /// Reads that somebody waits for.
     awaited: AtomicU64,
+    /// About now, in milliseconds since 1970.
+    time_ms: AtomicU64,
     read: AtomicU64,
     written: AtomicU64,
 }
@@ -46,6 +50,7 @@ struct There<D> {
     device: D,
     label: Mutex<Label>,
     errors: AtomicU64,
+    failing: Mutex<Option<Failing>>,
 }
 
 /// Where a tier is.
@@ -55,6 +60,8 @@ pub struct Attachment {
     pub device: Result<String, String>,
     /// Operations of the device that failed.
     pub errors: u64,
+    /// Why it does not take writes, since one failed and until one succeeds again.
+    pub failing: Option<String>,
 }
 
 impl<D: BlockDevice> TierSet<D> {
@@ -64,6 +71,7 @@ impl<D: BlockDevice> TierSet<D> {
             slots: (0..=MAX_TIERS).map(|_| RwLock::new(Slot::None)).collect(),
             pages: PageCache::new(cache_bytes),
             awaited: AtomicU64::new(0),
+            time_ms: AtomicU64::new(0),
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
         }
@@ -71,7 +79,8 @@ impl<D: BlockDevice> TierSet<D> {
 
     /// A tier is on this device.
     pub fn attach(&self, number: u8, device: D, label: Label) {
-        let there = There { device, label: Mutex::new(label), errors: AtomicU64::new(0) };
+        let (label, failing) = (Mutex::new(label), Mutex::default());
+        let there = There { device, label, errors: AtomicU64::new(0), failing };
         *self.slot(number).write() = Slot::There(Arc::new(there));
     }
 
@@ -91,12 +100,48 @@ impl<D: BlockDevice> TierSet<D> {
     pub fn attachment(&self, number: u8) -> Option<Attachment> {
         match &*self.slot(number).read() {
             Slot::None => None,
-            Slot::Missing(why) => Some(Attachment { device: Err(why.clone()), errors: 0 }),
+            Slot::Missing(why) => Some(Attachment { device: Err(why.clone()), errors: 0, failing: None }),
             Slot::There(there) => Some(Attachment {
                 device: Ok(there.device.name().to_owned()),
                 errors: there.errors.load(Ordering::Relaxed),
+                failing: there.failing.lock().as_ref().map(|failing| failing.why.clone()),
             }),
         }
+    }
+
+    /// Somebody knows what time it is, in milliseconds since 1970.
+    pub fn set_time(&self, now_ms: u64) {
+        self.time_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    fn time_ms(&self) -> u64 {
+        self.time_ms.load(Ordering::Relaxed)
+    }
+
+    /// Whether new blocks may be placed on a tier: it is there, and did not fail to take some lately. It is tried again
+    /// after a second, then two, and so on up to five minutes, or when it is attached again.
+    pub fn takes_writes(&self, number: u8) -> bool {
+        self.there(number).is_ok_and(|there| {
+            there.failing.lock().as_ref().is_none_or(|failing| !failing.is_out_of_use(self.time_ms()))
+        })
+    }
+
+    /// A write of a tier failed, or a flush is over: only what was flushed was written.
+    fn wrote<T>(&self, there: &There<D>, result: Result<T>) -> Result<T> {
+        let mut failing = there.failing.lock();
+        match &result {
+            // Nothing is wrong with the device.
+            Err(error) if error.kind() == Kind::InvalidInput => {}
+            Err(error) => {
+                *failing = Some(Failing::after(failing.as_ref(), self.time_ms(), error.to_string()))
+            }
+            // A tier that is tried again works; one that is not may have had luck.
+            Ok(_) if failing.as_ref().is_some_and(|failing| !failing.is_out_of_use(self.time_ms())) => {
+                *failing = None;
+            }
+            Ok(_) => {}
+        }
+        result
     }
 
     /// Blocks of tiers in DRAM.
@@ -213,7 +258,9 @@ impl<D: BlockDevice> TierSet<D> {
                 }
                 self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             }
-            self.transfer(&there, &mut batch)?;
+            if let Err(error) = self.transfer(&there, &mut batch) {
+                return self.wrote(&there, Err(error));
+            }
         }
         Ok(())
     }
@@ -223,7 +270,7 @@ impl<D: BlockDevice> TierSet<D> {
         let mut proof = Durable::nothing_before();
         for tier in tiers {
             let there = self.there(tier)?;
-            proof = there.count(there.device.flush())?;
+            proof = self.wrote(&there, there.count(there.device.flush()))?;
         }
         Ok(proof)
     }

@@ -6,8 +6,9 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use nacre_engine::Result;
+use nacre_engine::{Error, Kind, Result};
 
 use super::{BlockDevice, Transfer, check};
 use crate::sim::SimPm;
@@ -21,13 +22,28 @@ pub struct SimDisk {
     start: u64,
     len: u64,
     name: String,
+    /// It takes no writes.
+    fails: Arc<AtomicBool>,
 }
 
 impl SimDisk {
     /// The disk with this number, from 0, of a memory that was [made with disks](SimPm::with_disks).
     pub fn of(memory: &Arc<SimPm>, number: usize) -> SimDisk {
         let (start, len) = memory.disk(number);
-        SimDisk { memory: Arc::clone(memory), start, len, name: format!("simulated disk {number}") }
+        let name = format!("simulated disk {number}");
+        SimDisk { memory: Arc::clone(memory), start, len, name, fails: Arc::default() }
+    }
+
+    /// From now on writes and flushes of this handle, and of its clones, fail, or no longer do.
+    pub fn fail_writes(&self, fails: bool) {
+        self.fails.store(fails, Ordering::Relaxed);
+    }
+
+    fn check_fault(&self) -> Result<()> {
+        match self.fails.load(Ordering::Relaxed) {
+            true => Err(Error::new(Kind::Media).object(format!("{}: a fault that was asked for", self.name))),
+            false => Ok(()),
+        }
     }
 
     /// Makes these bytes unreadable until they are written again.
@@ -66,10 +82,9 @@ impl BlockDevice for SimDisk {
             let object = transfer.describe(&self.name);
             let made = match transfer {
                 Transfer::Read { offset, into } => self.memory.disk_read(self.start + *offset, into),
-                Transfer::Write { offset, from } => {
+                Transfer::Write { offset, from } => self.check_fault().map(|()| {
                     self.memory.disk_write(self.start + *offset, from, site);
-                    Ok(())
-                }
+                }),
             };
             made.map_err(|error| error.object(object))?;
         }
@@ -78,6 +93,7 @@ impl BlockDevice for SimDisk {
 
     #[track_caller]
     fn flush(&self) -> Result<Durable> {
+        self.check_fault()?;
         self.memory.disk_flush(self.start..self.start + self.len, Location::caller());
         Ok(Durable::new())
     }
