@@ -497,6 +497,32 @@ fn a_tier_that_fails_to_take_writes_leaves_them_to_others() {
     machine.assert_sound();
 }
 
+/// Of two tiers of one rank, the second got nothing before the first was full.
+#[test]
+fn tiers_of_one_rank_take_turns() {
+    const FILE: u64 = 1 << 20;
+    let memory = Arc::new(SimPm::with_disks(MEMORY, &[DISK, DISK, DISK]));
+    mkfs(&*memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
+    let machine = Machine { memory, unrest: Arc::default(), is_calm: true };
+    let fs = machine.open();
+    let time = |at: u64| Timestamp::new(1_700_000_000 + at as i64, 0);
+    for (number, rank) in [2, 1, 1].into_iter().enumerate() {
+        fs.add(SimDisk::of(&machine.memory, number), VOLUME, rank, 1, time(0)).expect("a tier");
+    }
+    for number in 0..50 {
+        let new = new_inode(FileKind::Regular, time(number));
+        let node = fs.create(&fs.root(), format!("{number}").as_bytes(), &new).expect("create");
+        let bytes = vec![number as u8; FILE as usize];
+        fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(number))
+            .expect("there is room");
+    }
+    let moved = fs.keep(1_700_010_000_000, &|| true).expect("blocks move");
+    let used = |tier| fs.layout().tier_space(tier).map(|space| space.blocks - space.free).expect("a tier");
+    assert!(moved > 1000 && used(1) == 0 && used(2).abs_diff(used(3)) <= 32, "{} and {}", used(2), used(3));
+    fs.into_layout().unmount().expect("unmount");
+    machine.assert_sound();
+}
+
 #[test]
 fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     const FILE: u64 = 1 << 20;

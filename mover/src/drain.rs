@@ -118,7 +118,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         // What is allocated behind the end of the file belongs to the last part.
         let next = Some(from + part).filter(|next| *next < blocks);
         let range = (FileBlock(from), next.map_or(u64::MAX - from, |next| next - from));
-        for other in self.usable() {
+        for other in self.takers(None) {
             match self.move_between(node, tier, other.number, range) {
                 Err(error) if self.passes_on(other.number, &error) => {}
                 other => *moved += other?.moved,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nacre_engine::{
     BLOCK_SIZE, Error, FileBlock, FsStat, InodeId, Kind, MAX_TIERS, Result, Tier, TierChange, TierState,
     Tiered, Timestamp,
@@ -73,6 +73,8 @@ pub struct MoverFs<L, D> {
     pub(crate) paused: AtomicBool,
     /// Bytes that are moved in a second at the most, but for who needs space now.
     pub(crate) rate: AtomicU64,
+    /// Which of the tiers of one rank is next.
+    turn: AtomicUsize,
     /// Operations that wait for room.
     pub(crate) waiting: AtomicU64,
     /// Files may move that did not before.
@@ -102,6 +104,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             raised: AtomicU64::new(0),
             paused: AtomicBool::new(false),
             rate: AtomicU64::new(u64::MAX),
+            turn: AtomicUsize::new(0),
             waiting: AtomicU64::new(0),
             look_again: AtomicBool::new(false),
             changing: Mutex::new(()),
@@ -230,6 +233,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         let mut tiers = self.layout.tiers();
         tiers.retain(|tier| tier.state == TierState::Active && self.tiers.takes_writes(tier.number));
         tiers.sort_by_key(|tier| (tier.rank, tier.number));
+        tiers
+    }
+
+    /// The same in the order in which new blocks are offered to them: those of one rank take turns, but that blocks go where
+    /// those before them in the file are.
+    pub(crate) fn takers(&self, before: Option<u8>) -> Vec<Tier> {
+        let mut tiers = self.usable();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        for alike in tiers.chunk_by_mut(|one, other| one.rank == other.rank) {
+            let first = alike.iter().position(|tier| Some(tier.number) == before);
+            let first = first.unwrap_or(turn % alike.len());
+            alike.rotate_left(first);
+        }
         tiers
     }
 }

@@ -378,7 +378,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves a group to the fastest tier that has room. [`NoSpace`](Kind::NoSpace) when none takes it.
     pub(crate) fn place_group(&self, node: &L::Node, start: FileBlock, len: u64, why: Why) -> Result<u64> {
         let mut full: Error = Kind::NoSpace.into();
-        for tier in self.usable() {
+        for tier in self.takers(None) {
             // A copy stays in DRAM where it is to be read from there, and else while that has room (TPFS, 5.3).
             let keep = why == Why::Reads || self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2;
             let moved = self.move_from_memory(node, tier.number, start, len, keep).map(|moved| moved.moved);

@@ -95,8 +95,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         let blocks = len.div_ceil(BLOCK_SIZE);
         let content = pieces::gather(blocks, 0, data);
-        for Tier { number, .. } in self.usable() {
-            let runs = match self.layout.allocate_on(number, self.goal_on(node, number, offset), blocks) {
+        let before = self.place_before(node, offset);
+        for Tier { number, .. } in self.takers(before.map(|(tier, _)| tier)) {
+            let goal = before.filter(|(tier, _)| *tier == number).map(|(_, block)| block.plus(1));
+            let runs = match self.layout.allocate_on(number, goal, blocks) {
                 Err(error) if error.kind() == Kind::NoSpace => continue,
                 other => Taken::new(self, other?),
             };
@@ -125,12 +127,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(false)
     }
 
-    /// Where the block before a write is, when that is on the same tier: a file that is written in order lies in order.
-    fn goal_on(&self, node: &L::Node, tier: u8, offset: u64) -> Option<Block> {
+    /// On which tier the block before a write is, and where: a file that is written in order lies in order.
+    fn place_before(&self, node: &L::Node, offset: u64) -> Option<(u8, Block)> {
         let before = (offset / BLOCK_SIZE).checked_sub(1)?;
         let found = self.layout.resolve(node, FileBlock(before), 1).ok()?;
         match found.first()?.place {
-            Place::Tier { tier: there, block } if there == tier => Some(block.plus(1)),
+            Place::Tier { tier, block } => Some((tier, block)),
             _ => None,
         }
     }
