@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use nacre_engine::{
-    Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, Timestamp, WriteAt, XattrMode,
+    Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, TierState, Tiered, Timestamp,
+    WriteAt, XattrMode,
 };
 use nacre_lab::calls::{Settings, check_for};
 use nacre_lab::environment::{model_time, number};
@@ -495,6 +496,36 @@ fn a_tier_that_fails_to_take_writes_leaves_them_to_others() {
     assert!(used(1) > before && failing().is_none());
     fs.into_layout().unmount().expect("unmount");
     machine.assert_sound();
+}
+
+/// With a tier that nothing is placed on, what was on it was gone from df, as if it had been removed.
+#[test]
+fn what_is_on_a_tier_is_counted_while_nothing_is_placed_there() {
+    const FILE: u64 = 1 << 20;
+    let (machine, fs) = Machine::new(true);
+    let now = Timestamp::new(1_700_000_000, 0);
+    let node = fs.create(&fs.root(), b"file", &new_inode(FileKind::Regular, now)).expect("create");
+    let bytes = vec![1; FILE as usize];
+    fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, now).expect("write");
+    fs.move_down(&node, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
+    let before = fs.stat();
+    let free = fs.layout().tier_space(TIER).expect("a tier").free;
+    let assert_full = |what: &str| {
+        let stat = fs.stat();
+        assert_eq!(
+            (stat.blocks, stat.free, stat.available),
+            (before.blocks, before.free - free, before.available - free),
+            "{what}"
+        );
+    };
+    fs.set_state(TIER, TierState::Draining).expect("it drains");
+    assert_full("draining");
+    fs.set_state(TIER, TierState::Active).expect("it is used again");
+    assert_eq!(fs.stat(), before);
+    fs.tiers().detach(TIER, "it was pulled out");
+    assert_full("missing");
+    drop(node);
+    machine.unmount(fs);
 }
 
 /// Of two tiers of one rank, the second got nothing before the first was full.

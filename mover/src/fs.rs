@@ -281,11 +281,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L
 
     fn stat(&self) -> FsStat {
         let mut stat = self.layout.stat();
-        for tier in self.usable() {
+        let usable = self.usable();
+        for tier in self.layout.tiers() {
+            // What is on a tier is in use, wherever it is; only what new blocks may be placed on has room.
             if let Ok(space) = self.layout.tier_space(tier.number) {
+                let is_usable = usable.iter().any(|one| one.number == tier.number);
+                let free = if is_usable { space.free } else { 0 };
                 stat.blocks += space.blocks;
-                stat.free += space.free;
-                stat.available += space.free;
+                stat.free += free;
+                stat.available += free;
             }
         }
         stat
