@@ -266,6 +266,8 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     };
     let mut was_ready = false;
     let options = serve_options(plan, &file_system, &log);
+    let (tiers_log, dir) = (log.clone(), plan.dir.display().to_string());
+    file_system.on_tiers(move |what| tiers_log.say(&format!("{dir}: {what}")));
     let served = nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter| {
         was_ready = true;
         if plan.foreground {
@@ -340,6 +342,7 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
     let root = rustix::process::geteuid().is_root();
     let (log, dir) = (log.clone(), plan.dir.display().to_string());
     let throttle = Throttle::new();
+    let tiers = file_system.clone();
     ServeOptions {
         source: plan.device.to_string_lossy().into_owned(),
         threads: settings.threads,
@@ -353,13 +356,21 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
         dirsync: settings.dirsync,
         writeback: settings.writeback,
         direct_io: settings.direct_io,
-        alarm: Arc::new(move |error| match throttle.next() {
-            Some(false) => log.say(&format!("{dir}: {error}")),
-            Some(true) => log.say(&format!("{dir}: {error}; more of this is not written for a while")),
-            None => {}
+        alarm: Arc::new(move |error| {
+            let place = if is_told(&tiers, error) { None } else { throttle.next() };
+            match place {
+                Some(false) => log.say(&format!("{dir}: {error}")),
+                Some(true) => log.say(&format!("{dir}: {error}; more of this is not written for a while")),
+                None => {}
+            }
         }),
         control: Some(Arc::new(Control::new(file_system.clone(), settings.clone()))),
     }
+}
+
+/// Whether an error is that of a tier which is missing: that was said when it went.
+fn is_told(file_system: &FileSystem, error: &nacre::Error) -> bool {
+    error.kind() == Kind::DeviceLost && file_system.tiers().iter().any(|tier| tier.missing.is_some())
 }
 
 /// Whether a program name is that of the helper for mount(8).

@@ -11,7 +11,7 @@ use nacre_engine::{
 use nacre_engine::{Capabilities, Extents, PlacedExtent, PromiseCost};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
-use nacre_tiers::{Label, NewLabel, TierSet};
+use nacre_tiers::{Attachment, Label, NewLabel, TierSet};
 use uuid::Uuid;
 
 use crate::drain::Drain;
@@ -169,6 +169,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         if let Some(token) = token {
             self.use_from(&Tier { token: has, ..*tier }, token)
                 .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;
+        }
+        if let Some(Attachment { device: Ok(name), .. }) = self.tiers.attachment(tier.number) {
+            self.tiers.tell(&format!("tier {} is there: {name}", tier.number));
         }
         self.sink.set(true);
         Ok(tier.number)

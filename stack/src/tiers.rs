@@ -263,6 +263,14 @@ impl FileSystem {
         mover.layout().tiers().into_iter().map(info).collect()
     }
 
+    /// Has somebody told, in words, when a tier is missing, is there again, fails or works again: of each once, and now of
+    /// those that are missing. Only the first who asks is told.
+    pub fn on_tiers(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
+        if let Ok(mover) = self.mover() {
+            mover.tiers().listen(Box::new(tell));
+        }
+    }
+
     /// Makes a device a tier; gives its number.
     ///
     /// [`Exists`](Kind::Exists) when the device holds anything that is known, or a plain file anything at all, unless forced;

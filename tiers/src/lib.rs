@@ -19,4 +19,4 @@ mod set;
 
 pub use label::{Label, NewLabel};
 pub use pages::{PageCache, PageCounters};
-pub use set::{Attachment, TierSet};
+pub use set::{Attachment, Listener, TierSet};

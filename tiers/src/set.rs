@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
-use nacre_engine::sync::{Mutex, RwLock, thread};
+use nacre_engine::sync::{Mutex, OnceLock, RwLock, thread};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierRun, background};
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages, Transfer};
@@ -26,9 +26,13 @@ const IN_BACKGROUND: usize = 4;
 const WAITS: u32 = 25;
 const WAIT: Duration = Duration::from_micros(200);
 
+/// Who is told, in words, when a tier is missing, is there again, fails, or works again: of each once.
+pub type Listener = Box<dyn Fn(&str) + Send + Sync>;
+
 /// The tiers, by number.
 pub struct TierSet<D> {
     slots: Vec<RwLock<Slot<D>>>,
+    listener: OnceLock<Listener>,
     pages: PageCache,
     /// Reads that somebody waits for.
     awaited: AtomicU64,
@@ -69,6 +73,7 @@ impl<D: BlockDevice> TierSet<D> {
     pub fn new(cache_bytes: u64) -> TierSet<D> {
         TierSet {
             slots: (0..=MAX_TIERS).map(|_| RwLock::new(Slot::None)).collect(),
+            listener: OnceLock::new(),
             pages: PageCache::new(cache_bytes),
             awaited: AtomicU64::new(0),
             time_ms: AtomicU64::new(0),
@@ -86,8 +91,30 @@ impl<D: BlockDevice> TierSet<D> {
 
     /// A tier is not there any more, or not yet. Who is reading or writing it finishes.
     pub fn detach(&self, number: u8, why: impl Into<String>) {
-        *self.slot(number).write() = Slot::Missing(why.into());
+        let why = why.into();
+        let said = format!("tier {number} is missing: {why}");
+        *self.slot(number).write() = Slot::Missing(why);
         self.pages.drop_tier(number);
+        self.tell(&said);
+    }
+
+    /// From now on somebody is told what becomes of tiers, and at once which are missing. There is one; others are not told.
+    pub fn listen(&self, listener: Listener) {
+        if self.listener.set(listener).is_err() {
+            return;
+        }
+        for number in 1..=MAX_TIERS {
+            if let Some(Attachment { device: Err(why), .. }) = self.attachment(number) {
+                self.tell(&format!("tier {number} is missing: {why}"));
+            }
+        }
+    }
+
+    /// Tells who listens.
+    pub fn tell(&self, what: &str) {
+        if let Some(listener) = self.listener.get() {
+            listener(what);
+        }
     }
 
     /// A tier is gone for good.
@@ -127,20 +154,27 @@ impl<D: BlockDevice> TierSet<D> {
     }
 
     /// A write of a tier failed, or a flush is over: only what was flushed was written.
-    fn wrote<T>(&self, there: &There<D>, result: Result<T>) -> Result<T> {
+    fn wrote<T>(&self, tier: u8, there: &There<D>, result: Result<T>) -> Result<T> {
         let mut failing = there.failing.lock();
-        match &result {
+        let said = match &result {
             // Nothing is wrong with the device.
-            Err(error) if error.kind() == Kind::InvalidInput => {}
+            Err(error) if error.kind() == Kind::InvalidInput => None,
             Err(error) => {
-                *failing = Some(Failing::after(failing.as_ref(), self.time_ms(), error.to_string()))
+                let why = error.to_string();
+                let is_new = failing.is_none();
+                let said = is_new.then(|| format!("tier {tier} is failing, blocks go elsewhere: {why}"));
+                *failing = Some(Failing::after(failing.as_ref(), self.time_ms(), why));
+                said
             }
             // A tier that is tried again works; one that is not may have had luck.
             Ok(_) if failing.as_ref().is_some_and(|failing| !failing.is_out_of_use(self.time_ms())) => {
                 *failing = None;
+                Some(format!("tier {tier} works again"))
             }
-            Ok(_) => {}
-        }
+            Ok(_) => None,
+        };
+        drop(failing);
+        said.iter().for_each(|said| self.tell(said));
         result
     }
 
@@ -259,7 +293,7 @@ impl<D: BlockDevice> TierSet<D> {
                 self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             }
             if let Err(error) = self.transfer(&there, &mut batch) {
-                return self.wrote(&there, Err(error));
+                return self.wrote(tier, &there, Err(error));
             }
         }
         Ok(())
@@ -270,7 +304,7 @@ impl<D: BlockDevice> TierSet<D> {
         let mut proof = Durable::nothing_before();
         for tier in tiers {
             let there = self.there(tier)?;
-            proof = self.wrote(&there, there.count(there.device.flush()))?;
+            proof = self.wrote(tier, &there, there.count(there.device.flush()))?;
         }
         Ok(proof)
     }
@@ -450,6 +484,30 @@ mod tests {
     }
 
     #[test]
+    fn a_tier_that_takes_no_writes_is_out_of_use_for_a_while_and_says_so_once() {
+        let (set, disk) = set(0);
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hears = Arc::clone(&heard);
+        set.listen(Box::new(move |what| hears.lock().push(what.to_owned())));
+        set.set_time(5000);
+        let write = || set.write(&[(run(10, 1), &content(10, 1))]).and_then(|()| set.flush([2]).map(drop));
+        disk.fail_writes(true);
+        (0..3).for_each(|_| assert_eq!(write().unwrap_err().kind(), Kind::Media));
+        let is_failing = || set.attachment(2).unwrap().failing.is_some();
+        assert!(!set.takes_writes(2) && is_failing());
+        disk.fail_writes(false);
+        write().unwrap();
+        assert!(!set.takes_writes(2), "its time has not come");
+        set.set_time(6000);
+        assert!(set.takes_writes(2) && is_failing(), "it is to be tried");
+        write().unwrap();
+        assert!(set.takes_writes(2) && !is_failing());
+        let heard = heard.lock();
+        assert!(heard.len() == 2 && heard[0].contains("tier 2 is failing"), "{heard:?}");
+        assert_eq!(heard[1], "tier 2 works again");
+    }
+
+    #[test]
     fn a_tier_that_is_not_there_says_so() {
         let (set, _) = set(64 << 20);
         set.write(&[(run(10, 1), &content(10, 1))]).unwrap();
@@ -460,6 +518,14 @@ mod tests {
         assert_eq!(error.kind(), Kind::DeviceLost);
         assert!(error.to_string().contains("taken away"), "{error}");
         assert_eq!(set.attachment(2).unwrap().device, Err("its device was taken away".to_owned()));
+        // Whoever listens hears of it, later, too, and of what follows.
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hears = Arc::clone(&heard);
+        set.listen(Box::new(move |what| hears.lock().push(what.to_owned())));
+        set.detach(2, "it is away still");
+        let expected =
+            ["its device was taken away", "it is away still"].map(|why| format!("tier 2 is missing: {why}"));
+        assert_eq!(*heard.lock(), expected);
         assert_eq!(set.flush([2]).unwrap_err().kind(), Kind::DeviceLost);
         assert_eq!(set.write(&[(run(10, 1), &seen)]).unwrap_err().kind(), Kind::DeviceLost);
         assert_eq!(set.flush([3]).unwrap_err().kind(), Kind::InvalidInput);

@@ -156,9 +156,13 @@ fn what_is_on_a_tier_that_was_pulled_out_fails_until_it_is_back() {
         let error = fs::read(dir.join(number.to_string())).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "file {number}");
     };
-    fails(0);
+    (0..10).for_each(|_| fails(0));
     assert_content(&dir, 2..4);
     write(&dir, 4..6);
+    // It was said once, and not again by each who asks for what is on it.
+    let log = ground.mount_log();
+    assert_eq!(log.matches("tier 1").count(), 1, "{log}");
+    assert!(log.contains("tier 1 is missing"), "{log}");
     // An older copy is not taken for it, nor another tier.
     let copy = elsewhere.path().join("copy");
     fs::copy(&moved, &copy).unwrap();
@@ -171,6 +175,9 @@ fn what_is_on_a_tier_that_was_pulled_out_fails_until_it_is_back() {
     refused("tier online", &[&dir, Path::new("/etc/passwd")], "");
     json("tier online", &[&dir, &moved]);
     assert_content(&dir, 0..6);
+    let log = ground.mount_log();
+    assert!(log.contains("tier 1 is missing: it was taken offline"), "{log}");
+    assert_eq!(log.matches("tier 1 is there").count(), 2, "{log}");
 
     // By an option that says where it is.
     let option = format!("\"tier={}\"", moved.display());
