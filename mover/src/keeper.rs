@@ -141,7 +141,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// The usage above which cold blocks move down now, in percent.
     pub fn threshold(&self) -> f64 {
-        let (read, written) = self.sink.traffic();
+        let (read, written) = self.sink.recent_traffic();
         utilisation_threshold(read, written)
     }
 

@@ -9,6 +9,7 @@ use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::{InodeId, Timestamp};
 use nacre_policy::temperature::{EntryHeat, Span, WHOLE_FILE_MS, read_hot, spans, write_cold};
+use nacre_policy::thresholds::Recent;
 use nacre_policy::{FileAccess, Heat, Rules, Temperatures};
 
 /// Samples that wait at the most.
@@ -53,6 +54,7 @@ pub(crate) struct Sink {
     lost: AtomicU64,
     /// About now, in milliseconds since 1970, for operations that bring no time.
     time_ms: AtomicU64,
+    recent: Mutex<Recent>,
 }
 
 impl Sink {
@@ -68,6 +70,12 @@ impl Sink {
     /// Somebody knows what time it is.
     pub(crate) fn set_time(&self, now_ms: u64) {
         self.time_ms.store(now_ms, Ordering::Relaxed);
+        self.recent.lock().look(now_ms, self.traffic());
+    }
+
+    /// Bytes that were read from persistent memory lately, and written to it.
+    pub(crate) fn recent_traffic(&self) -> (u64, u64) {
+        self.recent.lock().bytes(self.traffic())
     }
 
     /// When somebody last knew.

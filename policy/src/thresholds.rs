@@ -16,6 +16,43 @@ pub fn utilisation_threshold(read: u64, written: u64) -> f64 {
     }
 }
 
+/// Bytes that were read and written lately: those of the minute that goes on, half of those of the one before, a quarter of
+/// those before that, and so on; minutes without any do not count. Or else, the longer a file system is mounted, the less
+/// would be seen of what it is used for now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recent {
+    began_ms: u64,
+    /// Read and written in all when the minute began.
+    total: (u64, u64),
+    /// What counts of the minutes before.
+    before: (u64, u64),
+}
+
+const MINUTE_MS: u64 = 60_000;
+
+impl Recent {
+    /// So much was read and written in all until now.
+    pub fn look(&mut self, now_ms: u64, total: (u64, u64)) {
+        if self.began_ms == 0 {
+            self.began_ms = now_ms;
+        }
+        if now_ms.abs_diff(self.began_ms) >= MINUTE_MS {
+            if total != self.total {
+                let (read, written) = self.bytes(total);
+                (self.total, self.before) = (total, (read / 2, written / 2));
+            }
+            self.began_ms = now_ms;
+        }
+    }
+
+    /// Bytes that were read, and written, with so many in all.
+    pub fn bytes(&self, total: (u64, u64)) -> (u64, u64) {
+        let since = |now: u64, begin: u64| now.saturating_sub(begin);
+        let (read, written) = (since(total.0, self.total.0), since(total.1, self.total.1));
+        (self.before.0.saturating_add(read), self.before.1.saturating_add(written))
+    }
+}
+
 const MIDDLE: f64 = 70.0;
 const LEAST: f64 = 50.0;
 const MOST: f64 = 90.0;
@@ -64,7 +101,7 @@ impl Dataflow {
 
 #[cfg(test)]
 mod tests {
-    use super::{Dataflow, Flow, utilisation_threshold};
+    use super::{Dataflow, Flow, MINUTE_MS, Recent, utilisation_threshold};
 
     #[test]
     fn reads_raise_the_threshold_and_writes_lower_it() {
@@ -75,6 +112,38 @@ mod tests {
         for (read, written, bound) in [(1 << 40, 1, 90.0), (7, 0, 90.0), (1, 1 << 40, 50.0), (0, 7, 50.0)] {
             assert_eq!(utilisation_threshold(read, written), bound);
         }
+    }
+
+    #[test]
+    fn the_threshold_follows_what_is_done_now() {
+        let mut recent = Recent::default();
+        recent.look(1_700_000_000_000, (3, 4));
+        assert_eq!(recent.bytes((5, 6)), (5, 6), "the first minute");
+        let at = |minute: u64| 1_700_000_000_000 + minute * MINUTE_MS;
+        // An hour of reads only, and then minutes of writes only.
+        let threshold = |recent: &Recent, total| {
+            let (read, written) = recent.bytes(total);
+            utilisation_threshold(read, written)
+        };
+        (1..=60).for_each(|minute| recent.look(at(minute), (minute << 30, 0)));
+        assert_eq!(threshold(&recent, (60 << 30, 0)), 90.0);
+        let mut seen = Vec::new();
+        for minute in 1..=12 {
+            recent.look(at(60 + minute) - 1, (60 << 30, minute << 30));
+            recent.look(at(60 + minute), (60 << 30, minute << 30));
+            seen.push(threshold(&recent, (60 << 30, minute << 30)));
+        }
+        assert!(
+            (seen[0] - 70.0).abs() < 0.001 && seen.is_sorted_by(|one, next| one >= next) && seen[11] == 50.0,
+            "{seen:?}"
+        );
+        let read = recent.bytes((61 << 30, 12 << 30)).0;
+        assert!((1 << 30..=(1 << 30) + (1 << 18)).contains(&read), "an hour of them is {read}");
+        // A night in which nobody does anything changes nothing, nor does a clock that is set back.
+        let before = recent.bytes((60 << 30, 12 << 30));
+        recent.look(at(600), (60 << 30, 12 << 30));
+        recent.look(7, (60 << 30, 12 << 30));
+        assert_eq!(recent.bytes((60 << 30, 12 << 30)), before);
     }
 
     #[test]
