@@ -178,6 +178,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             start,
             blocks: (offset + len).div_ceil(BLOCK_SIZE) - start,
             size: attr.size.div_ceil(BLOCK_SIZE),
+            modified_ms: millis(attr.mtime),
             at_ms: now.map_or_else(|| self.sink.time_ms(), millis),
         };
         self.sink.note(sample);

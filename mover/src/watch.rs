@@ -39,6 +39,8 @@ pub(crate) struct Sample {
     pub(crate) blocks: u64,
     /// The size of the file in blocks, as far as the operation knows it.
     pub(crate) size: u64,
+    /// When the file was modified.
+    pub(crate) modified_ms: u64,
     pub(crate) at_ms: u64,
 }
 
@@ -212,10 +214,16 @@ impl Heats {
 
     pub(crate) fn take_in(&mut self, sample: &Sample) {
         self.make_room();
-        let file = self.files.entry(sample.id).or_default();
+        let is_write = sample.access == Access::Written;
+        let file = self.files.entry(sample.id).or_insert_with(|| {
+            // One that is read only was modified, too, if not under our eyes: the coldest it is not for that.
+            let modified_ms = if is_write { 0 } else { sample.modified_ms };
+            let heat = Heat { modified_ms, read_ms: 0 };
+            FileHeat { heat, last_modified_ms: modified_ms, ..FileHeat::default() }
+        });
         let before = file.part_blocks();
         file.size = sample.size.max(sample.start + sample.blocks);
-        let (len, is_write) = (file.part_blocks(), sample.access == Access::Written);
+        let len = file.part_blocks();
         if len != before {
             file.parts.clear();
         }
@@ -357,7 +365,7 @@ mod tests {
     }
 
     fn write(number: u64, start: u64, blocks: u64, size: u64, at_ms: u64) -> Sample {
-        Sample { id: id(number), access: Access::Written, start, blocks, size, at_ms }
+        Sample { id: id(number), access: Access::Written, start, blocks, size, modified_ms: at_ms, at_ms }
     }
 
     fn read(number: u64, start: u64, blocks: u64, size: u64, at_ms: u64) -> Sample {
@@ -414,6 +422,16 @@ mod tests {
         // Who comes again is in the lists again.
         heats.take_in(&write(1, 0, 1, 4 * PART, 170_000));
         assert_eq!(heats.coldest_whole().unwrap().spans[0].len, 4 * PART);
+    }
+
+    #[test]
+    fn a_file_that_is_read_is_as_old_as_it_is() {
+        let mut heats = Heats::new(1 << 16);
+        heats.take_in(&Sample { modified_ms: 3000, ..read(1, 0, 10, 10, 100_000) });
+        heats.take_in(&write(2, 0, 10, 10, 2000));
+        heats.found(id(3), 10, 4000);
+        let cold: Vec<_> = std::iter::from_fn(|| heats.coldest_whole()).map(|cold| cold.id).collect();
+        assert_eq!(cold, [2, 1, 3].map(id), "reads are no sign of age");
     }
 
     #[test]
