@@ -204,7 +204,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             Some(keeper) => {
                 // What was left since it last looked may be a file that can move.
                 let is_heard = self.sink.is_empty() && self.sink.unheard() == keeper.unheard;
-                let is_done = keeper.walk.is_done() && keeper.heats.is_empty() && is_heard;
+                let is_nothing_left = keeper.heats.is_empty() && !keeper.heats.is_any_resting();
+                let is_done = keeper.walk.is_done() && is_nothing_left && is_heard;
                 (!is_too_full || is_done || keeper.failure.is_some(), keeper.failure.clone())
             }
             None => (false, None),

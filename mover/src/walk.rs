@@ -85,7 +85,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     ) -> ControlFlow<(), Option<Chosen>> {
         let has_enough = match now_ms {
             Some(_) => keeper.heats.room() == 0,
-            None => !keeper.heats.is_empty(),
+            None => !keeper.heats.is_empty() || keeper.heats.is_any_resting(),
         };
         if keeper.walk.goes_on() && !has_enough {
             self.step(keeper);

@@ -146,6 +146,8 @@ pub(crate) struct Heats {
     /// Files that were taken out while some of their blocks were too young to move, by when these no longer are, in
     /// milliseconds. No more than are in the lists.
     resting: BTreeSet<(u64, InodeId)>,
+    /// The same by when they were modified: who needs space takes the coldest of all.
+    resting_by_modification: BTreeSet<(u64, InodeId)>,
     max_files: usize,
     /// A file was dropped from the lists since somebody asked.
     has_dropped: bool,
@@ -160,7 +162,8 @@ struct FileHeat {
     access: FileAccess,
     /// Modified and read, by part.
     parts: BTreeMap<u64, (u64, u64)>,
-    is_resting: bool,
+    /// When its rest is over, and its key among those that rest, by modification.
+    rest: Option<(u64, u64)>,
 }
 
 impl FileHeat {
@@ -194,6 +197,7 @@ impl Heats {
             lists: Temperatures::new(max_files),
             files: HashMap::new(),
             resting: BTreeSet::new(),
+            resting_by_modification: BTreeSet::new(),
             max_files,
             has_dropped: false,
         }
@@ -204,7 +208,7 @@ impl Heats {
         if self.files.len() >= 2 * self.max_files {
             // The next access of those that are in no list begins anew.
             let lists = &self.lists;
-            self.files.retain(|id, file| file.is_resting || lists.has(*id));
+            self.files.retain(|id, file| file.rest.is_some() || lists.has(*id));
         }
     }
 
@@ -214,6 +218,8 @@ impl Heats {
 
     pub(crate) fn take_in(&mut self, sample: &Sample) {
         self.make_room();
+        // It is in the lists from now on, as it is now.
+        self.end_rest(sample.id);
         let is_write = sample.access == Access::Written;
         let file = self.files.entry(sample.id).or_insert_with(|| {
             // One that is read only was modified, too, if not under our eyes: the coldest it is not for that.
@@ -265,33 +271,41 @@ impl Heats {
     }
 
     pub(crate) fn forget(&mut self, id: InodeId) {
+        self.end_rest(id);
         self.files.remove(&id);
         self.lists.remove(id);
     }
 
     /// A file that was taken out rests until its young blocks are old.
     fn rest(&mut self, id: InodeId, now_ms: u64) {
-        let Some(file) = self.files.get_mut(&id).filter(|file| !file.is_resting) else { return };
+        let Some(file) = self.files.get_mut(&id).filter(|file| file.rest.is_none()) else { return };
         if self.resting.len() >= self.max_files {
             self.has_dropped = true;
             return;
         }
-        file.is_resting = true;
-        self.resting.insert((now_ms.saturating_add(WHOLE_FILE_MS), id));
+        let (due_ms, modified_ms) = (now_ms.saturating_add(WHOLE_FILE_MS), file.heat.modified_ms);
+        file.rest = Some((due_ms, modified_ms));
+        self.resting.insert((due_ms, id));
+        self.resting_by_modification.insert((modified_ms, id));
+    }
+
+    fn end_rest(&mut self, id: InodeId) {
+        if let Some((due_ms, modified_ms)) = self.files.get_mut(&id).and_then(|file| file.rest.take()) {
+            self.resting.remove(&(due_ms, id));
+            self.resting_by_modification.remove(&(modified_ms, id));
+        }
+    }
+
+    /// Files rest that will move when they are old, if nothing happens to them.
+    pub(crate) fn is_any_resting(&self) -> bool {
+        !self.resting.is_empty()
     }
 
     /// Lists files again whose rest is over at this time.
     fn wake(&mut self, now_ms: u64) {
-        while let Some((due_ms, id)) = self.resting.pop_first() {
-            if due_ms > now_ms {
-                self.resting.insert((due_ms, id));
-                break;
-            }
-            if let Some(file) = self.files.get_mut(&id) {
-                file.is_resting = false;
-                let heat = file.heat;
-                self.list(id, heat);
-            }
+        while let Some(&(_, id)) = self.resting.first().filter(|(due_ms, _)| *due_ms <= now_ms) {
+            self.end_rest(id);
+            self.put_back(id);
         }
     }
 
@@ -310,12 +324,18 @@ impl Heats {
         Some(Chosen { id, spans })
     }
 
-    /// The same, whatever of it: for who needs space now.
+    /// The same, whatever of it, and whether it rests or not: for who needs space now.
     pub(crate) fn coldest_whole(&mut self) -> Option<Chosen> {
-        if self.lists.is_empty() {
-            self.wake(u64::MAX);
-        }
-        let (id, _) = self.lists.pop_write_cold()?;
+        let resting = self.resting_by_modification.first().copied();
+        let listed = self.lists.least_modified_ms();
+        let id = match resting {
+            Some((modified_ms, id)) if listed.is_none_or(|listed| modified_ms < listed) => {
+                self.lists.remove(id);
+                id
+            }
+            _ => self.lists.pop_write_cold()?.0,
+        };
+        self.end_rest(id);
         let entries = self.files.get(&id)?.entries();
         Some(Chosen { id, spans: spans(&entries) })
     }
@@ -432,6 +452,24 @@ mod tests {
         heats.found(id(3), 10, 4000);
         let cold: Vec<_> = std::iter::from_fn(|| heats.coldest_whole()).map(|cold| cold.id).collect();
         assert_eq!(cold, [2, 1, 3].map(id), "reads are no sign of age");
+    }
+
+    /// The oldest files rested, as all were young, and who needed space took those that were written last.
+    #[test]
+    fn who_needs_space_takes_the_oldest_of_those_that_rest_and_those_that_do_not() {
+        let mut heats = Heats::new(1 << 16);
+        (1..=3).for_each(|number| heats.take_in(&write(number, 0, 10, 10, 1000 + number)));
+        assert_eq!(
+            (1..=3).filter_map(|_| heats.coldest(1100)).filter(|cold| cold.spans.is_empty()).count(),
+            3
+        );
+        assert!(heats.is_empty() && heats.is_any_resting());
+        heats.take_in(&write(4, 0, 10, 10, 1200));
+        // It was written again: the newest of all.
+        heats.take_in(&write(2, 0, 10, 10, 1300));
+        let taken: Vec<_> = std::iter::from_fn(|| heats.coldest_whole()).map(|cold| cold.id.number).collect();
+        assert_eq!(taken, [1, 3, 4, 2]);
+        assert!(!heats.is_any_resting() && heats.resting_by_modification.is_empty());
     }
 
     #[test]

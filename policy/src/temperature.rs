@@ -93,6 +93,11 @@ impl<F: Copy + Ord + Hash> Temperatures<F> {
         }
     }
 
+    /// When the file was modified that was so longest ago.
+    pub fn least_modified_ms(&self) -> Option<u64> {
+        self.by_modification.first().map(|&(modified_ms, _)| modified_ms)
+    }
+
     /// Takes out the file that was modified longest ago.
     pub fn pop_write_cold(&mut self) -> Option<(F, Heat)> {
         let &(_, file) = self.by_modification.first()?;
@@ -222,6 +227,7 @@ mod tests {
         lists.set('b', heat(10, 0));
         lists.set('c', heat(20, 3));
         lists.set('b', heat(25, 0));
+        assert_eq!(lists.least_modified_ms(), Some(20));
         assert_eq!(lists.pop_write_cold(), Some(('c', heat(20, 3))));
         assert_eq!(lists.pop_write_cold(), Some(('b', heat(25, 0))));
         lists.set('d', heat(0, 2));
