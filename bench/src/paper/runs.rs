@@ -308,6 +308,16 @@ mod tests {
         Runs::new(find(name)[0], scale, &Means::default())
     }
 
+    /// So does `scripts/nightly.sh`, of which this is the bound of memory.
+    #[test]
+    fn all_experiments_are_small_when_their_scale_is() {
+        let means = Means { in_process: true, ..Means::default() };
+        for experiment in experiments() {
+            let (_, needs) = Runs::new(experiment, 0.001, &means).needs();
+            assert!(needs <= 8 << 30, "{}: {} MiB", experiment.name, needs >> 20);
+        }
+    }
+
     #[test]
     fn in_the_process_there_are_neither_mounts_nor_peers() {
         let means = Means { in_process: true, ..Means::default() };
