@@ -46,7 +46,7 @@ impl Run {
         Run { dir: scratch(), mark: format!("{test}-{}", std::process::id()) }
     }
 
-    fn report(&self) -> PathBuf {
+    pub(crate) fn report(&self) -> PathBuf {
         self.dir.path().join("report.json")
     }
 
@@ -66,7 +66,7 @@ impl Run {
     }
 
     /// Starts a command in a group of processes of its own, as a shell does.
-    fn spawn(&self, mut command: Command) -> Child {
+    pub(crate) fn spawn(&self, mut command: Command) -> Child {
         fs::create_dir_all(self.temporary()).expect("a directory");
         command.env("TMPDIR", self.temporary()).env(MARK, &self.mark).process_group(0);
         let output = fs::File::create(self.dir.path().join("output")).expect("a file");

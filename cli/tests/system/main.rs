@@ -8,6 +8,7 @@ mod load;
 
 mod behaviour;
 mod bench;
+mod bench_options;
 mod bench_tiers;
 mod calls;
 mod command;
