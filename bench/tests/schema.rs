@@ -1,5 +1,5 @@
 //! Reports that people have kept can be read: `data/report-1.json` was written when the document had version 1,
-//! `data/report-2.json` with version 2, and neither is ever changed. A new version gets a file of its own.
+//! `data/report-2.json` with version 2, and so on, and none is ever changed. A new version gets a file of its own.
 
 use std::path::{Path, PathBuf};
 
@@ -54,6 +54,24 @@ fn version_2_is_read_whole_and_drawn_beside_the_papers() {
     let text = text::document(&document);
     assert!(text.contains("TPFS, table 2 says 2400 MB/s, found 144 MB/s"), "{text}");
     assert!(text.contains("waits: AC-BPFS: preset:acbpfs is not built yet"), "{text}");
+}
+
+#[test]
+fn version_3_says_all_that_its_run_was_asked_for() {
+    let path = kept("report-3.json");
+    let report = file::read(&path).unwrap_or_else(|why| panic!("{why}"));
+    let old = serde_json::from_str(&std::fs::read_to_string(&path).expect("the file")).expect("JSON");
+    holds(&old, &serde_json::to_value(&report).expect("JSON"), "report");
+    let options = &report.options;
+    assert_eq!(
+        (options.cold.as_deref(), options.warm_up, options.flush),
+        (Some("never"), Some(2), Some(8 << 20))
+    );
+    assert_eq!(options.disk.as_ref().map(|disk| disk.file_system.as_str()), Some("ext4"));
+    let point = &report.experiments[0].series[0].points[0];
+    assert_eq!((&point.sittings[..], report.experiments[0].scale), (&[3][..], Some(1.0)));
+    let page = html::page(&Document::new(vec![Named { name: "kept".to_owned(), report }]));
+    assert!(page.contains("a round writes and syncs") && page.contains("/tmp (ext4)"), "what was asked for");
 }
 
 #[test]
