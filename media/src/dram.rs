@@ -1,8 +1,8 @@
 //! DRAM in huge pages, handed out in frames of a block.
 //!
 //! What the write buffer holds is met in any order. In pieces of the heap each of them has an entry of the TLB for itself, and
-//! a walk of page tables costs more than the lines that it is for: half of what a write into DRAM cost. The kernel gives huge
-//! pages to who asks for them, and its own page cache is mapped by them throughout.
+//! walks of page tables cost a fifth of a write to DRAM. The kernel gives huge pages to who asks for them, and its own page
+//! cache is mapped by them throughout.
 //!
 //! A [`Frame`] counts who has it, as an `Arc` does. The counts lie together beside the frames, not before each of them, where
 //! every look at one would take a line of the cache more.

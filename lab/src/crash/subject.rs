@@ -86,7 +86,7 @@ pub trait Subject: Sync {
         &[]
     }
 
-    /// Workloads that all layouts have not: each pass of one explores its last operation.
+    /// Workloads that it has beside those of all layouts.
     fn workloads(&self) -> Vec<Workload> {
         Vec::new()
     }
