@@ -48,7 +48,12 @@ fn grounds() -> &'static [Ground; 2] {
     })
 }
 
-fn mount(pm: &Arc<SimPm>) -> Result<InplaceFs<SimPm>> {
+/// The image unmounted in order (0), and the one as a crash leaves it (1).
+pub(super) fn image(which: usize) -> &'static Image {
+    &grounds()[which].image
+}
+
+pub(super) fn mount(pm: &Arc<SimPm>) -> Result<InplaceFs<SimPm>> {
     InplaceFs::mount(Arc::clone(pm), &MountOptions { lanes: Some(1), ..MountOptions::default() })
 }
 

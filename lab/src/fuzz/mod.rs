@@ -3,7 +3,7 @@
 //! - [`image`]: an image whose structures are changed, with right checksums or without: it may be refused or repaired.
 //! - [`inplace`]: an image of the in-place layout whose structures are changed, its journal among them.
 //! - [`log`]: entries of any content, with right checksums, as the log of an inode.
-//! - [`fuse`]: FUSE requests of any form, to a server over a sound file system.
+//! - [`fuse`]: FUSE requests of any form, to a server over a sound file system of either layout.
 //!
 //! What people write to the command is read by the target `options`, whose body is in the command's own crate.
 //!

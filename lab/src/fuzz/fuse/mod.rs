@@ -1,8 +1,8 @@
 //! FUSE requests of any content, over a socket that takes the place of the kernel.
 //!
-//! The first byte chooses the image and how it is served, then follow the INIT request and up to [`MAX_REQUESTS`] more
-//! (see [`request`]). Each reply must be one that the kernel would take; afterwards the server ends, the file system
-//! is unmounted, and it is sound.
+//! The first byte chooses the image (of the log layout, or of the in-place layout under a write buffer) and how it is
+//! served, then follow the INIT request and up to [`MAX_REQUESTS`] more (see [`request`]). Each reply must be one that the
+//! kernel would take; afterwards the server ends, the file system is unmounted, and it is sound.
 
 mod reply;
 mod request;
@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nacre_engine::InodeId;
+use nacre_cache::{CacheFs, CacheOptions, Settings};
+use nacre_engine::{Data, Extents, InodeId};
 use nacre_fuse::{Control, ServeOptions, serve_connection};
-use nacre_layout_log::check::check;
 use nacre_vfs::{Vfs, VfsOptions};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
 };
 
-use super::Input;
-use super::ground::{grounds, memory, mount};
+use super::ground::{self, memory};
+use super::{Input, inplace};
 use request::{Answer, Known, Message};
 
 /// Requests that one input may have.
@@ -30,6 +30,8 @@ const MAX_REQUESTS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A socket takes messages of about 200 KiB; larger replies are lost.
 const MAX_REPLY: usize = 256 << 10;
+/// Blocks of the write buffer: so few that writers have to make room.
+const BUFFER_BLOCKS: u64 = 16;
 
 /// Knows one attribute, which can be read and set.
 struct Answers;
@@ -52,8 +54,30 @@ impl Control for Answers {
 pub fn any_requests(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.byte();
-    let pm = memory(&grounds()[usize::from(how & 1)].image);
-    let layout = mount(&pm).expect("a sound image");
+    let which = usize::from(how & 1);
+    let problems: Vec<String> = if how & 0x80 != 0 {
+        let pm = memory(inplace::image(which));
+        let layout = inplace::mount(&pm).expect("a sound image");
+        let settings = Settings { threads: 0, ..Settings::default() };
+        let options = CacheOptions { settings, ..CacheOptions::new(BUFFER_BLOCKS * nacre_engine::BLOCK_SIZE) };
+        let fs = serve(CacheFs::new(layout, &options).expect("a write buffer"), how, input);
+        let (layout, flushed) = fs.unmount();
+        flushed.expect("what was accepted is written");
+        layout.unmount().expect("a sound file system is unmounted");
+        let report = nacre_layout_inplace::check::check(&*pm, false).expect("it was unmounted a moment ago");
+        report.problems.iter().map(|problem| format!("{problem:?}")).collect()
+    } else {
+        let pm = memory(&ground::grounds()[which].image);
+        let layout = ground::mount(&pm).expect("a sound image");
+        serve(layout, how, input).unmount().expect("a sound file system is unmounted");
+        let report = nacre_layout_log::check::check(&*pm, false).expect("it was unmounted a moment ago");
+        report.problems.iter().map(|problem| format!("{problem:?}")).collect()
+    };
+    assert!(problems.is_empty(), "after the requests: {problems:?}");
+}
+
+/// Serves a file system until the connection ends, and gives it back.
+fn serve<L: Data + Extents + 'static>(layout: L, how: u8, input: Input<'_>) -> L {
     let options = VfsOptions { read_only: how & 0x20 != 0, no_atime: how & 0x40 != 0 };
     let vfs = Arc::new(Vfs::new(layout, options));
     let alarms = Arc::new(Mutex::new(Vec::new()));
@@ -82,10 +106,7 @@ pub fn any_requests(data: &[u8]) {
     }
     let alarms = std::mem::take(&mut *alarms.lock().unwrap_or_else(PoisonError::into_inner));
     assert!(alarms.is_empty(), "a sound device was called damaged: {alarms:?}");
-    let layout = Arc::into_inner(vfs).expect("the server is gone").into_layout();
-    layout.unmount().expect("a sound file system is unmounted");
-    let report = check(&*pm, false).expect("it was unmounted a moment ago");
-    assert!(report.problems.is_empty(), "after the requests: {:?}", report.problems);
+    Arc::into_inner(vfs).expect("the server is gone").into_layout()
 }
 
 /// How a connection ended.
