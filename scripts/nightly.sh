@@ -238,7 +238,10 @@ step_crash_images() { (cd "$logs" && "$nacre" crash --sequences 3-sample --seed 
 step_crash_mutants() { "$nacre" crash --self-test; }
 step_crash_inplace() {
     (cd "$logs" && "$nacre" crash --layout inplace --seed "${NACRE_CRASH_SEED:-$(date +%j)}") &&
-        "$nacre" crash --layout inplace --self-test
+        "$nacre" crash --layout inplace --self-test || return 1
+    # Directories without an index of names. Its flushes and fences are those above, so that no mutants are made again.
+    (cd "$logs" && "$nacre" crash --layout inplace-linear --sequences 1 --images 100000 --time 80 \
+        --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }
 step_crash_cached() {
     for layout in log inplace; do

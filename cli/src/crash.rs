@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
-    Campaign, Case, Inplace, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Progress, Rig, Stage,
-    Subject, Verdict, minimise, reproduce, self_test,
+    Campaign, Case, Inplace, InplaceLinear, Limits, Log, LogWithDisk, MEMORY, Mutant, Outcome, Progress, Rig,
+    Stage, Subject, Verdict, minimise, reproduce, self_test,
 };
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ const SLOW_PROGRESS: Duration = Duration::from_secs(30);
 ///
 /// The layout's own code runs over simulated memory that records every store, flush and fence. At each fence the images
 /// that a crash may leave are recovered, checked, and compared with a model: what was acknowledged is there, what was
-/// on its way is there wholly or not at all (of the layout inplace, what was being overwritten may be there in part).
+/// on its way is there wholly or not at all (of the in-place layouts, what was being overwritten may be there in part).
 /// docs/crash-model.md says what is assumed and what is covered. The exit
 /// code is 1 when something is wrong, and when a run of all workloads has less than 100 images at a commit point.
 #[derive(Debug, Args)]
@@ -98,6 +98,8 @@ enum Explored {
     LogOnDisk,
     /// Data in place, an undo journal
     Inplace,
+    /// The same without an index of names, as the presets pmfs and hinfs have it
+    InplaceLinear,
 }
 
 /// How long sequences are.
@@ -118,6 +120,7 @@ pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
         Explored::LogWithDisk => run_on(&LogWithDisk::default(), args),
         Explored::LogOnDisk => run_on(&LogWithDisk::ON_DISK, args),
         Explored::Inplace => run_on(&Inplace, args),
+        Explored::InplaceLinear => run_on(&InplaceLinear, args),
     }
 }
 

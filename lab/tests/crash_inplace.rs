@@ -6,8 +6,8 @@
 
 use nacre_lab::crash::sequences::Length;
 use nacre_lab::crash::{
-    Campaign, Case, Flaw, Inplace, Limits, MEMORY, Rig, Settings, Stage, Subject, Workload, deep, explore,
-    explore_threads, fixed, minimise, reproduce, threads,
+    Campaign, Case, Flaw, Inplace, InplaceLinear, Limits, MEMORY, Rig, Settings, Stage, Subject, Workload,
+    deep, explore, explore_threads, fixed, minimise, reproduce, threads,
 };
 use nacre_lab::environment::number;
 use nacre_media::crash::Sampling;
@@ -15,11 +15,15 @@ use nacre_media::sim::Defect;
 
 /// Explores, prints what was tried, and fails when something is wrong.
 fn run(stages: &[Stage], images: Option<u64>) {
+    run_on(&Inplace, stages, images);
+}
+
+fn run_on<S: Subject>(subject: &S, stages: &[Stage], images: Option<u64>) {
     let campaign = Campaign { seed: number("NACRE_CRASH_SEED").unwrap_or(1), stages: stages.to_vec() };
     let limits = Limits { jobs: 1, time: None, images, violations: 5 };
-    let outcome = campaign.run(&Inplace, &limits, None, &mut |_| {}).expect("it can be run");
+    let outcome = campaign.run(subject, &limits, None, &mut |_| {}).expect("it can be run");
     println!("{:?}: {}", outcome.elapsed, outcome.report);
-    for (count, name) in outcome.report.commit_points.iter().zip(Inplace.commit_points()) {
+    for (count, name) in outcome.report.commit_points.iter().zip(subject.commit_points()) {
         println!("{count:8} {name}");
     }
     assert!(outcome.is_good(), "{:#?}\n{}", outcome.failures, outcome.report);
@@ -49,6 +53,32 @@ fn full_devices_survive() {
 fn short_sequences_survive() {
     let images = number("NACRE_CRASH_IMAGES").unwrap_or(10_000);
     run(&[Stage::Sequences(Length::One), Stage::Sequences(Length::Two)], Some(images));
+}
+
+/// What the presets `pmfs` and `hinfs` are: directories without an index of names. Scripts, each operation, a random
+/// workload, threads in one lane.
+#[test]
+fn directories_without_an_index_survive() {
+    let images = number("NACRE_CRASH_IMAGES").unwrap_or(4_000);
+    let sequences = [Stage::Fixed, Stage::Random(1), Stage::Sequences(Length::One)];
+    run_on(&InplaceLinear, &sequences, Some(images));
+    run_on(&InplaceLinear, &[Stage::Threads(1)], Some(images));
+}
+
+/// Names that are not searched for through an index are no less looked at.
+#[test]
+fn flaws_in_directories_without_an_index_are_found() {
+    let mut rig = Rig::new(&InplaceLinear, MEMORY);
+    for (flaw, name) in [
+        (Flaw::Memory(Defect::NoFences), "create"),
+        (mistake("words are stored before the undo entries are durable"), "rename-across"),
+        (mistake("a new inode is not written before its name"), "create"),
+        (mistake("a rename is two transactions"), "rename-across"),
+        (mistake("recovery does not undo"), "create"),
+    ] {
+        let found = explore(&mut rig, &by_name(name), &quick(flaw));
+        assert_ne!(found.map(|report| report.violations.len()).ok(), Some(0), "{flaw:?}, in {name}");
+    }
 }
 
 fn by_name(name: &str) -> Workload {

@@ -12,9 +12,14 @@ use super::source::{Sources, Spot};
 use super::subject::{Harmless, LINKED_BY_ITS_MAKER, Mistake, Moment, Mounting, Subject};
 use super::tree::Ctime;
 
-/// The in-place layout.
+/// The in-place layout, with an index of names for each directory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Inplace;
+
+/// The same without one, as the presets `pmfs` and `hinfs` make it: names are searched for, and what was found lately is
+/// remembered.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InplaceLinear;
 
 /// The files that store, flush or fence.
 pub(super) static SOURCES: Sources = Sources::new(
@@ -116,6 +121,11 @@ const DAMAGE_ONLY: &str =
 const MEDIA_ONLY: &str = "only after a media error: lab/tests/media_errors crashes there";
 const MISTAKE_ONLY: &str = "a mistake on purpose: what ships never comes here";
 
+fn make(pm: &Arc<SimPm>, linear_names: bool) -> Result<()> {
+    let uuid = Some(uuid::Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0002));
+    mkfs(&**pm, &MkfsOptions { uuid, linear_names, ..MkfsOptions::default() }).map(drop)
+}
+
 impl Subject for Inplace {
     type Fs = InplaceFs<SimPm>;
 
@@ -132,8 +142,7 @@ impl Subject for Inplace {
     }
 
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
-        let uuid = Some(uuid::Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0002));
-        mkfs(&**pm, &MkfsOptions { uuid, ..MkfsOptions::default() }).map(drop)
+        make(pm, false)
     }
 
     fn is_formatted(&self, pm: &Arc<SimPm>) -> bool {
@@ -202,5 +211,119 @@ impl Subject for Inplace {
 
     fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
         &PASSED_ELSEWHERE
+    }
+}
+
+/// How names are searched for is no matter of media: all but mkfs is the same.
+impl Subject for InplaceLinear {
+    type Fs = InplaceFs<SimPm>;
+
+    fn name(&self) -> &'static str {
+        "inplace-linear"
+    }
+
+    fn ctime(&self) -> Ctime {
+        Inplace.ctime()
+    }
+
+    fn atomic_write(&self) -> bool {
+        Inplace.atomic_write()
+    }
+
+    fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
+        make(pm, true)
+    }
+
+    fn is_formatted(&self, pm: &Arc<SimPm>) -> bool {
+        Inplace.is_formatted(pm)
+    }
+
+    fn mount(&self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<InplaceFs<SimPm>> {
+        // As every mount that is not told otherwise, it does what the superblock says.
+        Inplace.mount(pm, mounting)
+    }
+
+    fn use_lane(&self, lane: usize) {
+        Inplace.use_lane(lane);
+    }
+
+    fn unmount(&self, fs: InplaceFs<SimPm>) -> Result<()> {
+        Inplace.unmount(fs)
+    }
+
+    fn abandon(&self, fs: InplaceFs<SimPm>) {
+        Inplace.abandon(fs);
+    }
+
+    fn repair(&self, pm: &Arc<SimPm>) -> Result<()> {
+        Inplace.repair(pm)
+    }
+
+    fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
+        Inplace.check(pm, crashed)
+    }
+
+    fn commit_points(&self) -> &'static [&'static str] {
+        Inplace.commit_points()
+    }
+
+    fn commits_at(&self, moment: &Moment<'_>, hit: &mut dyn FnMut(usize)) {
+        Inplace.commits_at(moment, hit);
+    }
+
+    fn site_name(&self, site: Site) -> String {
+        Inplace.site_name(site)
+    }
+
+    fn mistakes(&self) -> Vec<Mistake> {
+        Inplace.mistakes()
+    }
+
+    fn harmless(&self) -> &'static [Harmless] {
+        Inplace.harmless()
+    }
+
+    fn unpassed(&self, passed: &[Site]) -> Vec<String> {
+        Inplace.unpassed(passed)
+    }
+
+    fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
+        Inplace.passed_elsewhere()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nacre_engine::{Extents, FileKind};
+    use nacre_media::SimPm;
+
+    use super::{Inplace, InplaceLinear};
+    use crate::crash::explore::MEMORY;
+    use crate::crash::op::{Op, Runner};
+    use crate::crash::subject::{Mounting, Subject};
+
+    /// An index of names takes DRAM for each of them. Without this the two subjects could be the same.
+    #[test]
+    fn one_has_an_index_and_one_searches() {
+        let bytes = |subject: &dyn Fn(&Arc<SimPm>)| {
+            let pm = Arc::new(SimPm::new(MEMORY));
+            subject(&pm);
+            let mut runner = Runner::new(Inplace.mount(&pm, Mounting::default()).expect("a mount"));
+            runner.run(0, &Op::Create("d", FileKind::Directory)).expect("a directory");
+            for step in 1..400 {
+                let name: &'static str =
+                    Box::leak(format!("d/a-name-of-some-length-{step}").into_boxed_str());
+                runner.run(step, &Op::Create(name, FileKind::Regular)).expect("a file");
+            }
+            let fs = runner.into_fs();
+            let bytes = fs.index_bytes();
+            Inplace.abandon(fs);
+            bytes
+        };
+        let indexed = bytes(&|pm| Inplace.mkfs(pm).expect("a file system"));
+        let searched = bytes(&|pm| InplaceLinear.mkfs(pm).expect("a file system"));
+        assert_ne!(indexed, searched);
     }
 }

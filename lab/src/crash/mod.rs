@@ -52,7 +52,7 @@ pub use campaign::{Campaign, Limits, Outcome, Progress, Stage};
 pub use case::minimise;
 pub use explore::{MAX_SAMPLES_BY_LINES, MEMORY, Settings, explore, reproduce, sites};
 pub use full::full;
-pub use inplace::Inplace;
+pub use inplace::{Inplace, InplaceLinear};
 pub use lanes::lanes;
 pub use log::Log;
 pub use op::{Op, Runner, payload};
