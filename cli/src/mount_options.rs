@@ -285,6 +285,7 @@ impl MountSettings {
             high_percent: settings.high_percent,
             period_ms: settings.period_ms,
             max_age_ms: settings.max_age_ms,
+            forget_ms: settings.forget_ms,
             ..running
         }
     }
@@ -353,6 +354,7 @@ impl fmt::Display for MountSettings {
                 ("high", u64::from(set.high_percent), u64::from(usual.high_percent)),
                 ("period", set.period_ms, usual.period_ms),
                 ("age", set.max_age_ms, usual.max_age_ms),
+                ("forget", set.forget_ms, usual.forget_ms),
             ];
             for (name, set, _) in settings.iter().filter(|(_, set, usual)| set != usual) {
                 write!(f, ",lazy_{name}={set}")?;
@@ -426,6 +428,7 @@ impl Lazy {
             "lazy_high" => settings.high_percent = number("percentage", 0, 100)? as u8,
             "lazy_period" => settings.period_ms = number("number of milliseconds", 1, DAY_MS)?,
             "lazy_age" => settings.max_age_ms = number("number of milliseconds", 0, DAY_MS)?,
+            "lazy_forget" => settings.forget_ms = number("number of milliseconds", 0, DAY_MS)?,
             "lazy_threads" => {
                 settings.threads = number("number of threads", 0, 64)? as usize;
                 self.names_threads = true;
@@ -545,7 +548,8 @@ mod tests {
         assert_eq!(take(all).unwrap().to_string(), all);
         assert_eq!(take("lazy").unwrap().lazy.unwrap().options().size, 256 << 20);
         assert_eq!(take("lazy=64M").unwrap().to_string(), "rw,lazy=64M");
-        let all = "rw,lazy=64M,lazy_low=10,lazy_high=30,lazy_period=1000,lazy_age=2000,lazy_threads=3,preset=hinfs-wb";
+        let all = "rw,lazy=64M,lazy_low=10,lazy_high=30,lazy_period=1000,lazy_age=2000,lazy_forget=0,\
+                   lazy_threads=3,preset=hinfs-wb";
         assert_eq!(take(all).unwrap().to_string(), all);
         let settings = take("lazy_age=7,lazy").unwrap().lazy.unwrap().options().settings;
         assert_eq!(settings, CacheSettings { max_age_ms: 7, ..CacheSettings::default() });
@@ -564,6 +568,7 @@ mod tests {
             ("lazy=4K", "at least 1M"),
             ("lazy_low=101", "percentage"),
             ("lazy_period=0", "milliseconds"),
+            ("lazy_forget=86400001", "milliseconds"),
             ("lazy_color=red", "lazy_color"),
             ("preset=spfs", "not built yet"),
             ("name_index=maybe", "neither on nor off"),
@@ -617,8 +622,12 @@ mod tests {
         let bare = take("threads=2").unwrap();
         let message = bare.remounted(&take("remount,lazy_low=1").unwrap(), &[]).unwrap_err();
         assert!(message.contains("no write buffer"), "{message}");
-        let set = changed.buffer_settings(CacheSettings { forget_ms: 7, ..CacheSettings::default() });
-        assert_eq!((set.low_percent, set.high_percent, set.max_age_ms, set.forget_ms), (1, 3, 2000, 7));
+        let set = changed.buffer_settings(CacheSettings { sync: true, ..CacheSettings::default() });
+        assert_eq!((set.low_percent, set.high_percent, set.max_age_ms, set.forget_ms), (1, 3, 2000, 5000));
+        assert!(set.sync, "what has no option stays");
+        let (forgets, named) = remount("remount,lazy_forget=60000").unwrap();
+        assert_eq!(named, "lazy_forget=60000");
+        assert_eq!(forgets.buffer_settings(CacheSettings::default()).forget_ms, 60_000);
     }
 
     #[test]

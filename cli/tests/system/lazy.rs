@@ -89,10 +89,13 @@ fn a_remount_changes_how_long_writes_wait() {
         let refused = remount(options);
         assert!(!refused.status.success() && harness::text(&refused).contains(word), "{refused:?}");
     }
-    assert_eq!(remount("remount,rw,lazy_age=10,lazy_period=20").status.code(), Some(0));
+    assert_eq!(remount("remount,rw,lazy_age=10,lazy_period=20,lazy_forget=30").status.code(), Some(0));
     let told = info(&ground);
     let options = told["mount"]["options"].as_str().expect("options");
-    assert!(options.contains("lazy_age=10") && options.contains("lazy_period=20"), "{options}");
+    assert!(
+        ["lazy_age=10", "lazy_period=20", "lazy_forget=30"].iter().all(|set| options.contains(set)),
+        "{options}"
+    );
     let end = Instant::now() + LIMIT;
     while info(&ground)["cache"]["used"].as_u64() != Some(0) {
         assert!(Instant::now() < end, "it still waits: {}", info(&ground)["cache"]);
