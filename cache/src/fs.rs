@@ -118,12 +118,14 @@ impl<L: Data + Extents> CacheFs<L> {
         self.shared.settings()
     }
 
-    /// Changes the settings while it runs.
-    pub fn set(&self, settings: Settings) -> Result<()> {
+    /// Changes the settings while it runs. Where they say nothing about what a line costs, that stays as it is.
+    pub fn set(&self, mut settings: Settings) -> Result<()> {
         settings.check()?;
         // One after the other: threads that end for one change must not be counted as running by another.
         let _changing = self.keeper.changing.lock();
-        let fewer = settings.threads < self.shared.settings().threads;
+        let running = self.shared.settings();
+        settings.latencies = settings.latencies.or(running.latencies);
+        let fewer = settings.threads < running.threads;
         *self.shared.settings.write() = settings;
         self.shared.posted.post(&settings);
         self.shared.configure_pool();

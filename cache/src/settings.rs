@@ -38,8 +38,9 @@ pub struct Settings {
     pub granularity: Granularity,
     /// An eager block is lazy again when its file was not synchronised for so long, in milliseconds.
     pub forget_ms: u64,
-    /// What a line costs.
-    pub latencies: Latencies,
+    /// What a line costs, when somebody says so. Else it is what whoever opens the file system measures or emulates, and the
+    /// default of [`Latencies`] where nobody does.
+    pub latencies: Option<Latencies>,
 }
 
 impl Default for Settings {
@@ -55,7 +56,7 @@ impl Default for Settings {
             checker: Checker::Full,
             granularity: Granularity::Lines,
             forget_ms: 5000,
-            latencies: Latencies::default(),
+            latencies: None,
         }
     }
 }
@@ -114,6 +115,7 @@ impl Posted {
         let choices = u64::from(sync) | u64::from(granularity == Granularity::Blocks) << 1 | checker << 2;
         self.choices.store(choices, Ordering::Relaxed);
         self.forget_ms.store(forget_ms, Ordering::Relaxed);
+        let latencies = latencies.unwrap_or_default();
         let latencies = u64::from(latencies.dram_ns) << 32 | u64::from(latencies.pm_ns);
         self.latencies.store(latencies, Ordering::Relaxed);
     }
@@ -256,8 +258,14 @@ mod tests {
                 for sync in [false, true] {
                     let latencies = Latencies { dram_ns: 7, pm_ns: u32::MAX };
                     let forget_ms = u64::MAX - 1;
-                    let settings =
-                        Settings { sync, checker, granularity, forget_ms, latencies, ..Settings::default() };
+                    let settings = Settings {
+                        sync,
+                        checker,
+                        granularity,
+                        forget_ms,
+                        latencies: Some(latencies),
+                        ..Settings::default()
+                    };
                     let expected = Rules { sync, checker, granularity, forget_ms, latencies };
                     assert_eq!(Posted::new(&settings).read(), expected);
                 }

@@ -6,31 +6,55 @@ use std::time::Instant;
 use nacre_cache::Latencies;
 use nacre_engine::{BLOCK_SIZE, LINE_SIZE, Result};
 use nacre_layout_parts::format::SUPERBLOCK_COPY_OFFSET;
-use nacre_media::{Pm, RealPm};
+use nacre_media::{Emulation, Pm, RealPm};
 
 /// Times that a block is written; the median counts.
 const ROUNDS: usize = 15;
 /// DRAM that the blocks are spread over, more than a core's own caches hold: those of a pool are cold when they are written.
 const SPREAD: usize = 4 << 20;
 
-/// Writes a block a few times, to memory and to DRAM. On memory that is the block of the superblock's copy, with what it
-/// holds: whenever this is interrupted, nothing has changed. Nobody else may write there meanwhile.
-pub(crate) fn measure(pm: &RealPm) -> Result<Latencies> {
+/// What the model reckons with where nobody said it: Lpm is the emulated latency, where one is, and else measured; Ldram is
+/// measured in either case, for DRAM is never emulated. Where the memory cannot be written, the paper's number does.
+pub(crate) fn latencies(pm: &RealPm, emulation: Option<&Emulation>) -> Latencies {
+    reckon(emulation, measure_dram, || measure_pm(pm))
+}
+
+fn reckon(
+    emulation: Option<&Emulation>,
+    dram_ns: impl FnOnce() -> u32,
+    pm_ns: impl FnOnce() -> Result<u32>,
+) -> Latencies {
+    let emulated = emulation.map(|emulation| emulation.write_latency_ns).filter(|&latency_ns| latency_ns > 0);
+    let pm_ns = match emulated {
+        Some(latency_ns) => u32::try_from(latency_ns).unwrap_or(u32::MAX),
+        None => pm_ns().unwrap_or(Latencies::default().pm_ns),
+    };
+    Latencies { dram_ns: dram_ns(), pm_ns }
+}
+
+/// Writes a block of memory a few times, that of the superblock's copy, with what it holds: whenever this is interrupted,
+/// nothing has changed. Nobody else may write there meanwhile.
+fn measure_pm(pm: &RealPm) -> Result<u32> {
     let mut block = vec![0; BLOCK_SIZE as usize];
     pm.read(SUPERBLOCK_COPY_OFFSET, &mut block)?;
-    let pm_ns = line_of(|_| {
+    line_of(|_| {
         let flushed = pm.copy(SUPERBLOCK_COPY_OFFSET, &block)?;
         let _ = pm.fence(flushed);
         Ok(())
-    })?;
+    })
+}
+
+/// Writes blocks of DRAM, as a pool has them.
+fn measure_dram() -> u32 {
+    let block = vec![0; BLOCK_SIZE as usize];
     // Written as a whole before, for a page that is new to the process costs something else.
     let mut pool = vec![1; SPREAD];
-    let dram_ns = line_of(|round| {
+    let measured = line_of(|round| {
         let start = round * (SPREAD / ROUNDS / block.len() * block.len());
         black_box(&mut pool[start..start + block.len()]).copy_from_slice(black_box(&block));
         Ok(())
-    })?;
-    Ok(Latencies { dram_ns, pm_ns })
+    });
+    measured.unwrap_or(Latencies::default().dram_ns)
 }
 
 /// Nanoseconds for each line of what writes a block, at least one; it is told the round.
@@ -48,22 +72,36 @@ fn line_of(mut write_block: impl FnMut(usize) -> Result<()>) -> Result<u32> {
 
 #[cfg(test)]
 mod tests {
+    use nacre_engine::Kind;
     use nacre_layout_parts::format::SUPERBLOCK_COPY_OFFSET;
     use nacre_media::{Emulation, Pm, RealPm};
 
-    use super::measure;
+    use super::{Latencies, latencies, measure_pm, reckon};
 
     #[test]
     fn slow_memory_is_found_to_be_slow_and_stays_as_it_was() {
         let mut pm = RealPm::in_memory(16 << 20).unwrap();
         let _ = pm.fence(pm.copy(SUPERBLOCK_COPY_OFFSET, &[7; 4096]).unwrap());
-        let fast = measure(&pm).unwrap();
+        let fast = latencies(&pm, None);
         pm.emulate("latency=800".parse::<Emulation>().unwrap());
-        let slow = measure(&pm).unwrap();
+        let slow_ns = measure_pm(&pm).unwrap();
         // It spins that long for each line, whoever else has the core.
-        assert!(slow.pm_ns >= 700 && fast.dram_ns >= 1 && fast.pm_ns >= 1, "{fast:?}, {slow:?}");
+        assert!(slow_ns >= 700 && fast.dram_ns >= 1 && fast.pm_ns >= 1, "{fast:?}, {slow_ns}");
         let mut bytes = [0; 4096];
         pm.read(SUPERBLOCK_COPY_OFFSET, &mut bytes).unwrap();
         assert_eq!(bytes, [7; 4096]);
+    }
+
+    /// Under emulation DRAM was taken for that of the paper's machine.
+    #[test]
+    fn what_is_not_emulated_is_measured() {
+        let emulation = |text: &str| text.parse::<Emulation>().unwrap();
+        let pcm = emulation("latency=300,bandwidth=1G");
+        assert_eq!(reckon(Some(&pcm), || 7, || Ok(9)), Latencies { dram_ns: 7, pm_ns: 300 });
+        assert_eq!(reckon(None, || 7, || Ok(9)), Latencies { dram_ns: 7, pm_ns: 9 });
+        let capped = emulation("bandwidth=1G");
+        assert_eq!(reckon(Some(&capped), || 7, || Ok(9)), Latencies { dram_ns: 7, pm_ns: 9 });
+        let broken = || Err(Kind::Media.into());
+        assert_eq!(reckon(None, || 7, broken), Latencies { dram_ns: 7, ..Latencies::default() });
     }
 }

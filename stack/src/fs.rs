@@ -305,7 +305,7 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
     })
 }
 
-/// The write buffer of this mount: the model reckons with the latency that is emulated, or else with what is measured.
+/// The write buffer of this mount. What a line costs is what its settings say, or else what is emulated and measured.
 fn cache_options(
     pm: &RealPm,
     layout: LayoutKind,
@@ -338,18 +338,9 @@ fn cache_options(
         // As many as the emulated memory keeps busy; they sleep its delays.
         cache.settings.threads = cache.settings.threads.max(emulation.writers().min(MAX_WRITERS) as usize);
     }
-    if cache.settings.latencies != Settings::default().latencies {
-        return Ok(Some(cache));
-    }
-    match &options.emulation {
-        Some(emulation) if emulation.write_latency_ns > 0 => {
-            cache.settings.latencies.pm_ns = u32::try_from(emulation.write_latency_ns).unwrap_or(u32::MAX);
-        }
-        // Where it cannot be measured, the paper's numbers do.
-        _ if !options.read_only && !pm.is_read_only() => {
-            cache.settings.latencies = cost::measure(pm).unwrap_or(cache.settings.latencies);
-        }
-        _ => {}
+    // Nothing is buffered where nothing may be written.
+    if cache.settings.latencies.is_none() && !options.read_only && !pm.is_read_only() {
+        cache.settings.latencies = Some(cost::latencies(pm, options.emulation.as_ref()));
     }
     Ok(Some(cache))
 }

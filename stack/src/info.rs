@@ -204,14 +204,15 @@ pub struct CacheInfo {
     pub model_accurate: u64,
     /// Verdicts that were others.
     pub model_inaccurate: u64,
-    /// What the model reckons that a write of a line costs in DRAM, in nanoseconds.
+    /// What the model reckons that a write of a line costs in DRAM, in nanoseconds: measured when it was opened, or as set.
     pub line_dram_ns: u32,
-    /// The same on persistent memory: measured when it was opened, or what is emulated.
+    /// The same on persistent memory: measured when it was opened, what is emulated, or as set.
     pub line_pm_ns: u32,
 }
 
 impl CacheInfo {
     pub(crate) fn of(status: CacheStatus, settings: Settings) -> CacheInfo {
+        let latencies = settings.latencies.unwrap_or_default();
         CacheInfo {
             size: status.blocks * BLOCK_SIZE,
             used: status.used * BLOCK_SIZE,
@@ -230,8 +231,8 @@ impl CacheInfo {
             ghosts: status.ghosts,
             model_accurate: status.accurate,
             model_inaccurate: status.inaccurate,
-            line_dram_ns: settings.latencies.dram_ns,
-            line_pm_ns: settings.latencies.pm_ns,
+            line_dram_ns: latencies.dram_ns,
+            line_pm_ns: latencies.pm_ns,
         }
     }
 }

@@ -73,7 +73,7 @@ pub mod signature;
 mod tier_settings;
 mod tiers;
 
-pub use nacre_cache::{CacheOptions, Checker, Granularity, Settings as CacheSettings};
+pub use nacre_cache::{CacheOptions, Checker, Granularity, Latencies, Settings as CacheSettings};
 pub use nacre_engine::{
     Attr, Block, Capabilities, Durability, Error, FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind,
     Place, PlacedExtent, RenameMode, Result, SeekTo, SetAttr, Timestamp, WriteAt, XattrMode,

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use nacre::{
-    CacheOptions, CacheSettings, Checker, FileOptions, FileSystem, Granularity, Kind, MkfsOptions,
+    CacheOptions, CacheSettings, Checker, FileOptions, FileSystem, Granularity, Kind, Latencies, MkfsOptions,
     OpenOptions, Preset, WriteBuffer,
 };
 
@@ -87,4 +87,35 @@ fn a_preset_has_its_buffer() {
     assert_eq!(opened(&device, &other(Preset::HinfsWb)), Some((8 << 20, off, Granularity::Lines)));
     let refused = FileSystem::open(&device, &other(Preset::Nova)).unwrap_err();
     assert_eq!(refused.kind(), Kind::InvalidInput);
+}
+
+/// Numbers that happened to be the default were taken for nobody's, and measured or emulated ones came in their place.
+#[test]
+fn what_is_said_of_lines_counts_whatever_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = dir.path().join("pm");
+    let make = MkfsOptions::with_size(64 << 20);
+    drop(FileSystem::create(&device, &make, &OpenOptions::default()).unwrap());
+    for emulation in [None, Some("latency=300".parse().unwrap())] {
+        let said = Latencies::default();
+        let settings = CacheSettings { latencies: Some(said), ..CacheSettings::default() };
+        let with = CacheOptions { settings, ..CacheOptions::new(4 << 20) };
+        let options = OpenOptions { buffer: WriteBuffer::With(with), emulation, ..OpenOptions::default() };
+        let fs = FileSystem::open(&device, &options).unwrap();
+        let cache = fs.cache().unwrap();
+        assert_eq!(
+            (cache.line_dram_ns, cache.line_pm_ns),
+            (said.dram_ns, said.pm_ns),
+            "{:?}",
+            options.emulation
+        );
+        fs.close().unwrap();
+    }
+    let emulation = Some("latency=300".parse().unwrap());
+    let fs = FileSystem::open(&device, &OpenOptions { emulation, ..OpenOptions::default() }).unwrap();
+    assert_eq!(fs.cache().unwrap().line_pm_ns, 300);
+    // Settings of somebody who says nothing of them leave them.
+    fs.set_cache(CacheSettings { threads: 1, ..CacheSettings::default() }).unwrap();
+    assert_eq!(fs.cache().unwrap().line_pm_ns, 300);
+    fs.close().unwrap();
 }

@@ -8,7 +8,7 @@ use crate::{BLOCK, World, without_threads, world_with};
 
 /// A pool whose hundredth has room for some blocks.
 fn world(checker: Checker) -> World {
-    let latencies = Latencies { dram_ns: 20, pm_ns: 200 };
+    let latencies = Some(Latencies { dram_ns: 20, pm_ns: 200 });
     world_with(1024, Settings { checker, latencies, ..without_threads() })
 }
 
@@ -112,7 +112,7 @@ fn what_the_model_remembers_is_bounded() {
 
 #[test]
 fn on_memory_as_fast_as_dram_only_parts_of_blocks_are_buffered() {
-    let latencies = Latencies { dram_ns: 8, pm_ns: 8 };
+    let latencies = Some(Latencies { dram_ns: 8, pm_ns: 8 });
     let world = world_with(64, Settings { latencies, ..without_threads() });
     let file = world.create("file");
     world.put(&file, 0, &[1; 3 * BLOCK]);
@@ -127,5 +127,17 @@ fn on_memory_as_fast_as_dram_only_parts_of_blocks_are_buffered() {
     assert_eq!(world.fs.status().used, 0);
     assert_eq!(world.bytes_on_media("file").unwrap()[..BLOCK], [4; BLOCK]);
     world.fs.sync(&file).unwrap();
+    world.unmount();
+}
+
+#[test]
+fn settings_that_do_not_say_what_a_line_costs_leave_what_was_measured() {
+    let fast = Some(Latencies { dram_ns: 8, pm_ns: 8 });
+    let world = world_with(64, Settings { latencies: fast, ..without_threads() });
+    world.fs.set(Settings { forget_ms: 1, ..without_threads() }).unwrap();
+    assert_eq!((world.fs.settings().latencies, world.fs.settings().forget_ms), (fast, 1));
+    let slow = Some(Latencies::default());
+    world.fs.set(Settings { latencies: slow, ..without_threads() }).unwrap();
+    assert_eq!(world.fs.settings().latencies, slow, "numbers that are the usual ones are a choice, too");
     world.unmount();
 }
