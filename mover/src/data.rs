@@ -86,10 +86,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             return Ok(0);
         }
         let len = buffer.len().min((size - offset) as usize);
+        let ahead = self.read_ahead(node, offset, len as u64, size);
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
-            let count = self.read_piece(node, at, &mut buffer[done..len])?;
+            let count = self.read_piece(node, at, &mut buffer[done..len], ahead)?;
             if count == 0 {
                 break;
             }
@@ -105,6 +106,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             self.note(node, Access::ReadBelow, offset, done as u64, now);
         }
         Ok(done)
+    }
+
+    /// Blocks that are worth fetching at once for a read of these bytes, as far as they lie together; 0 for only what is read.
+    fn read_ahead(&self, node: &L::Node, offset: u64, len: u64, size: u64) -> u64 {
+        // Nothing is remembered, or nothing is behind it: a file that is read at once takes no room from others.
+        if self.tiers.pages().capacity() == 0 || offset == 0 && len == size {
+            return 0;
+        }
+        let span = Span::of(offset, len);
+        self.readers.read(self.layout.id(node), span.start, span.len, self.options.read_ahead)
     }
 
     /// On a full file system: writes blocks of a tier that the file has already, allocated and not written. `None` when the
@@ -184,27 +195,25 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.sink.note(sample);
     }
 
-    /// Reads what lies together from `at` on; 0 at the end of the file.
-    fn read_piece(&self, node: &L::Node, at: u64, buffer: &mut [u8]) -> Result<usize> {
+    /// Reads what lies together from `at` on, and some blocks `ahead`; 0 at the end of the file.
+    fn read_piece(&self, node: &L::Node, at: u64, buffer: &mut [u8], ahead: u64) -> Result<usize> {
         let block = at / BLOCK_SIZE;
         let blocks = (at + buffer.len() as u64).div_ceil(BLOCK_SIZE) - block;
         loop {
             let reading = Reading::begin(&self.layout);
-            // What lies before and behind on the tier is read ahead.
-            let found = self.layout.resolve(node, FileBlock(block), blocks + self.options.read_ahead)?;
+            // What lies behind on the tier may be read ahead.
+            let found = self.layout.resolve(node, FileBlock(block), blocks + ahead)?;
             let Some(PlacedExtent { start, len, place }) = found.first().copied() else { return Ok(0) };
             let here = start.0 + len - block;
             let count = buffer.len().min((here * BLOCK_SIZE - at % BLOCK_SIZE) as usize);
             if let Place::Tier { tier, block: first } = place {
                 let extent = TierRun { tier, start: first, len };
                 let on_tier = first.offset() + (at - start.offset());
-                self.tiers.read(on_tier, &mut buffer[..count], extent, self.options.read_ahead).map_err(
-                    |error| {
-                        error
-                            .operation("read")
-                            .object(format!("inode {} at byte {at}", self.layout.id(node).number))
-                    },
-                )?;
+                self.tiers.read(on_tier, &mut buffer[..count], extent, ahead).map_err(|error| {
+                    error
+                        .operation("read")
+                        .object(format!("inode {} at byte {at}", self.layout.id(node).number))
+                })?;
                 self.sink.count(Access::ReadBelow, count as u64);
                 return Ok(count);
             }

@@ -14,6 +14,7 @@ use nacre_media::block::BlockDevice;
 use nacre_tiers::{Attachment, Label, NewLabel, TierSet};
 use uuid::Uuid;
 
+use crate::ahead::Readers;
 use crate::drain::Drain;
 use crate::keeper::Keeper;
 use crate::predict::{Placement, Predictors};
@@ -24,7 +25,7 @@ use crate::watch::Sink;
 pub struct MoverOptions {
     /// Bytes of DRAM for blocks of tiers.
     pub page_cache: u64,
-    /// Blocks that are fetched at once where they lie together.
+    /// Blocks that are fetched at once at the most, of a file that is read in order.
     pub read_ahead: u64,
     /// Blocks that are moved as one.
     pub group: u64,
@@ -57,6 +58,7 @@ pub struct MoverFs<L, D> {
     pub(crate) options: MoverOptions,
     pub(crate) sink: Sink,
     pub(crate) predictors: Predictors,
+    pub(crate) readers: Readers,
     pub(crate) keeper: Mutex<Keeper>,
     /// Blocks that stay up while room is made.
     pub(crate) held: Mutex<Vec<(InodeId, u64)>>,
@@ -94,6 +96,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             layout,
             tiers,
             predictors: Predictors::new(options.placement),
+            readers: Readers::new(),
             sink: Sink::default(),
             held: Mutex::default(),
             keeper: Mutex::new(Keeper::new(options.known_files)),

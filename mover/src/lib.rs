@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `fs` | setting it up; the tiers of a file system, added, removed and listed |
 //! | `names`, `data` | the contract: what meets blocks on tiers is read there, or brings them up first |
+//! | `ahead` | how much of a file on a tier is read ahead |
 //! | `predict`, `place` | what files' writes and syncs have shown; writes that go straight to disk |
 //! | `migrate` | moving blocks: resolve, copy, publish |
 //! | `drain` | taking everything from a tier before it goes |
@@ -27,6 +28,7 @@
 //! **Moving** takes no lock of files: blocks are resolved with a version, copied, made durable, and published with that
 //! version, in one commit of the layout. Where the version is another one by then, they stay, and the copy is forgotten.
 
+mod ahead;
 mod balance;
 mod data;
 mod drain;

@@ -1,0 +1,115 @@
+//! How much of a file on disk is read ahead: as much as was read of it in order, and nothing of one that is read here and
+//! there.
+//!
+//! A file is known by the few places in it at which somebody reads in order. A read that goes on at one of them makes its
+//! window larger; any other one begins a new place, with no window, and takes that of the one that was not used for longest.
+
+/// Places in a file at which reads go on, at the most.
+const STREAMS: usize = 4;
+/// The smallest window, in blocks: 32 KiB.
+const FIRST: u64 = 8;
+/// Reads that several threads have of one stream come out of order: by so many blocks at the most, 128 KiB.
+const DISORDER: u64 = 32;
+
+/// Blocks that are read in order: from the first to the one behind the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Stream {
+    begin: u64,
+    next: u64,
+}
+
+/// What is known of the reads of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReadAhead {
+    /// The one that was used last is the first. One without blocks is none, or the begin of the file.
+    streams: [Stream; STREAMS],
+}
+
+impl ReadAhead {
+    /// A read of blocks; gives how many are worth fetching at once from the first on that is missing, `most` at the most, or
+    /// 0 for only those that are read.
+    pub fn read(&mut self, start: u64, blocks: u64, most: u64) -> u64 {
+        let end = start.saturating_add(blocks);
+        let found = self.streams.iter().position(|stream| stream.has_next(start));
+        let mut stream = match found {
+            Some(at) => self.streams[at],
+            None => Stream { begin: start, next: start },
+        };
+        let goes_on = found.is_some() && end > stream.next && start.saturating_add(1) >= stream.next;
+        stream.next = stream.next.max(end);
+        let last = found.unwrap_or(STREAMS - 1);
+        self.streams.copy_within(..last, 1);
+        self.streams[0] = stream;
+        let run = stream.next - stream.begin;
+        // A power of two, so that what is fetched does not begin and end anywhere.
+        if goes_on { run.clamp(FIRST, most.max(FIRST)).next_power_of_two().min(most) } else { 0 }
+    }
+}
+
+impl Stream {
+    /// Whether a read from a block on goes on with it: it begins at its end or in its last block, or near them where as
+    /// much was read in order. Further back it was read already, and somebody else reads it again.
+    fn has_next(self, start: u64) -> bool {
+        let near = (self.next - self.begin).min(DISORDER);
+        (self.next.saturating_sub(near.max(1))..=self.next.saturating_add(near)).contains(&start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop, proptest};
+
+    use super::ReadAhead;
+
+    const MOST: u64 = 256;
+
+    #[test]
+    fn a_window_grows_with_what_was_read_in_order() {
+        let mut file = ReadAhead::default();
+        let windows: Vec<u64> = (0..300).map(|block| file.read(block, 1, MOST)).collect();
+        assert_eq!((windows[0], windows[7], windows[8], windows[40], windows[299]), (8, 8, 16, 64, MOST));
+        // In the middle of a file, from the second read on; in parts of blocks, too.
+        let mut file = ReadAhead::default();
+        assert_eq!([1000, 1032, 1063, 1095].map(|start| file.read(start, 32, MOST)), [0, 64, 128, 128]);
+        assert_eq!(file.read(1127, 32, 4), 4, "no more than is allowed");
+    }
+
+    #[test]
+    fn reads_here_and_there_are_read_as_they_are() {
+        let mut file = ReadAhead::default();
+        let mut block = 7_777_777_u64;
+        for _ in 0..1000 {
+            block = block.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            assert_eq!(file.read((block >> 32) + 9, 1, MOST), 0);
+        }
+        // Nor does a file that was read as a whole make them anything else.
+        (0..5000).for_each(|block| _ = file.read(block, 1, MOST));
+        assert_eq!([17, 3000, 1200, 40].map(|block| file.read(block, 1, MOST)), [0; 4]);
+    }
+
+    #[test]
+    fn readers_of_one_file_do_not_disturb_each_other() {
+        let mut file = ReadAhead::default();
+        for step in 0..40 {
+            let windows = [0, 10_000, 20_000].map(|from| file.read(from + 32 * step, 32, MOST));
+            file.read(1_000_000 + 7919 * step, 1, MOST);
+            assert!(step < 8 || windows == [MOST; 3], "{windows:?} at {step}");
+        }
+        // Several threads read ahead for one: their reads come out of order.
+        let mut file = ReadAhead::default();
+        let windows: Vec<_> = [0, 64, 32, 96, 160, 128, 192].map(|from| file.read(from, 32, MOST)).into();
+        assert!(windows[3] >= 128 && windows[6] == MOST, "{windows:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_reads_give_no_more_than_is_allowed(
+            reads in prop::collection::vec((any::<u64>(), any::<u64>()), 1..100), most in 0..1000u64
+        ) {
+            let mut file = ReadAhead::default();
+            for (start, blocks) in reads {
+                assert!(file.read(start, blocks, most) <= most);
+            }
+        }
+    }
+}
