@@ -33,17 +33,17 @@ enum MoverCommand {
     /// Move blocks only for who finds no space, until it is resumed or the file system is unmounted
     Pause {
         #[command(flatten)]
-        how: HowArgs,
+        change: ChangeArgs,
     },
     /// Move blocks as usual again
     Resume {
         #[command(flatten)]
-        how: HowArgs,
+        change: ChangeArgs,
     },
     /// Move at most so many bytes in a second, until the file system is unmounted; who finds no space does not wait for that
     Limit {
         #[command(flatten)]
-        how: HowArgs,
+        change: ChangeArgs,
         /// As 100M, or none
         #[arg(value_name = "RATE", value_parser = rate)]
         rate: Rate,
@@ -68,6 +68,16 @@ struct HowArgs {
     path: PathBuf,
 }
 
+/// How it is told something.
+#[derive(Debug, Args)]
+struct ChangeArgs {
+    /// Say what would be done, and do nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    #[command(flatten)]
+    how: HowArgs,
+}
+
 /// Bytes in a second, if there is a limit.
 #[derive(Debug, Clone, Copy)]
 struct Rate(Option<u64>);
@@ -78,21 +88,45 @@ fn rate(text: &str) -> Result<Rate, String> {
 
 /// Asks the mover, or tells it something; then shows what it does.
 pub(crate) fn run(args: MoverArgs) -> Result<(), Failure> {
-    let (how, operation, order) = match args.command {
-        MoverCommand::Status { how } => (how, "mover status", None),
-        MoverCommand::Pause { how } => (how, "mover pause", Some(Order::PauseMover(true))),
-        MoverCommand::Resume { how } => (how, "mover resume", Some(Order::PauseMover(false))),
-        MoverCommand::Limit { how, rate } => (how, "mover limit", Some(Order::LimitMover(rate.0))),
+    match args.command {
+        MoverCommand::Status { how } => {
+            let mount = mounted::mountpoint("mover status", &how.path)?;
+            report(&how, status("mover status", &mount)?)
+        }
+        MoverCommand::Pause { change } => tell("mover pause", &change, Order::PauseMover(true)),
+        MoverCommand::Resume { change } => tell("mover resume", &change, Order::PauseMover(false)),
+        MoverCommand::Limit { change, rate } => tell("mover limit", &change, Order::LimitMover(rate.0)),
         MoverCommand::Wait { timeout, how } => {
             let mount = mounted::mountpoint("mover wait", &how.path)?;
-            return report(&how, wait(&mount, timeout)?);
+            report(&how, wait(&mount, timeout)?)
         }
-    };
+    }
+}
+
+/// Gives an order, or says what it would do where there is a mover to do it.
+fn tell(operation: &str, change: &ChangeArgs, order: Order) -> Result<(), Failure> {
+    let ChangeArgs { dry_run, how } = change;
     let mount = mounted::mountpoint(operation, &how.path)?;
-    if let Some(order) = order {
+    let would = would(&order);
+    if !*dry_run {
         mounted::order(operation, &mount, order)?;
     }
-    report(&how, status(operation, &mount)?)
+    let mut status = status(operation, &mount)?;
+    if *dry_run && !how.json {
+        return output::text_out(&format!("{}: {would}\n", mount.display()));
+    }
+    status["dry_run"] = Value::Bool(*dry_run);
+    report(how, status)
+}
+
+/// What an order to the mover does, in words.
+fn would(order: &Order) -> String {
+    match order {
+        Order::PauseMover(true) => "blocks would move only for who finds no space".to_owned(),
+        Order::LimitMover(Some(rate)) => format!("at most {} would move in a second", size::print(*rate)),
+        Order::LimitMover(None) => "there would be no limit to what moves in a second".to_owned(),
+        _ => "blocks would move as usual".to_owned(),
+    }
 }
 
 fn status(operation: &str, mount: &Path) -> Result<Value, Failure> {
@@ -183,7 +217,19 @@ pub(crate) fn predictor(status: &Value) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::describe;
+    use super::{describe, would};
+    use crate::control::Order;
+
+    #[test]
+    fn a_dry_run_says_what_would_be() {
+        let said = [Order::PauseMover(true), Order::PauseMover(false), Order::LimitMover(Some(1 << 20))];
+        let said = said.map(|order| would(&order));
+        assert!(said[0].contains("only for who finds no space") && said[1].contains("as usual"), "{said:?}");
+        assert!(
+            said[2].contains("1 MiB") && would(&Order::LimitMover(None)).contains("no limit"),
+            "{said:?}"
+        );
+    }
 
     #[test]
     fn people_see_what_it_does() {
