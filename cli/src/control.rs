@@ -159,6 +159,8 @@ impl nacre_fuse::Control for Control {
             "scrub" => json!(self.file_system.scrub_status()),
             "tiers" => json!({ "tiers": self.file_system.tiers() }),
             "mover" => json!(self.file_system.mover_status()?),
+            // None while blocks move.
+            "temperature" => json!(self.file_system.temperature()),
             _ => self.result(name.strip_prefix("done.")?)?,
         };
         Some(Ok(answer.to_string()))

@@ -110,7 +110,11 @@ fn describe_tier(tier: &Value) -> String {
         (_, why) => format!("missing ({})", why.unwrap_or_default()),
     };
     let (used, size) = (size::print(size.saturating_sub(free)), size::print(size));
-    format!("{}: {place}, {used} of {size} in use", number("number"))
+    let traffic = match (number("read"), number("written")) {
+        (0, 0) => String::new(),
+        (read, written) => format!(", {} read, {} written", size::print(read), size::print(written)),
+    };
+    format!("{}: {place}, {used} of {size} in use{traffic}", number("number"))
 }
 
 /// What the write buffer has done.
@@ -184,14 +188,15 @@ mod tests {
             "volume": { "layout": "log", "preset": "nacre", "size": 1u64 << 30, "label": "", "uuid": "u",
                 "format_version": 1, "superblock_copies": 2, "clean": false, "errors": 3, "mount_epoch": 7 },
             "space": null,
-            "tiers": [{ "number": 1, "device": "/dev/sdb", "missing": null, "size": 8192, "free": 4096 },
+                "tiers": [{ "number": 1, "device": "/dev/sdb", "missing": null, "size": 8192, "free": 4096,
+                    "read": 12288, "written": 4096 },
                 { "number": 3, "device": null, "missing": "it is gone", "size": 8192, "free": 0 }],
         });
         let text = describe(&info);
         assert!(text.contains("device:        /dev/pmem0 (block device, 1 GiB)\n"), "{text}");
         assert!(text.contains("4 KiB, 64 lines, 2 fences"), "{text}");
         assert!(text.contains("not unmounted in order") && text.contains("3 errors"), "{text}");
-        assert!(text.contains("1: /dev/sdb, 4 KiB of 8 KiB in use"), "{text}");
+        assert!(text.contains("1: /dev/sdb, 4 KiB of 8 KiB in use, 12 KiB read, 4 KiB written\n"), "{text}");
         assert!(text.contains("3: missing (it is gone), 8 KiB of 8 KiB in use"), "{text}");
         assert!(!text.contains("label") && !text.contains("available"), "{text}");
     }

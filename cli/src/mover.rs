@@ -177,6 +177,12 @@ fn describe(status: &Value) -> String {
             "persistent memory",
             format!("{usage:.1} % in use; above {threshold:.1} % what was not written for long moves down"),
         ),
+    ];
+    if let Some(phase) = status["phase"].as_str() {
+        fields.push(("why", doing(status).unwrap_or_else(|| self::phase(phase).to_owned())));
+    }
+    fields.extend(queue(status).map(|queue| ("queue", queue)));
+    fields.extend([
         ("moved", bytes("moved")),
         ("for reads", format!("{} moved down into DRAM, {} up", bytes("lowered"), bytes("raised"))),
         (
@@ -189,8 +195,8 @@ fn describe(status: &Value) -> String {
             ),
         ),
         ("predictor", predictor(status)),
-        ("DRAM", format!("{} for blocks of tiers", bytes("cached"))),
-    ];
+        ("DRAM", format!("{} for blocks of tiers{}", bytes("cached"), hits(status))),
+    ]);
     if status["rate"].is_u64() {
         fields.push(("limit", format!("{} in a second", bytes("rate"))));
     }
@@ -198,6 +204,58 @@ fn describe(status: &Value) -> String {
         fields.push(("failed", failure.to_owned()));
     }
     output::fields(&fields)
+}
+
+/// What the mover is at, or why it does nothing, in words.
+pub(crate) fn phase(phase: &str) -> &'static str {
+    match phase {
+        "moving" => "blocks are moving",
+        "paused" => "it is paused",
+        "no_tier" => "no tier takes blocks",
+        "failed" => "what it tried last has failed",
+        "below_threshold" => "usage is below the threshold",
+        "limited" => "as much was moved as the limit allows for now",
+        "beginning" => "it is about to move blocks, or to look for some",
+        "young" => "what could move is too young",
+        _ => "nothing that is in use can move",
+    }
+}
+
+/// Where blocks move, and why, in words.
+pub(crate) fn way(way: &str) -> &'static str {
+    match way {
+        "lowered" => "down into DRAM, because it is read",
+        "raised" => "up, because it is read",
+        _ => "down, because space is short",
+    }
+}
+
+fn doing(status: &Value) -> Option<String> {
+    let doing = &status["doing"];
+    Some(format!("inode {} moves {}", doing["inode"].as_u64()?, way(doing["way"].as_str()?)))
+}
+
+/// What waits to be moved, and who waits for the mover.
+fn queue(status: &Value) -> Option<String> {
+    let queue = status["queue"].as_object()?;
+    let number = |field: &str| queue.get(field).and_then(Value::as_u64).unwrap_or(0);
+    let looking = if queue.get("looking") == Some(&Value::Bool(true)) { ", looking for more" } else { "" };
+    let waiting = status["waiting"].as_u64().unwrap_or(0);
+    Some(format!(
+        "{} files, {} with young blocks{looking}; {waiting} operations wait for room",
+        number("files"),
+        number("young")
+    ))
+}
+
+/// How much of what was read of tiers was in DRAM.
+fn hits(status: &Value) -> String {
+    let number = |field: &str| status[field].as_u64().unwrap_or(0);
+    let (hits, all) = (number("cache_hits"), number("cache_hits") + number("cache_misses"));
+    match all {
+        0 => String::new(),
+        _ => format!(", where {:.1} % of what was read of them was", 100.0 * hits as f64 / all as f64),
+    }
 }
 
 /// How often it was right whether a file is synchronised soon.
@@ -245,6 +303,18 @@ mod tests {
         assert!(describe(&status).contains("87.5 % of 8 intervals"));
         status["usage_percent"] = json!(80.0);
         assert!(describe(&status).contains("nothing that is in use can move"));
+        assert!(!describe(&status).contains("why") && !describe(&status).contains("of what was read"));
+        (status["phase"], status["queue"]) =
+            (json!("young"), json!({ "files": 0, "young": 7, "looking": true }));
+        (status["cache_hits"], status["cache_misses"]) = (json!(3), json!(1));
+        let text = describe(&status);
+        assert!(
+            text.contains("too young") && text.contains("7 with young blocks, looking for more;"),
+            "{text}"
+        );
+        assert!(text.contains("75.0 % of what was read"), "{text}");
+        status["doing"] = json!({ "inode": 17, "way": "raised" });
+        assert!(describe(&status).contains("inode 17 moves up, because it is read"));
         (status["idle"], status["rate"]) = (json!(false), json!(4096));
         let text = describe(&status);
         assert!(text.contains("moving blocks") && text.contains("4 KiB in a second"), "{text}");

@@ -13,6 +13,7 @@ use nacre_policy::{Dataflow, Flow, Rules};
 use crate::fs::MoverFs;
 use crate::keeper::{Keeper, Why};
 use crate::predict::Placement;
+use crate::status::{Doing, Way};
 use crate::watch::{Chosen, millis};
 
 /// This share of the DRAM for blocks of tiers takes in what was on persistent memory in a second; then it is looked at
@@ -108,7 +109,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         let Some(hot) = keeper.heats.hottest(Some(&rules)) else { return Ok(None) };
         let down = |node: &L::Node, start, len| self.place_group(node, start, len, Why::Reads);
-        let (moved, done) = self.move_hot(keeper, &hot, &room, down);
+        let (moved, done) = self.move_hot(keeper, &hot, Way::Lowered, &room, down);
         self.lowered.fetch_add(moved, Ordering::Relaxed);
         done.map(|()| Some(moved))
     }
@@ -119,7 +120,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let up = |node: &L::Node, start, len| {
             self.bring_up_from(node, start, len, Durability::Now, |_| true).map(|up| up.moved)
         };
-        let (moved, done) = self.move_hot(keeper, &hot, &|| self.room_below_threshold(), up);
+        let room = || self.room_below_threshold();
+        let (moved, done) = self.move_hot(keeper, &hot, Way::Raised, &room, up);
         self.raised.fetch_add(moved, Ordering::Relaxed);
         if moved > 0
             && let Ok(attr) = self.layout.node(hot.id).and_then(|node| self.layout.getattr(&node))
@@ -135,6 +137,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         &self,
         keeper: &mut Keeper,
         hot: &Chosen,
+        way: Way,
         room: &dyn Fn() -> u64,
         go: impl Fn(&L::Node, FileBlock, u64) -> Result<u64>,
     ) -> (u64, Result<()>) {
@@ -143,6 +146,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             if self.is_pinned(&node) {
                 return Ok(());
             }
+            let _doing = self.begin(Doing { inode: hot.id.number, way });
             let mut at = 0;
             while let Some(group) = self.next_group(&node, hot, at)? {
                 let len = group.len.min(keeper.balance.turn).min(room());

@@ -17,46 +17,9 @@ use nacre_policy::thresholds::utilisation_threshold;
 
 use crate::balance::Balance;
 use crate::fs::MoverFs;
-use crate::predict::Accuracy;
+use crate::status::{Doing, Way};
 use crate::walk::{Left, Walk};
 use crate::watch::{Access, Chosen, Heats};
-
-/// What the mover does by itself.
-#[derive(Debug, Clone)]
-pub struct MoverStatus {
-    /// It was told to pause.
-    pub paused: bool,
-    /// Nothing is to be moved now, or nothing can be.
-    pub is_idle: bool,
-    /// Blocks of persistent memory that are in use, in percent.
-    pub usage: f64,
-    /// The usage above which cold blocks move down.
-    pub threshold: f64,
-    /// Bytes that moved because space was short, since the mount.
-    pub moved: u64,
-    /// Bytes that it moves in a second at the most.
-    pub rate: Option<u64>,
-    /// Bytes that moved down, into DRAM, because they were read.
-    pub lowered: u64,
-    /// Bytes that moved up because they were read.
-    pub raised: u64,
-    /// Bytes that were read from persistent memory since the mount, while there were tiers.
-    pub read: u64,
-    /// Bytes that were read from tiers, or from DRAM before them.
-    pub read_below: u64,
-    /// Bytes that were written to it.
-    pub written: u64,
-    /// Accesses of which it did not hear, because it was behind.
-    pub unheard: u64,
-    /// Operations that wait for room.
-    pub waiting: u64,
-    /// Whether files were synchronised as soon as was expected of them.
-    pub synchronicity: Accuracy,
-    /// Bytes of tiers in DRAM.
-    pub cached: u64,
-    /// Why it moved nothing when it last tried.
-    pub failure: Option<String>,
-}
 
 /// What the mover knows. Held by whoever moves blocks because space is short: one at a time.
 pub(crate) struct Keeper {
@@ -68,12 +31,12 @@ pub(crate) struct Keeper {
     /// Through all files, for those of which nothing is known.
     pub(crate) walk: Walk,
     /// Accesses of which it had not heard when it last looked.
-    unheard: u64,
+    pub(crate) unheard: u64,
     /// Bytes that the rate allows to be moved now; less than none after a group was larger.
     pub(crate) allowance: i64,
     /// When it was looked at, in milliseconds since 1970.
     looked_ms: u64,
-    failure: Option<String>,
+    pub(crate) failure: Option<String>,
 }
 
 impl Keeper {
@@ -187,47 +150,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Whether cold blocks are to move down.
-    fn is_too_full(&self) -> bool {
+    pub(crate) fn is_too_full(&self) -> bool {
         self.sink.is_on() && self.usage() > self.threshold() && self.may_move()
     }
 
     /// Whether blocks may move of which nobody needs the space at once.
     pub(crate) fn may_move(&self) -> bool {
         !self.paused.load(Ordering::Relaxed) && !self.usable().is_empty()
-    }
-
-    /// What it does.
-    pub fn status(&self) -> MoverStatus {
-        let is_too_full = self.is_too_full();
-        let (read, written) = self.sink.traffic();
-        let (is_idle, failure) = match self.keeper.try_lock() {
-            Some(keeper) => {
-                // What was left since it last looked may be a file that can move.
-                let is_heard = self.sink.is_empty() && self.sink.unheard() == keeper.unheard;
-                let is_nothing_left = keeper.heats.is_empty() && !keeper.heats.is_any_resting();
-                let is_done = keeper.walk.is_done() && is_nothing_left && is_heard;
-                (!is_too_full || is_done || keeper.failure.is_some(), keeper.failure.clone())
-            }
-            None => (false, None),
-        };
-        MoverStatus {
-            paused: self.paused.load(Ordering::Relaxed),
-            is_idle,
-            usage: self.usage(),
-            threshold: self.threshold(),
-            moved: self.moved.load(Ordering::Relaxed) * BLOCK_SIZE,
-            lowered: self.lowered.load(Ordering::Relaxed) * BLOCK_SIZE,
-            raised: self.raised.load(Ordering::Relaxed) * BLOCK_SIZE,
-            rate: Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX),
-            read,
-            read_below: self.sink.reads().1,
-            written,
-            unheard: self.sink.unheard(),
-            waiting: self.waiting.load(Ordering::Relaxed),
-            synchronicity: self.predictors.accuracy(),
-            cached: self.tiers.pages().bytes(),
-            failure,
-        }
     }
 
     /// Moves blocks only for who needs space now, or as usual again.
@@ -316,6 +245,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if self.is_pinned(&node) {
             return Ok(0);
         }
+        let _doing = self.begin(Doing { inode: chosen.id.number, way: Way::Space });
         let mut moved = 0;
         let mut at = 0;
         while let Some(group) = self.next_group(&node, chosen, at)? {

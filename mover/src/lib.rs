@@ -13,6 +13,7 @@
 //! | `drain` | taking everything from a tier before it goes |
 //! | `pin` | files that stay where they are |
 //! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
+//! | `status` | what it does, why it waits, and how hot files are, for who asks |
 //! | `walk` | looking for files of which nothing is known |
 //!
 //! **Reading.** The layout is asked first, so that files on persistent memory cost nothing more. When it says that blocks
@@ -40,13 +41,14 @@ mod pieces;
 mod pin;
 mod place;
 mod predict;
+mod status;
 mod walk;
 mod watch;
 
 pub use drain::Drained;
 pub use fs::{MoverFs, MoverOptions};
-pub use keeper::MoverStatus;
 pub use migrate::Moved;
 pub use nacre_policy::Rules;
 pub use pin::PIN;
 pub use predict::{Accuracy, Placement};
+pub use status::{AGES_S, Ages, Doing, HotFile, MoverStatus, Phase, Queue, Temperature, Way};

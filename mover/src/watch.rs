@@ -111,7 +111,12 @@ impl Sink {
 
     /// Whether nobody has left anything since it was taken.
     pub(crate) fn is_empty(&self) -> bool {
-        self.samples.lock().is_empty()
+        self.len() == 0
+    }
+
+    /// Samples that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.samples.lock().len()
     }
 
     /// Samples for which there was no room.
@@ -360,6 +365,17 @@ impl Heats {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.lists.is_empty()
+    }
+
+    /// Files that wait in the lists, and those that rest.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.lists.len(), self.resting.len())
+    }
+
+    /// Those files, how hot they are, and their blocks.
+    pub(crate) fn known(&self) -> impl Iterator<Item = (InodeId, Heat, u64)> {
+        let is_here = |(id, file): &(&InodeId, &FileHeat)| file.rest.is_some() || self.lists.has(**id);
+        self.files.iter().filter(is_here).map(|(id, file)| (*id, file.heat, file.size))
     }
 
     /// Files for which the lists have room.

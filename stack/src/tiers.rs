@@ -12,7 +12,7 @@ use nacre_layout_log::{LogFs, Summary};
 use nacre_media::RealPm;
 use nacre_media::block::{BlockDevice, DiskOptions, Pages, RealDisk};
 use nacre_media::disk::Disk;
-use nacre_mover::{Drained, MoverFs, MoverStatus};
+use nacre_mover::{Drained, MoverFs};
 use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
 use uuid::Uuid;
@@ -20,6 +20,7 @@ use uuid::Uuid;
 use crate::fs::{FileSystem, OpenOptions};
 use crate::layout::{AnyNode, TieredLog};
 use crate::mkfs::{Prepared, prepare};
+use crate::mover::TrafficInfo;
 
 /// The rank of a tier of which nobody says how fast it is.
 const USUAL_RANK: u8 = 2;
@@ -69,6 +70,9 @@ pub struct TierInfo {
     pub errors: u64,
     /// Why it does not take writes, since one failed and until one succeeds again: nothing is placed on it but to try that.
     pub failing: Option<String>,
+    /// What was read from it and written to it since the file system was opened.
+    #[serde(flatten)]
+    pub traffic: TrafficInfo,
 }
 
 /// Bytes of a file that [`FileSystem::move_part`] looks at.
@@ -81,66 +85,6 @@ pub struct MovedPart {
     pub moved: u64,
     /// The block that the next part begins with, or none at the end of the file.
     pub next: Option<u64>,
-}
-
-/// What the mover does by itself.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MoverInfo {
-    /// It moves blocks only for who needs space now.
-    pub paused: bool,
-    /// Nothing is to be moved now, or nothing can be.
-    pub idle: bool,
-    /// Blocks of persistent memory that are in use, in percent.
-    pub usage_percent: f64,
-    /// The usage above which blocks that were not written for long move down.
-    pub threshold_percent: f64,
-    /// Bytes that it moved because space was short, since the file system was opened.
-    pub moved: u64,
-    /// Bytes that it moved down, into DRAM, because they were read.
-    pub lowered: u64,
-    /// Bytes that it moved up because they were read.
-    pub raised: u64,
-    /// Bytes that it moves in a second at the most.
-    pub rate: Option<u64>,
-    /// Bytes that were read from persistent memory since then, while there were tiers.
-    pub read: u64,
-    /// Bytes that were read from tiers, or from DRAM before them.
-    pub read_below: u64,
-    /// Bytes that were written to it.
-    pub written: u64,
-    /// Accesses of which it did not hear, because it was behind.
-    pub unheard: u64,
-    /// Intervals between syncs of a file that were as short, or as long, as the synchronicity predictor expected.
-    pub synchronicity_right: u64,
-    /// Those that were not.
-    pub synchronicity_wrong: u64,
-    /// Bytes of DRAM with blocks of tiers.
-    pub cached: u64,
-    /// Why it moved nothing when it last tried.
-    pub failure: Option<String>,
-}
-
-impl MoverInfo {
-    fn of(status: MoverStatus) -> MoverInfo {
-        MoverInfo {
-            paused: status.paused,
-            idle: status.is_idle,
-            usage_percent: status.usage,
-            threshold_percent: status.threshold,
-            moved: status.moved,
-            lowered: status.lowered,
-            raised: status.raised,
-            rate: status.rate,
-            read: status.read,
-            read_below: status.read_below,
-            written: status.written,
-            unheard: status.unheard,
-            synchronicity_right: status.synchronicity.right,
-            synchronicity_wrong: status.synchronicity.wrong,
-            cached: status.cached,
-            failure: status.failure,
-        }
-    }
 }
 
 /// Over a mounted layout, with the devices of its tiers. One that cannot be found, or used, is missing: what is on it fails,
@@ -224,7 +168,7 @@ fn rank_of(path: &Path) -> u8 {
 }
 
 impl FileSystem {
-    fn mover(&self) -> Result<&TieredLog> {
+    pub(crate) fn mover(&self) -> Result<&TieredLog> {
         self.inner.vfs.layout().mover().ok_or_else(|| {
             Error::new(Kind::Unsupported)
                 .object("tiers on the layout inplace")
@@ -258,6 +202,7 @@ impl FileSystem {
                 missing: device.err(),
                 errors,
                 failing,
+                traffic: TrafficInfo::of(mover.tiers().traffic_of(tier.number)),
             }
         };
         mover.layout().tiers().into_iter().map(info).collect()
@@ -378,22 +323,6 @@ impl FileSystem {
         let blocks = mover.getattr(&node)?.size.div_ceil(BLOCK_SIZE);
         let next = Some(from.0.saturating_add(part)).filter(|next| *next < blocks);
         Ok(MovedPart { moved: moved.moved * BLOCK_SIZE, next })
-    }
-
-    /// What the mover does by itself; none where there is no mover.
-    pub fn mover_status(&self) -> Option<MoverInfo> {
-        let mover = self.mover().ok()?;
-        Some(MoverInfo::of(mover.status()))
-    }
-
-    /// Has the mover move blocks only for who needs space now, or as usual again.
-    pub fn pause_mover(&self, paused: bool) -> Result<()> {
-        self.mover().map(|mover| mover.pause(paused))
-    }
-
-    /// Bytes that the mover moves in a second at the most, but for who needs space now.
-    pub fn limit_mover(&self, rate: Option<u64>) -> Result<()> {
-        self.mover().map(|mover| mover.limit(rate))
     }
 
     fn relocate(

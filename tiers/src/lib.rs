@@ -7,6 +7,7 @@
 //! | `set` | the tiers of a mounted file system: attached or not, reads, writes and flushes by place |
 //! | `failing` | for how long nothing is placed on a tier that fails to take writes |
 //! | `pages` | blocks of tiers in DRAM |
+//! | `traffic` | what was read and written, by tier |
 //!
 //! Which block of a tier belongs to which file is the layout's to know, and what moves where the mover's. Neighbours: the
 //! devices are in `nacre-media`, the contract in `nacre-engine`. The format is drawn in `docs/format/tier.md`.
@@ -16,7 +17,9 @@ mod format;
 mod label;
 mod pages;
 mod set;
+mod traffic;
 
 pub use label::{Label, NewLabel};
 pub use pages::{PageCache, PageCounters};
 pub use set::{Attachment, Listener, TierSet};
+pub use traffic::TierTraffic;

@@ -16,6 +16,7 @@ use nacre_media::block::{BlockDevice, Pages, Transfer};
 use crate::failing::Failing;
 use crate::label::Label;
 use crate::pages::PageCache;
+use crate::traffic::{Counts, TierTraffic};
 
 /// Bytes of one transfer at the most: larger ones are split, so that a device works on several parts at once.
 const TRANSFER: usize = 1 << 20;
@@ -38,8 +39,8 @@ pub struct TierSet<D> {
     awaited: AtomicU64,
     /// About now, in milliseconds since 1970.
     time_ms: AtomicU64,
-    read: AtomicU64,
-    written: AtomicU64,
+    /// By number; a tier that gets the number of one that was removed counts on from there.
+    counts: Vec<Counts>,
 }
 
 enum Slot<D> {
@@ -77,8 +78,7 @@ impl<D: BlockDevice> TierSet<D> {
             pages: PageCache::new(cache_bytes),
             awaited: AtomicU64::new(0),
             time_ms: AtomicU64::new(0),
-            read: AtomicU64::new(0),
-            written: AtomicU64::new(0),
+            counts: (0..=MAX_TIERS).map(|_| Counts::default()).collect(),
         }
     }
 
@@ -185,7 +185,19 @@ impl<D: BlockDevice> TierSet<D> {
 
     /// Bytes read from devices, and written to them.
     pub fn traffic(&self) -> (u64, u64) {
-        (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed))
+        self.counts
+            .iter()
+            .map(Counts::get)
+            .fold((0, 0), |(read, written), of| (read + of.read_bytes, written + of.written_bytes))
+    }
+
+    /// What was read from a tier, and written to it.
+    pub fn traffic_of(&self, number: u8) -> TierTraffic {
+        self.counts(number).get()
+    }
+
+    fn counts(&self, number: u8) -> &Counts {
+        &self.counts[usize::from(number.min(MAX_TIERS))]
     }
 
     /// Says on the device that the mount that has chosen this number uses the tier; durable when it returns.
@@ -198,7 +210,7 @@ impl<D: BlockDevice> TierSet<D> {
     /// Reads blocks from the device itself.
     pub fn read_blocks(&self, tier: u8, start: Block, into: &mut [u8]) -> Result<()> {
         let there = self.there(tier)?;
-        self.read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        self.counts(tier).read(into.len());
         let mut offset = start.offset();
         let mut batch = Vec::new();
         for part in into.chunks_mut(TRANSFER) {
@@ -290,7 +302,7 @@ impl<D: BlockDevice> TierSet<D> {
                     batch.push(Transfer::Write { offset, from });
                     offset += from.len() as u64;
                 }
-                self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                self.counts(tier).wrote(bytes.len());
             }
             if let Err(error) = self.transfer(&there, &mut batch) {
                 return self.wrote(tier, &there, Err(error));
@@ -351,7 +363,7 @@ mod tests {
     use nacre_media::{Durable, SimPm};
     use uuid::Uuid;
 
-    use super::{TRANSFER, TierSet, WAIT, WAITS};
+    use super::{TRANSFER, TierSet, TierTraffic, WAIT, WAITS};
     use crate::label::{Label, NewLabel};
 
     const BLOCK: usize = BLOCK_SIZE as usize;
@@ -397,6 +409,10 @@ mod tests {
             if cache > 0 {
                 assert_eq!(read(9 * BLOCK_SIZE + BLOCK_SIZE, 0), 2 * BLOCK_SIZE);
             }
+            let (of, all) = (set.traffic_of(2), set.traffic());
+            assert_eq!((of.read_bytes, of.written_bytes), all, "it is the only one");
+            assert_eq!((of.writes, of.written_bytes), (2, 34 * BLOCK_SIZE));
+            assert!(of.reads >= 2 && set.traffic_of(3) == TierTraffic::default(), "{of:?}");
         }
     }
 

@@ -1,0 +1,347 @@
+//! What the mover says of itself: what it does and why it waits, and how hot the files are that it knows.
+//!
+//! Nobody waits for these answers: while blocks move, what only the one who moves them knows is left out.
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::{BLOCK_SIZE, Tiered};
+use nacre_media::Durable;
+use nacre_media::block::BlockDevice;
+use nacre_tiers::PageCounters;
+
+use crate::fs::MoverFs;
+use crate::keeper::Keeper;
+use crate::predict::Accuracy;
+use crate::watch::Heats;
+
+/// The ages by which files are told apart, in seconds: younger than each of these, and older than all.
+pub const AGES_S: [u64; 3] = [30, 300, 3600];
+/// Files of each kind that are named as the hottest.
+const HOTTEST: usize = 8;
+
+/// What the mover does by itself.
+#[derive(Debug, Clone)]
+pub struct MoverStatus {
+    /// It was told to pause.
+    pub paused: bool,
+    /// Nothing is to be moved now, or nothing can be.
+    pub is_idle: bool,
+    /// What it is at, or why it does nothing.
+    pub phase: Phase,
+    /// The file whose blocks are moving.
+    pub doing: Option<Doing>,
+    /// What waits to be moved; not known while it moves blocks.
+    pub queue: Option<Queue>,
+    /// Blocks of persistent memory that are in use, in percent.
+    pub usage: f64,
+    /// The usage above which cold blocks move down.
+    pub threshold: f64,
+    /// Bytes that moved because space was short, since the mount.
+    pub moved: u64,
+    /// Bytes that it moves in a second at the most.
+    pub rate: Option<u64>,
+    /// Bytes that moved down, into DRAM, because they were read.
+    pub lowered: u64,
+    /// Bytes that moved up because they were read.
+    pub raised: u64,
+    /// Bytes that were read from persistent memory since the mount, while there were tiers.
+    pub read: u64,
+    /// Bytes that were read from tiers, or from DRAM before them.
+    pub read_below: u64,
+    /// Bytes that were written to it.
+    pub written: u64,
+    /// Accesses of which it did not hear, because it was behind.
+    pub unheard: u64,
+    /// Operations that wait for room.
+    pub waiting: u64,
+    /// Whether files were synchronised as soon as was expected of them.
+    pub synchronicity: Accuracy,
+    /// Bytes of tiers in DRAM.
+    pub cached: u64,
+    /// Bytes of tiers that may be there.
+    pub cache_capacity: u64,
+    /// How often reads of tiers found there what they wanted.
+    pub pages: PageCounters,
+    /// Why it moved nothing when it last tried.
+    pub failure: Option<String>,
+}
+
+/// What the mover is at, or why it does nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Blocks move.
+    Moving,
+    /// It was told to pause.
+    Paused,
+    /// No tier takes blocks: there is none, or all are missing, failing, or being drained.
+    NoTier,
+    /// Nothing could be moved when it last tried.
+    Failed,
+    /// Usage is below the threshold.
+    BelowThreshold,
+    /// As much was moved as the limit allows for now.
+    Limited,
+    /// There is something to move, or to look for, and it begins soon.
+    Beginning,
+    /// What could move is too young.
+    Young,
+    /// Nothing that is in use can move.
+    Nothing,
+}
+
+impl Phase {
+    /// Its name for machines.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Phase::Moving => "moving",
+            Phase::Paused => "paused",
+            Phase::NoTier => "no_tier",
+            Phase::Failed => "failed",
+            Phase::BelowThreshold => "below_threshold",
+            Phase::Limited => "limited",
+            Phase::Beginning => "beginning",
+            Phase::Young => "young",
+            Phase::Nothing => "nothing",
+        }
+    }
+}
+
+/// A file whose blocks are moving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Doing {
+    /// The number of its inode.
+    pub inode: u64,
+    /// Why they move.
+    pub way: Way,
+}
+
+/// Why blocks move, and so where to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Down, because space is short.
+    Space,
+    /// Down, into DRAM, because they are read.
+    Lowered,
+    /// Up, because they are read.
+    Raised,
+}
+
+impl Way {
+    /// Its name for machines.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Way::Space => "space",
+            Way::Lowered => "lowered",
+            Way::Raised => "raised",
+        }
+    }
+}
+
+/// What waits to be moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// Files that move when it is their turn: the coldest first.
+    pub files: u64,
+    /// Files of which some blocks are too young.
+    pub young: u64,
+    /// Accesses that it will hear of when it looks.
+    pub accesses: u64,
+    /// It looks for files of which it knows nothing.
+    pub is_looking: bool,
+}
+
+/// How hot the files are that the mover knows, by where it saw them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Temperature {
+    /// Those with blocks on persistent memory, by when they were written.
+    pub memory: Ages,
+    /// Those that were read from tiers, by when they were.
+    pub below: Ages,
+    /// Those that were read or written last: of each kind a few, the hottest first.
+    pub hottest: Vec<HotFile>,
+}
+
+/// Files by age; the limits are [`AGES_S`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ages {
+    /// How many.
+    pub files: [u64; AGES_S.len() + 1],
+    /// Bytes that they have, wherever these are.
+    pub bytes: [u64; AGES_S.len() + 1],
+}
+
+/// A file that is hot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HotFile {
+    /// The number of its inode.
+    pub inode: u64,
+    /// Bytes that it has.
+    pub size: u64,
+    /// It was read from a tier, or from DRAM before it.
+    pub is_below: bool,
+    /// Milliseconds since its blocks were read, on average; of one that just moved, since then.
+    pub read_ago_ms: Option<u64>,
+    /// Milliseconds since its blocks were written, on average.
+    pub written_ago_ms: Option<u64>,
+}
+
+impl HotFile {
+    fn age_ms(&self) -> u64 {
+        self.read_ago_ms.unwrap_or(u64::MAX).min(self.written_ago_ms.unwrap_or(u64::MAX))
+    }
+}
+
+impl Ages {
+    fn add(&mut self, age_ms: u64, bytes: u64) {
+        let at = AGES_S.iter().position(|limit| age_ms < limit * 1000).unwrap_or(AGES_S.len());
+        self.files[at] += 1;
+        self.bytes[at] += bytes;
+    }
+}
+
+/// Blocks of a file move as long as this lives.
+pub(crate) struct Moving<'f>(&'f Mutex<Option<Doing>>);
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
+}
+
+/// Files by when they were written, or read, and the hottest of them.
+fn look(heats: &Heats, is_below: bool, now_ms: u64) -> (Ages, Vec<HotFile>) {
+    let mut ages = Ages::default();
+    let mut files = Vec::new();
+    let ago = |time_ms: u64| (time_ms > 0).then(|| now_ms.saturating_sub(time_ms));
+    for (id, heat, blocks) in heats.known() {
+        let size = blocks * BLOCK_SIZE;
+        let (read_ago_ms, written_ago_ms) = (ago(heat.read_ms), ago(heat.modified_ms));
+        let age_ms = if is_below { read_ago_ms } else { written_ago_ms };
+        ages.add(age_ms.unwrap_or(u64::MAX), size);
+        files.push(HotFile { inode: id.number, size, is_below, read_ago_ms, written_ago_ms });
+    }
+    if files.len() > HOTTEST {
+        files.select_nth_unstable_by_key(HOTTEST, |file| (file.age_ms(), file.inode));
+        files.truncate(HOTTEST);
+    }
+    (ages, files)
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+    /// Says of a file that its blocks move.
+    pub(crate) fn begin(&self, doing: Doing) -> Moving<'_> {
+        *self.doing.lock() = Some(doing);
+        Moving(&self.doing)
+    }
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
+    /// What it does.
+    pub fn status(&self) -> MoverStatus {
+        let is_too_full = self.is_too_full();
+        let (read, written) = self.sink.traffic();
+        let keeper = self.keeper.try_lock();
+        let (is_idle, failure) = match &keeper {
+            Some(keeper) => {
+                let is_done = self.is_nothing_left(keeper) && !keeper.heats.is_any_resting();
+                (!is_too_full || is_done || keeper.failure.is_some(), keeper.failure.clone())
+            }
+            None => (false, None),
+        };
+        let pages = self.tiers.pages();
+        MoverStatus {
+            paused: self.paused.load(Ordering::Relaxed),
+            is_idle,
+            phase: self.phase(keeper.as_deref()),
+            doing: *self.doing.lock(),
+            queue: keeper.as_deref().map(|keeper| self.queue(keeper)),
+            usage: self.usage(),
+            threshold: self.threshold(),
+            moved: self.moved.load(Ordering::Relaxed) * BLOCK_SIZE,
+            lowered: self.lowered.load(Ordering::Relaxed) * BLOCK_SIZE,
+            raised: self.raised.load(Ordering::Relaxed) * BLOCK_SIZE,
+            rate: Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX),
+            read,
+            read_below: self.sink.reads().1,
+            written,
+            unheard: self.sink.unheard(),
+            waiting: self.waiting.load(Ordering::Relaxed),
+            synchronicity: self.predictors.accuracy(),
+            cached: pages.bytes(),
+            cache_capacity: pages.capacity(),
+            pages: pages.counters(),
+            failure,
+        }
+    }
+
+    /// Whether nothing that it knows, or could find, is to move, but for what is too young.
+    fn is_nothing_left(&self, keeper: &Keeper) -> bool {
+        // What was left since it last looked may be a file that can move.
+        let is_heard = self.sink.is_empty() && self.sink.unheard() == keeper.unheard;
+        keeper.walk.is_done() && keeper.heats.is_empty() && is_heard
+    }
+
+    fn phase(&self, keeper: Option<&Keeper>) -> Phase {
+        let is_limited = self.rate.load(Ordering::Relaxed) != u64::MAX;
+        match keeper {
+            None => Phase::Moving,
+            Some(_) if self.paused.load(Ordering::Relaxed) => Phase::Paused,
+            Some(_) if self.usable().is_empty() => Phase::NoTier,
+            Some(keeper) if keeper.failure.is_some() => Phase::Failed,
+            Some(_) if !self.is_too_full() => Phase::BelowThreshold,
+            Some(keeper) if is_limited && keeper.allowance <= 0 => Phase::Limited,
+            Some(keeper) if !self.is_nothing_left(keeper) => Phase::Beginning,
+            Some(keeper) if keeper.heats.is_any_resting() => Phase::Young,
+            Some(_) => Phase::Nothing,
+        }
+    }
+
+    fn queue(&self, keeper: &Keeper) -> Queue {
+        let (files, young) = keeper.heats.counts();
+        let is_looking = self.sink.is_on() && !keeper.walk.is_done();
+        Queue { files: files as u64, young: young as u64, accesses: self.sink.len() as u64, is_looking }
+    }
+
+    /// How hot the files are that it knows; `None` while it moves blocks.
+    pub fn temperature(&self) -> Option<Temperature> {
+        let keeper = self.keeper.try_lock()?;
+        let now_ms = self.sink.time_ms();
+        let (memory, mut hottest) = look(&keeper.heats, false, now_ms);
+        let (below, others) = look(&keeper.below, true, now_ms);
+        drop(keeper);
+        hottest.extend(others);
+        hottest.sort_unstable_by_key(|file| (file.age_ms(), file.inode));
+        Some(Temperature { memory, below, hottest })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::{BLOCK_SIZE, InodeId};
+
+    use super::{HOTTEST, look};
+    use crate::watch::{Access, Heats, Sample};
+
+    #[test]
+    fn files_are_told_apart_by_age_and_the_hottest_named() {
+        let mut heats = Heats::new(1 << 10);
+        let now_ms = 10_000_000;
+        let ages_s = [1, 29, 30, 299, 300, 4000, 9999];
+        for (number, age_s) in ages_s.into_iter().chain(5000..5100).enumerate() {
+            let id = InodeId { number: number as u64 + 1, generation: 1, volume: 0 };
+            let at_ms = now_ms - age_s * 1000;
+            let access = Access::Written;
+            heats.take_in(&Sample { id, access, start: 0, blocks: 2, size: 2, modified_ms: at_ms, at_ms });
+        }
+        let (ages, hottest) = look(&heats, false, now_ms);
+        assert_eq!(ages.files, [2, 2, 1, 102]);
+        assert_eq!(ages.bytes.iter().sum::<u64>(), 107 * 2 * BLOCK_SIZE);
+        let mut numbers: Vec<u64> = hottest.iter().map(|file| file.inode).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers.len(), HOTTEST);
+        assert_eq!(numbers[..6], [1, 2, 3, 4, 5, 6], "{numbers:?}");
+        assert!(hottest.iter().all(|file| file.read_ago_ms.is_none() && file.written_ago_ms.is_some()));
+        // As files that are read from tiers, none of them was ever read.
+        assert_eq!(look(&heats, true, now_ms).0.files, [0, 0, 0, 107]);
+    }
+}

@@ -1,0 +1,217 @@
+//! What moves blocks by itself: what it does, how hot it finds files, and what it is told.
+
+use nacre_engine::Result;
+use nacre_mover::{Ages, Doing, HotFile, MoverStatus, Queue, Temperature};
+use nacre_tiers::TierTraffic;
+use serde::Serialize;
+
+use crate::fs::FileSystem;
+
+/// What the mover does by itself.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MoverInfo {
+    /// It moves blocks only for who needs space now.
+    pub paused: bool,
+    /// Nothing is to be moved now, or nothing can be.
+    pub idle: bool,
+    /// What it is at, or why it does nothing: `moving`, `paused`, `no_tier`, `failed`, `below_threshold`, `limited`,
+    /// `beginning`, `young` or `nothing`.
+    pub phase: &'static str,
+    /// The file whose blocks are moving.
+    pub doing: Option<DoingInfo>,
+    /// What waits to be moved; not known while it moves blocks.
+    pub queue: Option<QueueInfo>,
+    /// Operations that wait for room.
+    pub waiting: u64,
+    /// Blocks of persistent memory that are in use, in percent.
+    pub usage_percent: f64,
+    /// The usage above which blocks that were not written for long move down.
+    pub threshold_percent: f64,
+    /// Bytes that it moved because space was short, since the file system was opened.
+    pub moved: u64,
+    /// Bytes that it moved down, into DRAM, because they were read.
+    pub lowered: u64,
+    /// Bytes that it moved up because they were read.
+    pub raised: u64,
+    /// Bytes that it moves in a second at the most.
+    pub rate: Option<u64>,
+    /// Bytes that were read from persistent memory since then, while there were tiers.
+    pub read: u64,
+    /// Bytes that were read from tiers, or from DRAM before them.
+    pub read_below: u64,
+    /// Bytes that were written to it.
+    pub written: u64,
+    /// Accesses of which it did not hear, because it was behind.
+    pub unheard: u64,
+    /// Intervals between syncs of a file that were as short, or as long, as the synchronicity predictor expected.
+    pub synchronicity_right: u64,
+    /// Those that were not.
+    pub synchronicity_wrong: u64,
+    /// Bytes of DRAM with blocks of tiers.
+    pub cached: u64,
+    /// Bytes of DRAM that there may be of them.
+    pub cache_size: u64,
+    /// Bytes of tiers that were read from DRAM.
+    pub cache_hits: u64,
+    /// Bytes that were not there.
+    pub cache_misses: u64,
+    /// Bytes that were given up for others.
+    pub cache_evicted: u64,
+    /// Why it moved nothing when it last tried.
+    pub failure: Option<String>,
+}
+
+/// A file whose blocks are moving.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DoingInfo {
+    /// The number of its inode.
+    pub inode: u64,
+    /// `space`: down, because space is short; `lowered`: into DRAM, because they are read; `raised`: up, for that.
+    pub way: &'static str,
+}
+
+/// What waits to be moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueueInfo {
+    /// Files that move when it is their turn, the coldest first.
+    pub files: u64,
+    /// Files of which some blocks are too young.
+    pub young: u64,
+    /// Accesses that the mover hears of when it looks.
+    pub accesses: u64,
+    /// It looks for files of which it knows nothing.
+    pub looking: bool,
+}
+
+/// How hot the files are that the mover knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TemperatureInfo {
+    /// The limits of ages, in seconds.
+    pub ages_s: Vec<u64>,
+    /// Files with blocks on persistent memory, by when they were written.
+    pub memory: AgesInfo,
+    /// Files that were read from tiers, by when they were.
+    pub below: AgesInfo,
+    /// Files that were read or written last, the hottest first.
+    pub hottest: Vec<HotFileInfo>,
+}
+
+/// Files younger than each limit, and last those that are older.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AgesInfo {
+    /// How many.
+    pub files: Vec<u64>,
+    /// Bytes that they have, wherever these are.
+    pub bytes: Vec<u64>,
+}
+
+/// A file that is hot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HotFileInfo {
+    /// The number of its inode.
+    pub inode: u64,
+    /// Bytes that it has.
+    pub size: u64,
+    /// It was read from a tier, or from DRAM before it.
+    pub below: bool,
+    /// Milliseconds since its blocks were read, on average.
+    pub read_ago_ms: Option<u64>,
+    /// Milliseconds since its blocks were written, on average.
+    pub written_ago_ms: Option<u64>,
+}
+
+/// Accesses of a tier's device since the file system was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TrafficInfo {
+    /// Reads, of however many blocks.
+    pub reads: u64,
+    /// Bytes that they read.
+    pub read: u64,
+    /// Writes, of however many blocks.
+    pub writes: u64,
+    /// Bytes that they wrote.
+    pub written: u64,
+}
+
+impl TrafficInfo {
+    pub(crate) fn of(traffic: TierTraffic) -> TrafficInfo {
+        let TierTraffic { reads, read_bytes, writes, written_bytes } = traffic;
+        TrafficInfo { reads, read: read_bytes, writes, written: written_bytes }
+    }
+}
+
+impl MoverInfo {
+    fn of(status: MoverStatus) -> MoverInfo {
+        let doing = |doing: Doing| DoingInfo { inode: doing.inode, way: doing.way.as_str() };
+        let queue = |queue: Queue| {
+            let Queue { files, young, accesses, is_looking } = queue;
+            QueueInfo { files, young, accesses, looking: is_looking }
+        };
+        MoverInfo {
+            paused: status.paused,
+            idle: status.is_idle,
+            phase: status.phase.as_str(),
+            doing: status.doing.map(doing),
+            queue: status.queue.map(queue),
+            waiting: status.waiting,
+            usage_percent: status.usage,
+            threshold_percent: status.threshold,
+            moved: status.moved,
+            lowered: status.lowered,
+            raised: status.raised,
+            rate: status.rate,
+            read: status.read,
+            read_below: status.read_below,
+            written: status.written,
+            unheard: status.unheard,
+            synchronicity_right: status.synchronicity.right,
+            synchronicity_wrong: status.synchronicity.wrong,
+            cached: status.cached,
+            cache_size: status.cache_capacity,
+            cache_hits: status.pages.hit_bytes,
+            cache_misses: status.pages.missed_bytes,
+            cache_evicted: status.pages.evicted_bytes,
+            failure: status.failure,
+        }
+    }
+}
+
+impl TemperatureInfo {
+    fn of(temperature: Temperature) -> TemperatureInfo {
+        let ages = |ages: Ages| AgesInfo { files: ages.files.to_vec(), bytes: ages.bytes.to_vec() };
+        let file = |file: HotFile| {
+            let HotFile { inode, size, is_below, read_ago_ms, written_ago_ms } = file;
+            HotFileInfo { inode, size, below: is_below, read_ago_ms, written_ago_ms }
+        };
+        TemperatureInfo {
+            ages_s: nacre_mover::AGES_S.to_vec(),
+            memory: ages(temperature.memory),
+            below: ages(temperature.below),
+            hottest: temperature.hottest.into_iter().map(file).collect(),
+        }
+    }
+}
+
+impl FileSystem {
+    /// What the mover does by itself; none where there is no mover.
+    pub fn mover_status(&self) -> Option<MoverInfo> {
+        let mover = self.mover().ok()?;
+        Some(MoverInfo::of(mover.status()))
+    }
+
+    /// How hot the files are that the mover knows; none where there is no mover, and while it moves blocks. It looks at
+    /// all of them, and is asked once in a second at the most.
+    pub fn temperature(&self) -> Option<TemperatureInfo> {
+        self.mover().ok()?.temperature().map(TemperatureInfo::of)
+    }
+
+    /// Has the mover move blocks only for who needs space now, or as usual again.
+    pub fn pause_mover(&self, paused: bool) -> Result<()> {
+        self.mover().map(|mover| mover.pause(paused))
+    }
+
+    /// Bytes that the mover moves in a second at the most, but for who needs space now.
+    pub fn limit_mover(&self, rate: Option<u64>) -> Result<()> {
+        self.mover().map(|mover| mover.limit(rate))
+    }
+}
