@@ -19,6 +19,7 @@ use crate::place::{DemoteArgs, FilesArgs};
 use crate::scrub::ScrubArgs;
 use crate::stat::StatArgs;
 use crate::tier::TierArgs;
+use crate::top::TopArgs;
 use crate::umount::UmountArgs;
 
 /// A file system in user space for persistent memory
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     Info(InfoArgs),
     /// Show space and its use
     Df(DfArgs),
+    /// Watch what a mounted file system does: places, traffic, what moves, and hot files
+    Top(TopArgs),
     /// Show where a file lives
     Stat(StatArgs),
     /// Show and change the disks below persistent memory of a mounted file system

@@ -30,6 +30,7 @@ mod place;
 mod scrub;
 mod stat;
 mod tier;
+mod top;
 mod umount;
 
 use std::ffi::OsString;
@@ -93,6 +94,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Scrub(args) => scrub::run(args).map(|sound| ExitCode::from(u8::from(!sound))),
         Command::Info(args) => info::run(args).map(success),
         Command::Df(args) => df::run(args).map(success),
+        Command::Top(args) => top::run(&args).map(success),
         Command::Stat(args) => stat::run(args).map(success),
         Command::Tier(args) => tier::run(args).map(success),
         Command::Promote(args) => place::promote(&args).map(success),

@@ -13,22 +13,37 @@ pub(crate) const SCHEMA: u32 = 1;
 
 /// Prints an object as JSON, with the schema version in front.
 pub(crate) fn json(value: Value) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(&versioned(value)).expect("a JSON value can be written");
+    text_out(&format!("{text}\n"))
+}
+
+/// The same as one line.
+pub(crate) fn json_line(value: Value) -> String {
+    let text = serde_json::to_string(&versioned(value)).expect("a JSON value can be written");
+    format!("{text}\n")
+}
+
+fn versioned(value: Value) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("schema".to_owned(), json!(SCHEMA));
     if let Value::Object(fields) = value {
         object.extend(fields);
     }
-    let text = serde_json::to_string_pretty(&object).expect("a JSON value can be written");
-    text_out(&format!("{text}\n"))
+    object
 }
 
 /// Prints text. A reader that went away is no failure of ours.
 pub(crate) fn text_out(text: &str) -> Result<(), Failure> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new("write", "standard output", error))
-        }
-        _ => Ok(()),
+    text_is_read(text).map(drop)
+}
+
+/// Prints text; false when its reader went away, and nobody wants more.
+pub(crate) fn text_is_read(text: &str) -> Result<bool, Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new("write", "standard output", error)),
+        Ok(()) => Ok(true),
     }
 }
 

@@ -3,12 +3,12 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Ground, can_mount, has_program, memory, nacre, run, scratch, succeed, text};
+use crate::harness::{Ground, can_mount, has_program, memory, nacre, run, scratch, succeed, text, wait};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
@@ -213,8 +213,17 @@ fn the_mover_keeps_memory_from_being_full_and_pinned_files_stay() {
     assert_eq!(json("pin", &[&kept])["count"], 1);
     write(&kept, 0..10);
     write(&dir, 10..100);
+    // What would be done is not done.
+    let (output, words) = said("mover pause -n", &[&dir]);
+    assert!(
+        output.status.success() && words.contains("blocks would move only for who finds no space"),
+        "{words}"
+    );
+    let dry = json("mover limit -n", &[&dir, Path::new("1G")]);
+    assert_eq!((&dry["dry_run"], dry["rate"].is_null(), &dry["paused"]), (&true.into(), true, &false.into()));
     let paused = json("mover pause", &[&dir]);
-    assert_eq!(paused["paused"], true);
+    assert_eq!((&paused["paused"], &paused["dry_run"]), (&true.into(), &false.into()));
+    assert_eq!(json("mover resume -n", &[&dir])["paused"], true);
     refused("mover wait", &[&dir], "paused");
     json("mover resume", &[&dir]);
     assert_eq!(json("mover limit", &[&dir, Path::new("1G")])["rate"], 1 << 30);
@@ -241,6 +250,57 @@ fn the_mover_keeps_memory_from_being_full_and_pinned_files_stay() {
         assert!(!done && words.contains("only root"), "{words}");
         assert!(as_nobody(&["tier", "list"]).0);
     }
+}
+
+#[test]
+fn top_shows_places_and_traffic_and_ends_with_the_mount() {
+    if !can_mount("top on a mount") {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", None);
+    let dir = ground.dir();
+    // Without tiers, too.
+    let now = json("top", &[&dir]);
+    assert_eq!((now["places"][0]["name"].as_str(), now["schema"].as_u64()), (Some("pm"), Some(1)));
+    json("tier add --size 64M", &[&dir, &ground.beside().join("disk")]);
+    write(&dir, 0..4);
+    json("demote", &[dir.join("0"), dir.join("1")]);
+    let place = |now: &Value, name: &str| {
+        let places = now["places"].as_array().unwrap();
+        places.iter().find(|place| place["name"] == name).unwrap_or_else(|| panic!("{now}")).clone()
+    };
+    let now = json("top", &[&dir]);
+    let (memory, tier) = (place(&now, "pm"), place(&now, "tier 1"));
+    assert!(memory["written"].as_u64().unwrap() >= 4 * MIB as u64, "{now}");
+    assert_eq!((tier["used"].as_u64(), tier["written"].as_u64()), (Some(2 << 20), Some(2 << 20)), "{now}");
+    assert!(
+        tier["writes"].as_u64().unwrap() >= 2 && place(&now, "dram")["size"].as_u64().unwrap() >= 64 << 20
+    );
+    // The same as text, where nobody looks at a terminal; and line by line.
+    for words in ["top --once", "top"] {
+        let (output, text) = said(words, &[&dir]);
+        assert!(output.status.success() && text.contains("tier 1") && text.contains("mover"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
+    }
+    let (output, lines) = said("top --json --interval 0.1 --count 3", &[&dir]);
+    let looks: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(output.status.success() && looks.len() == 3, "{lines}");
+    assert!(looks[0]["at_ms"].as_u64() < looks[2]["at_ms"].as_u64(), "{lines}");
+    let status = json("mover status", &[&dir]);
+    assert!(status["phase"].is_string() && status["cache_size"].as_u64() == Some(64 << 20), "{status}");
+    refused("top --interval 0", &[&dir], "seconds");
+    refused("top", &[Path::new("/proc")], "not on a mounted nacre file system");
+    // What it looked at goes away.
+    let out = scratch();
+    let said = fs::File::create(out.path().join("said")).unwrap();
+    let mut command = nacre();
+    command.args(["top", "--json", "--interval", "0.2"]).arg(&dir).stdout(Stdio::null()).stderr(said);
+    let child = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    ground.unmount();
+    let status = wait(child, LIMIT).unwrap();
+    let said = fs::read_to_string(out.path().join("said")).unwrap();
+    assert!(status.code() == Some(1) && said.contains("it is not mounted any more"), "{said}");
 }
 
 #[test]

@@ -1,0 +1,238 @@
+//! `nacre top`: what a mounted file system does, again and again.
+//!
+//! - `snapshot`: what the mount says at one time.
+//! - `draw`: how that looks.
+
+mod draw;
+mod snapshot;
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use serde_json::json;
+
+use self::snapshot::Snapshot;
+use crate::failure::Failure;
+use crate::{mounted, output};
+
+/// What a mount is asked for how hot files are.
+const TEMPERATURE: &str = "system.nacre.temperature";
+/// What is waited between two looks, in seconds: by default, at least, and at most.
+const INTERVAL: f64 = 1.0;
+const SHORTEST: f64 = 0.1;
+const LONGEST: f64 = 86_400.0;
+
+/// What `nacre top` is told.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Print one look at it as text, as it also does where standard output is no terminal
+    #[arg(long)]
+    once: bool,
+    /// Print one look at it as JSON; with --interval or --count a line for each
+    #[arg(long, conflicts_with = "once")]
+    json: bool,
+    /// Look again after so many seconds, as 0.5; by default after one
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "once")]
+    interval: Option<Duration>,
+    /// End after so many looks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "once")]
+    count: Option<u64>,
+    /// A file or directory on the mounted file system, or its device
+    #[arg(value_name = "DIR|DEVICE")]
+    path: PathBuf,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (SHORTEST..=LONGEST).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("{text:?} is not between {SHORTEST} and {LONGEST} seconds")),
+    }
+}
+
+/// Shows a mount until somebody ends it, it ends, or often enough.
+pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
+    let mount = mounted::mountpoint("top", &args.path)?;
+    let interval = args.interval.unwrap_or(Duration::from_secs_f64(INTERVAL));
+    if args.json && args.interval.is_none() && args.count.is_none() {
+        return output::json(json!(look(&mount)?));
+    }
+    if args.json || args.once || !io::stdout().is_terminal() {
+        return print(args, &mount, interval);
+    }
+    let shown = Screen::begin().and_then(|mut screen| screen.show(&mount, interval, args.count));
+    shown.map_err(|failure| match failure {
+        Ended::Terminal(error) => Failure::new("top", "the terminal", error),
+        Ended::Mount(failure) => failure,
+    })
+}
+
+/// For who reads later: lines of JSON, or text.
+fn print(args: &TopArgs, mount: &Path, interval: Duration) -> Result<(), Failure> {
+    let endless = if args.interval.is_some() { u64::MAX } else { 1 };
+    let count = args.count.unwrap_or(endless);
+    let mut previous = None;
+    for number in 0..count {
+        if number > 0 {
+            std::thread::sleep(interval);
+        }
+        let now = look(mount)?;
+        let text = if args.json {
+            output::json_line(json!(now))
+        } else {
+            let between = if number > 0 { "\n" } else { "" };
+            format!("{between}{}", draw::text(previous.as_ref(), &now))
+        };
+        if !output::text_is_read(&text)? {
+            break;
+        }
+        previous = Some(now);
+    }
+    Ok(())
+}
+
+/// Asks a mount; fails in words when it is not there any more.
+fn look(mount: &Path) -> Result<Snapshot, Failure> {
+    let asked = mounted::ask(mount, mounted::INFO)
+        .and_then(|info| mounted::ask(mount, TEMPERATURE).map(|temperature| (info, temperature)));
+    let (info, temperature) = asked.map_err(|failure| explain(mount, failure))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Snapshot::of(&mount.display().to_string(), now.as_millis() as u64, &info, temperature)
+        .map_err(|error| Failure::new("top", mount.display(), format!("the mount's answer: {error}")))
+}
+
+/// Why a mount does not answer.
+fn explain(mount: &Path, failure: Failure) -> Failure {
+    match mounted::all() {
+        Ok(mounts) if mounts.iter().all(|other| other.mountpoint != mount) => {
+            Failure::new("top", mount.display(), "it is not mounted any more")
+        }
+        Ok(_) if is_abandoned(mount) => Failure::new("top", mount.display(), "its server has ended")
+            .advice("nacre umount clears it away, and the next mount recovers it"),
+        _ => failure,
+    }
+}
+
+/// The kernel says that nobody serves it.
+fn is_abandoned(mount: &Path) -> bool {
+    let gone = [libc::ENOTCONN, libc::ECONNABORTED];
+    std::fs::metadata(mount).is_err_and(|error| error.raw_os_error().is_some_and(|code| gone.contains(&code)))
+}
+
+/// Why nothing is shown any more.
+enum Ended {
+    Terminal(io::Error),
+    Mount(Failure),
+}
+
+/// The terminal, which is as it was before when this is gone.
+struct Screen {
+    terminal: DefaultTerminal,
+}
+
+impl Screen {
+    fn begin() -> Result<Screen, Ended> {
+        // What was changed when a later step fails is put back.
+        let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore()).map_err(Ended::Terminal)?;
+        Ok(Screen { terminal })
+    }
+
+    fn show(&mut self, mount: &Path, interval: Duration, count: Option<u64>) -> Result<(), Ended> {
+        let mut previous: Option<Snapshot> = None;
+        let mut number = 0;
+        loop {
+            let now = look(mount).map_err(Ended::Mount)?;
+            self.draw(previous.as_ref(), &now)?;
+            number += 1;
+            if count.is_some_and(|count| number >= count) || !self.wait(interval, previous.as_ref(), &now)? {
+                return Ok(());
+            }
+            previous = Some(now);
+        }
+    }
+
+    fn draw(&mut self, previous: Option<&Snapshot>, now: &Snapshot) -> Result<(), Ended> {
+        self.terminal.draw(|frame| draw::draw(frame, previous, now)).map(drop).map_err(Ended::Terminal)
+    }
+
+    /// Waits for the next look, or a key that asks for it; false when one ends it.
+    fn wait(
+        &mut self,
+        interval: Duration,
+        previous: Option<&Snapshot>,
+        now: &Snapshot,
+    ) -> Result<bool, Ended> {
+        let until = Instant::now() + interval;
+        while event::poll(until.saturating_duration_since(Instant::now())).map_err(Ended::Terminal)? {
+            match event::read().map_err(Ended::Terminal)? {
+                Event::Key(key) => match meaning(key) {
+                    Some(Key::End) => return Ok(false),
+                    Some(Key::Look) => return Ok(true),
+                    None => {}
+                },
+                Event::Resize(..) => self.draw(previous, now)?,
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// What a key asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Key {
+    End,
+    Look,
+}
+
+fn meaning(key: KeyEvent) -> Option<Key> {
+    if key.kind == KeyEventKind::Release {
+        return None;
+    }
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => Some(Key::End),
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Key::End),
+        KeyCode::Char(' ') => Some(Key::Look),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+    use super::{Key, meaning, seconds};
+
+    #[test]
+    fn keys_end_it_or_ask_for_a_look() {
+        let key = |code, modifiers| meaning(KeyEvent::new(code, modifiers));
+        for (code, modifiers, expected) in [
+            (KeyCode::Char('q'), KeyModifiers::NONE, Some(Key::End)),
+            (KeyCode::Esc, KeyModifiers::NONE, Some(Key::End)),
+            (KeyCode::Char('c'), KeyModifiers::CONTROL, Some(Key::End)),
+            (KeyCode::Char('c'), KeyModifiers::NONE, None),
+            (KeyCode::Char(' '), KeyModifiers::NONE, Some(Key::Look)),
+        ] {
+            assert_eq!(key(code, modifiers), expected, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_bounded() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "NaN", "1e9", "soon"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

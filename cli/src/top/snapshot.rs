@@ -1,0 +1,302 @@
+//! What a mount says of itself at one time, in the shape that is drawn: places, the mover, caches, and hot files.
+//!
+//! Counters are since the mount; what happened lately is the difference of two snapshots.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A mount at one time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Snapshot {
+    pub(crate) mountpoint: String,
+    pub(crate) device: String,
+    pub(crate) preset: String,
+    /// The process that serves it: another one has counters of its own.
+    pub(crate) pid: u64,
+    /// Milliseconds since 1970.
+    pub(crate) at_ms: u64,
+    /// Persistent memory, DRAM, and each tier.
+    pub(crate) places: Vec<Place>,
+    pub(crate) mover: Option<Mover>,
+    pub(crate) buffer: Option<Buffer>,
+    /// None while blocks move, and where there is no mover.
+    pub(crate) temperature: Option<Temperature>,
+}
+
+/// Where data can be.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Place {
+    /// `pm`, `dram`, or `tier 1`.
+    pub(crate) name: String,
+    /// Where that is.
+    pub(crate) device: String,
+    /// What is the matter with it, where something is.
+    pub(crate) state: String,
+    pub(crate) size: u64,
+    pub(crate) used: u64,
+    /// Bytes that were read there; of persistent memory known while there are tiers.
+    pub(crate) read: Option<u64>,
+    pub(crate) written: Option<u64>,
+    /// Accesses; of tiers only.
+    pub(crate) reads: Option<u64>,
+    pub(crate) writes: Option<u64>,
+}
+
+/// The mover, as the mount tells of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Mover {
+    pub(crate) phase: String,
+    pub(crate) doing: Option<Doing>,
+    pub(crate) queue: Option<Queue>,
+    pub(crate) waiting: u64,
+    pub(crate) usage_percent: f64,
+    pub(crate) threshold_percent: f64,
+    pub(crate) moved: u64,
+    pub(crate) lowered: u64,
+    pub(crate) raised: u64,
+    pub(crate) rate: Option<u64>,
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+    pub(crate) unheard: u64,
+    pub(crate) cached: u64,
+    pub(crate) cache_size: u64,
+    pub(crate) cache_hits: u64,
+    pub(crate) cache_misses: u64,
+    pub(crate) failure: Option<String>,
+}
+
+/// A file whose blocks are moving.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Doing {
+    pub(crate) inode: u64,
+    pub(crate) way: String,
+}
+
+/// What waits to be moved.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Queue {
+    pub(crate) files: u64,
+    pub(crate) young: u64,
+    pub(crate) accesses: u64,
+    pub(crate) looking: bool,
+}
+
+/// The write buffer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Buffer {
+    pub(crate) size: u64,
+    /// All of it waits to be written back, or was a moment ago.
+    pub(crate) used: u64,
+    pub(crate) written_lazily: u64,
+    pub(crate) written_eagerly: u64,
+    pub(crate) written_back: u64,
+    pub(crate) write_hits: u64,
+    pub(crate) write_misses: u64,
+    pub(crate) read_from_dram: u64,
+    pub(crate) stalls: u64,
+}
+
+/// How hot files are.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Temperature {
+    pub(crate) ages_s: Vec<u64>,
+    pub(crate) memory: Ages,
+    pub(crate) below: Ages,
+    pub(crate) hottest: Vec<HotFile>,
+}
+
+/// Files younger than each age, and last those that are older.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ages {
+    pub(crate) files: Vec<u64>,
+    pub(crate) bytes: Vec<u64>,
+}
+
+/// A file that is hot.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HotFile {
+    pub(crate) inode: u64,
+    pub(crate) size: u64,
+    pub(crate) below: bool,
+    pub(crate) read_ago_ms: Option<u64>,
+    pub(crate) written_ago_ms: Option<u64>,
+}
+
+/// A tier, as the mount tells of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TierAnswer {
+    number: u8,
+    size: u64,
+    free: u64,
+    draining: bool,
+    device: Option<String>,
+    missing: Option<String>,
+    failing: Option<String>,
+    reads: u64,
+    read: u64,
+    writes: u64,
+    written: u64,
+}
+
+impl TierAnswer {
+    fn place(self) -> Place {
+        let state = match (self.missing, self.failing, self.draining) {
+            (Some(why), ..) => format!("missing: {why}"),
+            (None, Some(why), _) => format!("failing: {why}"),
+            (None, None, true) => "draining".to_owned(),
+            (None, None, false) => String::new(),
+        };
+        Place {
+            name: format!("tier {}", self.number),
+            device: self.device.unwrap_or_default(),
+            state,
+            size: self.size,
+            used: self.size.saturating_sub(self.free),
+            read: Some(self.read),
+            written: Some(self.written),
+            reads: Some(self.reads),
+            writes: Some(self.writes),
+        }
+    }
+}
+
+impl Snapshot {
+    /// From what a mount answers about itself, and about temperatures.
+    pub(crate) fn of(
+        mountpoint: &str,
+        at_ms: u64,
+        info: &Value,
+        temperature: Value,
+    ) -> serde_json::Result<Snapshot> {
+        let text = |part: &str, field: &str| info[part][field].as_str().unwrap_or_default().to_owned();
+        let mover: Option<Mover> = serde_json::from_value(info["mover"].clone())?;
+        let buffer: Option<Buffer> = serde_json::from_value(info["cache"].clone())?;
+        let tiers: Option<Vec<TierAnswer>> = serde_json::from_value(info["tiers"].clone())?;
+        let tiers: Vec<Place> = tiers.unwrap_or_default().into_iter().map(TierAnswer::place).collect();
+        let below: u64 = tiers.iter().map(|tier| tier.size).sum();
+        let mut places = vec![memory(info, below, mover.as_ref())];
+        places.extend(dram(mover.as_ref(), buffer.as_ref()));
+        places.extend(tiers);
+        Ok(Snapshot {
+            mountpoint: mountpoint.to_owned(),
+            device: text("device", "name"),
+            preset: text("volume", "preset"),
+            pid: info["mount"]["pid"].as_u64().unwrap_or(0),
+            at_ms,
+            places,
+            mover,
+            buffer,
+            temperature: serde_json::from_value(temperature)?,
+        })
+    }
+}
+
+/// Persistent memory; the mount tells of space with `below` bytes of tiers in it.
+fn memory(info: &Value, below: u64, mover: Option<&Mover>) -> Place {
+    let space = |field: &str| info["space"][field].as_u64().unwrap_or(0);
+    let size = space("total").saturating_sub(below);
+    let used = match mover {
+        Some(mover) => (size as f64 * mover.usage_percent / 100.0) as u64,
+        None => size.saturating_sub(space("available")),
+    };
+    // What an emulation counts stands in where there are no tiers.
+    let stored = info["device"]["counters"]["bytes_stored"].as_u64();
+    Place {
+        name: "pm".to_owned(),
+        device: info["device"]["name"].as_str().unwrap_or_default().to_owned(),
+        size,
+        used,
+        read: mover.map(|mover| mover.read),
+        written: mover.map(|mover| mover.written).or(stored),
+        ..Place::default()
+    }
+}
+
+/// The write buffer and blocks of tiers, where there are any.
+fn dram(mover: Option<&Mover>, buffer: Option<&Buffer>) -> Option<Place> {
+    if mover.is_none() && buffer.is_none() {
+        return None;
+    }
+    let of_mover = |field: fn(&Mover) -> u64| mover.map_or(0, field);
+    let of_buffer = |field: fn(&Buffer) -> u64| buffer.map_or(0, field);
+    Some(Place {
+        name: "dram".to_owned(),
+        size: of_mover(|mover| mover.cache_size) + of_buffer(|buffer| buffer.size),
+        used: of_mover(|mover| mover.cached) + of_buffer(|buffer| buffer.used),
+        read: Some(of_mover(|mover| mover.cache_hits) + of_buffer(|buffer| buffer.read_from_dram)),
+        written: Some(of_buffer(|buffer| buffer.written_lazily)),
+        ..Place::default()
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::{Value, json};
+
+    use super::Snapshot;
+
+    /// What a mount with a buffer and two tiers answers.
+    pub(crate) fn answer() -> (Value, Value) {
+        let info = json!({
+            "device": { "name": "/dev/pmem0", "counters": null },
+            "volume": { "preset": "nacre" },
+            "mount": { "options": "", "pid": 77 },
+            "space": { "total": 400u64 << 20, "available": 90 << 20 },
+            "cache": { "size": 32 << 20, "used": 8 << 20, "written_lazily": 5000, "written_eagerly": 100,
+                "written_back": 4000, "write_hits": 30, "write_misses": 10, "read_from_dram": 700, "stalls": 2 },
+            "tiers": [{ "number": 1, "size": 100 << 20, "free": 75 << 20, "draining": false, "device": "/dev/sdb",
+                    "missing": null, "reads": 4, "read": 16384, "writes": 2, "written": 8192 },
+                { "number": 3, "size": 200 << 20, "free": 0, "draining": false, "device": null,
+                    "missing": "it was taken offline" }],
+            "mover": { "phase": "moving", "doing": { "inode": 17, "way": "space" }, "queue": null, "waiting": 1,
+                "usage_percent": 80.0, "threshold_percent": 70.0, "moved": 1 << 20, "lowered": 0, "raised": 4096,
+                "rate": null, "read": 1000, "written": 9000, "unheard": 0, "cached": 1 << 20,
+                "cache_size": 64 << 20, "cache_hits": 300, "cache_misses": 100, "failure": null },
+        });
+        let temperature = json!({ "ages_s": [30, 300, 3600],
+            "memory": { "files": [1, 2, 3, 4], "bytes": [4096, 8192, 0, 1 << 20] },
+            "below": { "files": [0, 0, 1, 0], "bytes": [0, 0, 4096, 0] },
+            "hottest": [{ "inode": 12, "size": 1 << 20, "below": false, "read_ago_ms": 1500, "written_ago_ms": null },
+                { "inode": 99, "size": 4096, "below": true, "read_ago_ms": 90_000, "written_ago_ms": 7_300_000 }] });
+        (info, temperature)
+    }
+
+    pub(crate) fn snapshot() -> Snapshot {
+        let (info, temperature) = answer();
+        Snapshot::of("/mnt", 1_000_000, &info, temperature).unwrap()
+    }
+
+    #[test]
+    fn places_are_what_the_answers_say() {
+        let now = snapshot();
+        let names: Vec<&str> = now.places.iter().map(|place| place.name.as_str()).collect();
+        assert_eq!(names, ["pm", "dram", "tier 1", "tier 3"]);
+        let [memory, dram, first, third] = &now.places[..] else { panic!("four") };
+        assert_eq!((memory.size, memory.used), (100 << 20, 80 << 20));
+        assert_eq!((memory.read, memory.written), (Some(1000), Some(9000)));
+        assert_eq!((dram.size, dram.used), (96 << 20, 9 << 20));
+        assert_eq!((dram.read, dram.written), (Some(1000), Some(5000)));
+        assert_eq!((first.used, first.reads, first.written), (25 << 20, Some(4), Some(8192)));
+        assert_eq!(third.state, "missing: it was taken offline");
+        assert_eq!((now.pid, now.temperature.as_ref().unwrap().hottest.len()), (77, 2));
+    }
+
+    #[test]
+    fn a_mount_without_tiers_or_buffer_has_memory_alone() {
+        let (mut info, _) = answer();
+        for field in ["cache", "tiers", "mover"] {
+            info[field] = Value::Null;
+        }
+        info["device"]["counters"] = json!({ "bytes_stored": 4096 });
+        let now = Snapshot::of("/mnt", 0, &info, Value::Null).unwrap();
+        assert_eq!(now.places.len(), 1);
+        let memory = &now.places[0];
+        assert_eq!((memory.size, memory.used), (400 << 20, 310 << 20));
+        assert_eq!((memory.read, memory.written), (None, Some(4096)));
+        assert!(now.mover.is_none() && now.temperature.is_none());
+    }
+}
