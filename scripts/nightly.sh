@@ -232,7 +232,7 @@ system_tests() {
 }
 
 step_fsx_seeds() { NACRE_FSX_SEEDS=20 NACRE_FSX_OPERATIONS=20000 system_tests suites::fsx; }
-step_kill_9() { NACRE_KILLS=20 system_tests kill::; }
+step_kill_9() { NACRE_ALL_MOUNTS=1 NACRE_KILLS=20 system_tests kill::; }
 step_flipped_bits() { NACRE_FLIPS=40 system_tests corrupt::; }
 step_crash_images() { (cd "$logs" && "$nacre" crash --sequences 3-sample --seed "${NACRE_CRASH_SEED:-$(date +%j)}"); }
 step_crash_mutants() { "$nacre" crash --self-test; }
@@ -258,21 +258,22 @@ step_crash_tiers() {
     done
 }
 step_buffered() { NACRE_ALL_MOUNTS=1 system_tests behaviour::; }
+step_lazy_suites() { NACRE_ALL_MOUNTS=1 NACRE_FSX_SEEDS=2 system_tests lazy_suites::; }
 step_programs() { system_tests programs::; }
-step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} cargo test --release -p nacre-lab --test model; }
-step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} cargo test --release -p nacre-lab --test calls --test library --test linearizable; }
+step_model() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-80} cargo test --release -p nacre-lab --test model; }
+step_calls() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-80} cargo test --release -p nacre-lab --test calls --test library --test linearizable; }
 step_schedules() { NACRE_SCHEDULES=${NACRE_SCHEDULES:-1000} NACRE_SEED=${NACRE_SEED:-$(date +%j)} scripts/schedules.sh; }
-step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-120} system_tests calls::; }
+step_calls_on_mount() { NACRE_MODEL_SECONDS=${NACRE_MODEL_SECONDS:-80} system_tests calls::; }
 
 # What an experiment waits for, a reason on each line, from lines "PREFIX WHAT: REASON".
 reasons() { sed -n "s/^$1 waits: //p" | sed 's/^.*: //' | sort -u; }
 
 # Every experiment of nacre bench paper once, in the process, as small and as short as can be: that it runs, not what it
 # finds. What it waits for must have been known before; what shows only while it runs is a failure. A test of the bench
-# holds each of them to 8 GiB of memory at this scale. Each day begins with another one, so that where eight minutes are
+# holds each of them to 8 GiB of memory at this scale. Each day begins with another one, so that where six minutes are
 # too short for all, all have their day. NACRE_EXPERIMENTS names some.
 step_experiments() {
-    local end=$((SECONDS + 480)) out=$work/experiments names name from left status bad=0 late="" ran=0
+    local end=$((SECONDS + 360)) out=$work/experiments names name from left status bad=0 late="" ran=0
     mkdir -p "$out"
     "$nacre" bench paper --list >"$out/list" || return 1
     mapfile -t names < <(sed -n 's/^  \([a-z]*-[a-z0-9.-]*\) .*/\1/p' "$out/list")
@@ -305,10 +306,10 @@ step_experiments() {
     done
     echo "$ran experiments ran"
     [ "$ran" -gt 0 ] && [ $bad -eq 0 ] || return 1
-    [ -z "$late" ] || left_out "after eight minutes there was no time for:$late"
+    [ -z "$late" ] || left_out "after six minutes there was no time for:$late"
 }
 
-all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_cached crash_tiers buffered programs model calls calls_on_mount schedules experiments"
+all_steps="cargo_deny stress_ng dbench fs_mark postmark git postgresql rocksdb fsx_seeds kill_9 flipped_bits crash_images crash_mutants crash_inplace crash_cached crash_tiers buffered lazy_suites programs model calls calls_on_mount schedules experiments"
 
 scripts/install-deps.sh nightly
 cargo build --release -p nacre-cli || exit 1

@@ -4,13 +4,29 @@ use nacre::{FileOptions, FileSystem, Kind, MkfsOptions, OpenOptions, Preset};
 
 const BLOCK: usize = 4096;
 
+/// On both layouts, bare and below a write buffer. Where the memory is as fast as DRAM the buffer takes nothing, so that all is
+/// done once more on memory that is slower: what is mapped then waits in DRAM before.
 fn each(mut test: impl FnMut(Preset, &FileSystem)) {
-    for preset in [Preset::Nova, Preset::Pmfs, Preset::Nacre, Preset::Hinfs] {
+    for (preset, emulation) in [
+        (Preset::Nova, None),
+        (Preset::Pmfs, None),
+        (Preset::Nacre, None),
+        (Preset::Hinfs, None),
+        (Preset::Nacre, Some("latency=200")),
+        (Preset::Hinfs, Some("latency=200")),
+        (Preset::HinfsWb, Some("latency=200")),
+        (Preset::HinfsNclfw, Some("latency=200")),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let device = dir.path().join("pm");
         let make = MkfsOptions { preset, ..MkfsOptions::with_size(32 << 20) };
-        let fs = FileSystem::create(&device, &make, &OpenOptions::default()).unwrap();
+        let slower = emulation.map(|text| text.parse().unwrap());
+        let options = OpenOptions { emulation: slower, ..OpenOptions::default() };
+        let fs = FileSystem::create(&device, &make, &options).unwrap();
         test(preset, &fs);
+        if emulation.is_some() {
+            assert!(fs.cache().unwrap().written_lazily > 0, "{preset}: nothing waited");
+        }
         fs.close().unwrap();
         assert!(
             nacre::check(&device, nacre::Repair::None, &Default::default()).unwrap().is_sound(),

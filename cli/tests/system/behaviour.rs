@@ -58,7 +58,7 @@ fn the_suite_passes_on_mounts_that_buffer() {
     if !harness::can_mount("the behaviour suite on mounts that buffer") {
         return;
     }
-    let count = if std::env::var_os("NACRE_ALL_MOUNTS").is_some() { BUFFERED.len() } else { 2 };
+    let count = if harness::all_mounts() { BUFFERED.len() } else { 2 };
     for (preset, options) in &BUFFERED[..count] {
         println!("preset {preset}, {options}");
         let ground = Remounted::with(preset, "64M", Some(options));

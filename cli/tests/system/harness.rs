@@ -25,6 +25,17 @@ pub(crate) const BUFFERED: [(&str, &str); 6] = [
     ("hinfs-wb", "lazy=2M,emulate=latency=100"),
     ("hinfs-nclfw", "lazy=2M,emulate=latency=100"),
 ];
+/// Those of them with our write buffer: the first `usual`, and with `NACRE_ALL_MOUNTS` each.
+pub(crate) fn lazy_mounts(usual: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let count = if all_mounts() { BUFFERED.len() } else { usual };
+    BUFFERED.into_iter().filter(|(_, options)| options.starts_with("lazy")).take(count)
+}
+
+/// True when tests are to run on each kind of mount, as they do at night.
+pub(crate) fn all_mounts() -> bool {
+    std::env::var_os("NACRE_ALL_MOUNTS").is_some()
+}
+
 /// How long a mount may take to become usable, and to go away.
 const MOUNT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -194,8 +205,9 @@ impl Ground {
         let memory = memory();
         let image = memory.path().join("pm.img");
         succeed(nacre().args(["mkfs", "--preset", preset, "--size", size]).arg(&image), MOUNT_LIMIT);
-        let (name, options) = (format!("nacre as {preset}"), options.map(str::to_owned));
-        let in_place = preset == "pmfs";
+        let mounted = options.map_or_else(String::new, |options| format!(", {options}"));
+        let (name, options) = (format!("nacre as {preset}{mounted}"), options.map(str::to_owned));
+        let in_place = preset == "pmfs" || preset.starts_with("hinfs");
         let mut ground = Ground {
             name,
             in_place,
@@ -225,6 +237,11 @@ impl Ground {
     pub(crate) fn each(size: &str) -> impl Iterator<Item = Ground> {
         let control = std::iter::once_with(move || Ground::tmpfs(size));
         control.chain(PRESETS.into_iter().map(move |preset| Ground::preset(preset, size, None)))
+    }
+
+    /// The mounts of [`lazy_mounts`].
+    pub(crate) fn lazy(size: &str, usual: usize) -> impl Iterator<Item = Ground> {
+        lazy_mounts(usual).map(move |(preset, options)| Ground::preset(preset, size, Some(options)))
     }
 
     /// What it is, for messages.

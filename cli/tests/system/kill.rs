@@ -127,7 +127,19 @@ fn what_was_acknowledged_survives_kill_9() {
     }
     let rounds = harness::number("NACRE_KILLS", 5);
     for preset in PRESETS {
-        kill_again_and_again(Ground::preset(preset, "512M", None), rounds, false);
+        kill_again_and_again(Ground::preset(preset, "512M", None), &Kills { rounds, ..Kills::default() });
+    }
+}
+
+/// A mount with our write buffer acknowledges with fsync only; of what was not synchronised it loses what it buffered.
+#[test]
+fn what_was_synchronised_survives_kill_9_of_a_lazy_mount() {
+    if !harness::can_mount("kill -9 of a lazy mount") {
+        return;
+    }
+    let kills = Kills { rounds: harness::number("NACRE_KILLS", 5), moves: false, always_syncs: true };
+    for ground in Ground::lazy("512M", 2) {
+        kill_again_and_again(ground, &kills);
     }
 }
 
@@ -143,7 +155,8 @@ fn what_was_acknowledged_survives_kill_9_while_it_moves() {
     let mut command = harness::nacre();
     command.args(["tier", "add", "--size", "512M"]).arg(ground.dir()).arg(disk);
     harness::succeed(&mut command, Duration::from_secs(60));
-    kill_again_and_again(ground, harness::number("NACRE_KILLS", 5), true);
+    let kills = Kills { rounds: harness::number("NACRE_KILLS", 5), moves: true, always_syncs: false };
+    kill_again_and_again(ground, &kills);
 }
 
 /// Somebody who moves all files down and up.
@@ -179,7 +192,18 @@ impl Unrest {
     }
 }
 
-fn kill_again_and_again(mut ground: Ground, rounds: u64, moves: bool) {
+/// How a file system is killed.
+#[derive(Debug, Default)]
+struct Kills {
+    rounds: u64,
+    /// All files move down to a tier and up meanwhile.
+    moves: bool,
+    /// Nothing is acknowledged before fsync, in no round.
+    always_syncs: bool,
+}
+
+fn kill_again_and_again(mut ground: Ground, kills: &Kills) {
+    let Kills { rounds, moves, always_syncs } = *kills;
     let seed = harness::seed("kill");
     let (mut in_the_middle, mut moved) = (0, 0);
     for round in 0..rounds {
@@ -187,7 +211,7 @@ fn kill_again_and_again(mut ground: Ground, rounds: u64, moves: bool) {
         if tree > 0 && round % TREE_KILLS == 0 {
             fs::remove_dir_all(ground.dir().join(format!("load{}", tree - 1))).expect("the tree before");
         }
-        let plan = plan(&ground, tree, seed.wrapping_add(round), round % 2 == 0);
+        let plan = plan(&ground, tree, seed.wrapping_add(round), always_syncs || round % 2 == 0);
         let unrest = moves.then(|| Unrest::start(&plan.dir));
         let mut workers = Workers::start(&plan);
         // The kill comes at another point of the load each time.

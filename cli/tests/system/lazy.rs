@@ -11,7 +11,7 @@ use crate::harness::{self, Ground};
 /// How long anything here may take.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Nothing is written back of itself; on memory that is slower than DRAM, or else writes go past the buffer.
-const LAZY: &str = "lazy=8M,lazy_age=86400000,lazy_period=86400000,emulate=latency=200";
+pub(crate) const LAZY: &str = "lazy=8M,lazy_age=86400000,lazy_period=86400000,emulate=latency=200";
 
 #[test]
 fn what_was_synchronised_survives_the_death_of_a_lazy_mount() {

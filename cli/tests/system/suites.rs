@@ -41,8 +41,12 @@ fn pjdfstest() {
     if !harness::can_mount("pjdfstest") || !harness::has_program("pjdfstest", "pjdfstest") {
         return;
     }
+    pjdfstest_on(Ground::each("256M"));
+}
+
+pub(crate) fn pjdfstest_on(grounds: impl Iterator<Item = Ground>) {
     let second = Ground::tmpfs("16M");
-    for ground in Ground::each("256M") {
+    for ground in grounds {
         let settings = ground.beside().join("pjdfstest.toml");
         fs::write(&settings, PJDFSTEST_SETTINGS).expect("the settings");
         let mut command = harness::program("pjdfstest");
@@ -93,11 +97,15 @@ fn fsx() {
     if !harness::can_mount("fsx") || !harness::has_program("fsx", "fsx") {
         return;
     }
+    fsx_on(Ground::each("64M"), harness::number("NACRE_FSX_SEEDS", 2));
+}
+
+pub(crate) fn fsx_on(grounds: impl Iterator<Item = Ground>, seeds: u64) {
     let operations = harness::number("NACRE_FSX_OPERATIONS", 20_000).to_string();
-    for ground in Ground::each("64M") {
+    for ground in grounds {
         let settings = ground.beside().join("fsx.toml");
         fs::write(&settings, FSX_SETTINGS).expect("the settings");
-        for seed in 1..=harness::number("NACRE_FSX_SEEDS", 2) {
+        for seed in 1..=seeds {
             let mut command = harness::program("fsx");
             command.arg("-f").arg(&settings).args(["-N", &operations, "-S", &seed.to_string()]);
             command.arg("-P").arg(ground.beside()).arg(ground.dir().join(format!("fsx{seed}")));
@@ -117,9 +125,13 @@ fn fio_verifies_what_it_wrote() {
     if !harness::can_mount("fio") || !harness::has_program("fio", "fio") {
         return;
     }
+    fio_on(Ground::each("256M"));
+}
+
+pub(crate) fn fio_on(grounds: impl Iterator<Item = Ground>) {
     // Mappings are checked in whole pages.
     let engines = [("psync", ["512-64k", "512"]), ("mmap", ["4k-64k", "4k"])];
-    for mut ground in Ground::each("256M") {
+    for mut ground in grounds {
         for (engine, [sizes, align]) in engines {
             let job = |dir: &Path, verify_only: bool| {
                 let mut command = harness::program("fio");
@@ -160,8 +172,12 @@ fn sqlite_in_wal_mode_with_two_processes() {
     if !harness::can_mount("SQLite") || !harness::has_program("SQLite", "sqlite3") {
         return;
     }
+    sqlite_on(Ground::each("128M"));
+}
+
+pub(crate) fn sqlite_on(grounds: impl Iterator<Item = Ground>) {
     const ROWS: u32 = 400;
-    for mut ground in Ground::each("128M") {
+    for mut ground in grounds {
         let database = ground.dir().join("test.db");
         // WAL needs shared memory between processes: where that does not work, SQLite answers another mode.
         let mode = sql(

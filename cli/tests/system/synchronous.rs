@@ -1,0 +1,206 @@
+//! What is durable without fsync(2), when the server of a mount is killed: writes under O_SYNC, O_DSYNC and RWF_DSYNC also
+//! where others are buffered, every write of a mount with `sync`, and what was written to a mapping once msync(2) returns.
+
+use std::ffi::c_void;
+use std::fs::{self, File, OpenOptions};
+use std::io::IoSlice;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::ptr;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rustix::io::ReadWriteFlags;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+
+use crate::harness::{self, BUFFERED, Ground, PRESETS};
+use crate::lazy::LAZY;
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// The presets that buffer on a mount with `lazy`: of each layout, and of each kind of buffer.
+const LAZY_PRESETS: [&str; 4] = ["nacre", "hinfs", "hinfs-wb", "hinfs-nclfw"];
+const PAGE: usize = 4096;
+
+/// Opens a file to read and write, makes it where it is not there.
+fn open(path: &Path, flags: i32) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).custom_flags(flags).open(path).expect("open")
+}
+
+#[test]
+fn synchronous_writes_of_a_lazy_mount_are_there_after_kill_9() {
+    if !harness::can_mount("synchronous writes of lazy mounts") {
+        return;
+    }
+    for preset in LAZY_PRESETS {
+        let mut ground = Ground::preset(preset, "64M", Some(LAZY));
+        let dir = ground.dir();
+        let path = |name: &str| dir.join(name);
+        let mut expected = vec![1; 100_000];
+        let files =
+            [("sync", libc::O_SYNC), ("dsync", libc::O_DSYNC)].map(|(name, flags)| open(&path(name), flags));
+        for file in &files {
+            file.write_all_at(&expected, 0).expect("write");
+            // A part of a block that is there.
+            file.write_all_at(&[2; 100], 5000).expect("write");
+        }
+        let plain = open(&path("call"), 0);
+        for (bytes, offset) in [(&expected[..], 0), (&[2; 100], 5000)] {
+            let count = rustix::io::pwritev2(&plain, &[IoSlice::new(bytes)], offset, ReadWriteFlags::DSYNC);
+            assert_eq!(count.expect("pwritev2"), bytes.len());
+        }
+        expected[5000..5100].fill(2);
+        // Over what waits: that may go, what was written over it may not.
+        open(&path("mixed"), 0).write_all_at(&[3; 3 * PAGE], 0).expect("write");
+        open(&path("mixed"), libc::O_SYNC).write_all_at(&[4; 10], 5000).expect("write");
+        // The control: such writes wait.
+        open(&path("waits"), 0).write_all_at(&expected, 0).expect("write");
+        drop((files, plain));
+        ground.kill();
+        ground.set_options(None);
+        ground.mount();
+        for name in ["sync", "dsync", "call"] {
+            assert!(fs::read(path(name)).expect("read") == expected, "{preset}: {name}");
+        }
+        let mixed = fs::read(path("mixed")).expect("read");
+        assert_eq!(mixed.get(5000..5010), Some(&[4; 10][..]), "{preset}");
+        assert!(mixed.iter().all(|byte| [0, 3, 4].contains(byte)), "{preset}: what was never written shows");
+        assert_eq!(fs::read(path("waits")).expect("read"), b"", "{preset}: nobody asked for it");
+        ground.unmount();
+        ground.fsck();
+    }
+}
+
+#[test]
+fn every_write_of_a_mount_with_sync_is_there_after_kill_9() {
+    if !harness::can_mount("mounts with sync") {
+        return;
+    }
+    for preset in ["nova", "pmfs"].into_iter().chain(LAZY_PRESETS) {
+        let mut ground = Ground::preset(preset, "64M", Some("sync"));
+        let path = ground.dir().join("file");
+        let mut expected = vec![1; 300_000];
+        let file = open(&path, 0);
+        file.write_all_at(&expected, 0).expect("write");
+        file.write_all_at(&[2; 10_000], 1234).expect("write");
+        file.write_all_at(&[3; 10], 310_000).expect("write");
+        drop(file);
+        expected[1234..11_234].fill(2);
+        expected.resize(310_000, 0);
+        expected.extend([3; 10]);
+        ground.kill();
+        ground.mount();
+        assert!(fs::read(&path).expect("read") == expected, "{preset}");
+        ground.unmount();
+        ground.fsck();
+    }
+}
+
+/// No mount is both: neither from the beginning nor by a remount.
+#[test]
+fn a_mount_that_buffers_is_not_mounted_with_sync() {
+    if !harness::can_mount("lazy mounts with sync") {
+        return;
+    }
+    let mut ground = Ground::preset("hinfs", "64M", Some("sync"));
+    let remount = |ground: &Ground, options: &str| {
+        let mut command = harness::nacre();
+        command.args(["mount", "-o", options]).arg(ground.image()).arg(ground.dir());
+        let refused = harness::run(&mut command, LIMIT).expect("it runs");
+        assert!(!refused.status.success(), "{options}: {refused:?}");
+        harness::text(&refused)
+    };
+    let words = remount(&ground, "remount,lazy_age=1000");
+    assert!(words.contains("no write buffer"), "{words}");
+    ground.unmount();
+    for options in ["lazy,sync", "sync,lazy=8M", "preset=hinfs-wb,sync,lazy_age=1000"] {
+        ground.set_options(Some(options));
+        let words = ground.try_mount().expect_err(options);
+        assert!(words.contains("lazy excludes writeback and sync"), "{options}: {words}");
+    }
+    ground.set_options(Some(LAZY));
+    ground.mount();
+    let words = remount(&ground, "remount,sync");
+    assert!(words.contains("\"sync\" cannot be changed"), "{words}");
+    ground.unmount();
+}
+
+/// A file that is mapped shared, from its beginning on.
+struct Mapped {
+    start: *mut c_void,
+    len: usize,
+}
+
+impl Mapped {
+    /// The file must be as long, and stay so: pages behind its end cannot be touched.
+    fn new(file: &File, len: usize) -> Mapped {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses an address where nothing is mapped.
+        let start = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) };
+        Mapped { start: start.expect("mmap"), len }
+    }
+
+    /// Changes bytes, and waits until msync(2) says that they are durable.
+    fn write_and_sync(&mut self, range: Range<usize>, byte: u8) {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: the range is within the mapping, which is there as long as `self`, and to which no reference exists.
+        unsafe { ptr::write_bytes(self.start.cast::<u8>().add(range.start), byte, range.len()) };
+        let page = range.start / PAGE * PAGE;
+        // SAFETY: the range is within the mapping, and begins with a page.
+        unsafe { rustix::mm::msync(self.start.add(page), range.end - page, MsyncFlags::SYNC) }
+            .expect("msync");
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new`, and nobody uses it behind this.
+        let _ = unsafe { rustix::mm::munmap(self.start, self.len) };
+    }
+}
+
+/// The mapping is still there when the server dies. What write(2) had put below it, which waits on a lazy mount, is of the same
+/// file and so durable with it.
+#[test]
+fn what_msync_acknowledged_is_there_after_kill_9() {
+    if !harness::can_mount("msync") {
+        return;
+    }
+    const LEN: usize = 64 * PAGE;
+    let mut random = StdRng::seed_from_u64(harness::seed("msync"));
+    let bare = PRESETS.map(|preset| (preset, None));
+    let lazy = LAZY_PRESETS.map(|preset| (preset, Some(LAZY)));
+    let writeback = BUFFERED.into_iter().filter(|(_, options)| *options == "writeback");
+    let writeback = writeback.map(|(preset, options)| (preset, Some(options)));
+    for (preset, options) in bare.into_iter().chain(lazy).chain(writeback) {
+        let mut ground = Ground::preset(preset, "64M", options);
+        for round in 0..3_u8 {
+            let path = ground.dir().join(format!("mapped{round}"));
+            let file = open(&path, 0);
+            let mut expected = vec![100 + round; LEN];
+            file.write_all_at(&expected, 0).expect("write");
+            let mut mapped = Mapped::new(&file, LEN);
+            for byte in 0..20 {
+                let start = random.random_range(0..LEN);
+                let range = start..(start + random.random_range(1..3 * PAGE)).min(LEN);
+                mapped.write_and_sync(range.clone(), byte);
+                expected[range].fill(byte);
+            }
+            // All of it, once: where the kernel buffers, pages that nobody mapped were not written with the others.
+            let last = expected[0];
+            mapped.write_and_sync(0..1, last);
+            if options == Some("writeback") {
+                file.sync_data().expect("fdatasync");
+            }
+            ground.kill();
+            drop((mapped, file));
+            ground.mount();
+            let found = fs::read(&path).expect("read");
+            assert!(found == expected, "{}, round {round}", ground.name());
+        }
+        ground.unmount();
+        ground.fsck();
+    }
+}
