@@ -9,9 +9,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::benefit::{Block, Model, Path, Verdict};
 
-/// DRAM that one remembered block takes, in bytes, at the most: its number twice and its state, in a map that is at
-/// least half full.
-pub const GHOST_BYTES: u64 = 128;
+/// DRAM that one remembered block takes, in bytes, at the most: its number three times and its state, where it is the only
+/// one of its file. One of many takes half of that.
+pub const GHOST_BYTES: u64 = 224;
 
 /// Blocks that may be remembered in all beside a pool of `pool_bytes`: less than 1 % of it.
 pub const fn ghosts_for(pool_bytes: u64) -> u64 {
@@ -104,10 +104,7 @@ impl FileHistory {
     /// Takes out what is remembered about a block that enters DRAM.
     pub fn take(&mut self, block: u64) -> Option<Block> {
         let taken = self.ghosts.remove(&block)?;
-        if self.ghosts.is_empty() {
-            self.order.clear();
-            self.written.clear();
-        }
+        self.shrink();
         Some(taken)
     }
 
@@ -125,12 +122,8 @@ impl FileHistory {
             return false;
         }
         // Blocks that were taken out, or forgotten, are still in the lists.
-        if self.order.len().max(self.written.len()) > 2 * self.ghosts.len() + 8 {
-            let mut seen = HashSet::new();
-            self.order.retain(|block| self.ghosts.contains_key(block) && seen.insert(*block));
-            self.written.retain(|block| self.ghosts.contains_key(block));
-            self.written.sort_unstable();
-            self.written.dedup();
+        if self.order.len().max(self.written.len()) > self.ghosts.len() + self.ghosts.len() / 2 + 2 {
+            self.tidy();
         }
         self.ghosts.insert(block, state);
         self.order.push_back(block);
@@ -138,6 +131,26 @@ impl FileHistory {
             self.written.push(block);
         }
         may_grow
+    }
+
+    /// Leaves each remembered block in the lists once.
+    fn tidy(&mut self) {
+        let mut seen = HashSet::new();
+        self.order.retain(|block| self.ghosts.contains_key(block) && seen.insert(*block));
+        self.written.retain(|block| self.ghosts.contains_key(block));
+        self.written.sort_unstable();
+        self.written.dedup();
+    }
+
+    /// Gives memory back once two thirds of what it was for are gone, so that what few blocks take stays little.
+    fn shrink(&mut self) {
+        let most = 3 * self.ghosts.len() + 3;
+        if self.ghosts.capacity().max(self.order.capacity()).max(self.written.capacity()) > most {
+            self.tidy();
+            self.ghosts.shrink_to_fit();
+            self.order.shrink_to_fit();
+            self.written.shrink_to_fit();
+        }
     }
 
     fn forget_oldest(&mut self) -> bool {
@@ -163,6 +176,7 @@ impl FileHistory {
     pub fn cut(&mut self, block: u64) -> u64 {
         let before = self.ghosts.len();
         self.ghosts.retain(|&ghost, _| ghost < block);
+        self.shrink();
         (before - self.ghosts.len()) as u64
     }
 
@@ -229,7 +243,7 @@ mod tests {
         }
         for block in 4..10_000 {
             assert!(!file.wrote(block, 1, &model, false), "no right to grow");
-            assert!(file.order.len().max(file.written.len()) <= 2 * 4 + 9, "{}", file.written.len());
+            assert!(file.order.len().max(file.written.len()) <= 4 + 2 + 3, "{}", file.written.len());
         }
         let mut judged = Judged::default();
         file.synced(0, &model, &mut judged);
@@ -254,6 +268,34 @@ mod tests {
     fn ghosts_take_less_than_a_hundredth_of_the_pool() {
         let pool = 1 << 30;
         assert!(ghosts_for(pool) * super::GHOST_BYTES <= pool / 100);
-        assert!(size_of::<Block>() + 2 * size_of::<u64>() <= super::GHOST_BYTES as usize / 3);
+        let model = Model::default();
+        for count in [1, 2, 3, 4, 5, 7, 8, 14, 15, 28, 29, 100, 448, 449, 1000, 1793] {
+            let mut file = FileHistory::default();
+            for block in 0..count {
+                file.wrote(block, 1, &model, true);
+            }
+            // Others take their places, and some come back.
+            for block in 0..10 * count {
+                file.wrote(block * 7 % (3 * count), 1, &model, false);
+                let bytes = heap_bytes(&file);
+                assert!(bytes <= super::GHOST_BYTES * count, "{count} ghosts: {bytes} bytes");
+            }
+            assert_eq!(file.len(), count);
+            // Others enter DRAM, but for one.
+            let mut left: Vec<u64> = file.ghosts.keys().copied().collect();
+            while left.len() > 1 {
+                file.take(left.pop().unwrap()).unwrap();
+                let bytes = heap_bytes(&file);
+                assert!(bytes <= super::GHOST_BYTES * file.len(), "{} of {count}: {bytes} bytes", file.len());
+            }
+        }
+    }
+
+    /// What a history has allocated. A map of the standard library has a power of two of places, of which seven eighths may
+    /// be taken (three of four at the least), a byte beside each, and 16 bytes at its end.
+    fn heap_bytes(file: &FileHistory) -> u64 {
+        let places = (file.ghosts.capacity() * 8 / 7).next_power_of_two();
+        let map = places * (size_of::<(u64, Block)>() + 1) + 16;
+        (map + (file.order.capacity() + file.written.capacity()) * size_of::<u64>()) as u64
     }
 }
