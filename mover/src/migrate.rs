@@ -1,8 +1,8 @@
 //! Moving blocks: resolve, copy, publish.
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, Durability, FileBlock, FileKind, Kind, Movable, Place, PlacedExtent, Result, SeekTo,
-    TierRun, Tiered, Timestamp,
+    BLOCK_SIZE, Copied, Durability, Error, FileBlock, FileKind, Kind, Movable, Place, PlacedExtent, Result,
+    SeekTo, TierRun, Tiered, Timestamp,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
@@ -111,13 +111,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         self.tiers.write(&pieces)?;
         let proof = self.tiers.flush([tier])?;
         let copied = copies(&found, &runs.runs);
-        let refused = self.layout.publish(node, &copied, modified, proof)?;
-        drop(reading);
+        let refused = match self.layout.publish(node, &copied, modified, proof) {
+            Err(error) => return Err(runs.keep_unless_unpublished(error)),
+            Ok(refused) => refused,
+        };
         if keep {
+            // Who reads holds what the file gives up: until then nobody else can have these blocks and write them.
             for (run, part) in &pieces {
                 self.tiers.pages().fill(tier, run.start, part);
             }
         }
+        drop(reading);
         moved.changed = refused.iter().map(|copy| copy.from.extent.len).sum();
         moved.moved = blocks - moved.changed;
         // What was published is the file's now.
@@ -251,6 +255,15 @@ impl<'f, L: Tiered<Proof = Durable>, D: BlockDevice> Taken<'f, L, D> {
     /// They are a file's now.
     pub(crate) fn keep(mut self) {
         self.runs.clear();
+    }
+
+    /// After a publication that failed: they are given back, unless its entry may be durable all the same. Then they may be
+    /// nobody else's before a recovery has found out.
+    pub(crate) fn keep_unless_unpublished(self, error: Error) -> Error {
+        if error.kind() == Kind::Media {
+            self.keep();
+        }
+        error
     }
 }
 

@@ -10,6 +10,7 @@ use nacre_engine::{
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
+use crate::data::Reading;
 use crate::fs::MoverFs;
 use crate::migrate::Taken;
 use crate::pieces;
@@ -112,16 +113,20 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             // A device that fails is out of use for a while, and the data has another place.
             let stored = self.tiers.write(&pieces).and_then(|()| self.tiers.flush([number]));
             let Ok(proof) = stored else { continue };
+            // Until the copy is in DRAM: what the file gives up meanwhile is nobody else's to write.
+            let reading = Reading::begin(&self.layout);
             match self.layout.publish_write(node, &written, offset + len, durability, now, proof) {
                 // It has no space for the entry, or a block is in use by who has mapped it, or the end of the file was moved
                 // down meanwhile: memory knows what to do.
                 Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Busy | Kind::Elsewhere) => {
                     return Ok(false);
                 }
-                other => other?,
+                Err(error) => return Err(runs.keep_unless_unpublished(error)),
+                Ok(()) => {}
             }
-            runs.keep();
             self.keep_in_dram(&pieces);
+            drop(reading);
+            runs.keep();
             return Ok(true);
         }
         Ok(false)

@@ -59,7 +59,8 @@ pub fn any_requests(data: &[u8]) {
         let pm = memory(inplace::image(which));
         let layout = inplace::mount(&pm).expect("a sound image");
         let settings = Settings { threads: 0, ..Settings::default() };
-        let options = CacheOptions { settings, ..CacheOptions::new(BUFFER_BLOCKS * nacre_engine::BLOCK_SIZE) };
+        let options =
+            CacheOptions { settings, ..CacheOptions::new(BUFFER_BLOCKS * nacre_engine::BLOCK_SIZE) };
         let fs = serve(CacheFs::new(layout, &options).expect("a write buffer"), how, input);
         let (layout, flushed) = fs.unmount();
         flushed.expect("what was accepted is written");
