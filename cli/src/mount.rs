@@ -29,7 +29,8 @@ const OPTIONS: &str = "system.nacre.options";
 pub(crate) struct MountArgs {
     /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback, lazy[=SIZE], lazy_low=N, lazy_high=N,
     /// lazy_period=MS, lazy_age=MS, lazy_forget=MS (blocks that were soon synchronised are buffered again when their
-    /// file was not synchronised for so long, 5000), lazy_threads=N, preset=NAME, name_index=on|off (layout inplace), direct_io, threads=N, emulate=MEMORY,
+    /// file was not synchronised for so long, 5000), lazy_threads=N, preset=NAME, name_index=on|off (layout inplace),
+    /// direct_io, threads=N, emulate=MEMORY,
     /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as), tier_cache=SIZE
     /// (DRAM for what is read from tiers, 64M by default), tier_group=SIZE (what is moved as one, 16M), sync_threshold=SIZE (a file
     /// that is synced before so much was written is not written straight to disk, 4M), large_writes=N (what was written so often
