@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use nacre_engine::{BLOCK_SIZE, LINE_SIZE};
+use nacre_engine::{BLOCK_SIZE, LINE_SIZE, Result};
 
 pub(crate) const BLOCK: usize = BLOCK_SIZE as usize;
 pub(crate) const LINE: usize = LINE_SIZE as usize;
@@ -70,11 +70,33 @@ impl<'a> Source<'a> {
             let count = slice.len().min(to.len());
             to[..count].copy_from_slice(&slice[..count]);
             to = &mut to[count..];
-            self.within += count;
-            if self.within == self.slices[self.index].len() {
-                self.index += 1;
-                self.within = 0;
-            }
+            self.advance(count);
+        }
+    }
+
+    /// Gives the next `count` bytes where they are, in pieces, each with the number of those before it.
+    pub(crate) fn pass(
+        &mut self,
+        count: usize,
+        mut give: impl FnMut(usize, &'a [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = 0;
+        while at < count {
+            let slices: &'a [IoSlice<'a>] = self.slices;
+            let slice = &slices[self.index][self.within..];
+            let piece = &slice[..slice.len().min(count - at)];
+            give(at, piece)?;
+            at += piece.len();
+            self.advance(piece.len());
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.within += count;
+        if self.within == self.slices[self.index].len() {
+            self.index += 1;
+            self.within = 0;
         }
     }
 }

@@ -53,6 +53,7 @@ mod flush;
 mod fs;
 mod index;
 mod names;
+mod over;
 mod pool;
 mod read;
 mod seek;

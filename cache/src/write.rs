@@ -56,17 +56,17 @@ enum Choice {
 }
 
 /// A write, checked.
-struct Request<'a> {
-    at: WriteAt,
-    data: &'a [IoSlice<'a>],
-    len: u64,
-    durability: Durability,
-    now: Timestamp,
+pub(crate) struct Request<'a> {
+    pub(crate) at: WriteAt,
+    pub(crate) data: &'a [IoSlice<'a>],
+    pub(crate) len: u64,
+    pub(crate) durability: Durability,
+    pub(crate) now: Timestamp,
 }
 
 impl Request<'_> {
     /// The offset, when the file is so long.
-    fn offset(&self, size: u64) -> u64 {
+    pub(crate) fn offset(&self, size: u64) -> u64 {
         match self.at {
             WriteAt::Offset(offset) => offset,
             WriteAt::End => size,
@@ -331,7 +331,7 @@ impl<L: Data + Extents> Shared<L> {
         Ok(Some(offset))
     }
 
-    /// Writes past DRAM. Dirty blocks that it overlaps, and those that its size would show, are written before it.
+    /// Writes past DRAM: what waits of the blocks that it touches goes with it, and what its size would show before it.
     fn write_eagerly(
         &self,
         node: &CacheNode<L::Node>,
@@ -352,15 +352,15 @@ impl<L: Data + Extents> Shared<L> {
             }
         }
         let mut blocks = self.still(file);
-        let offset = request.offset(file.size());
-        let end = self.check_end(offset, request.len)?;
-        let mut first = range(offset);
-        if end > file.below() {
-            // What the size would show then.
-            first = first.start.min(file.below() / BLOCK_SIZE)..first.end;
+        self.check_end(request.offset(file.size()), request.len)?;
+        if !file.check_flags(WriteAt::Offset(0)) {
+            // Only what was accepted before may be written before its end.
+            self.flush_range(&node.inner, file, &mut blocks, 0..u64::MAX)?;
+            return self.write_past(node, file, &blocks, request, model);
         }
-        self.flush_range(&node.inner, file, &mut blocks, first)?;
-        self.write_past(node, file, &blocks, request, model)
+        let offset = self.write_over(node, file, &mut blocks, request)?;
+        self.note_eager(file, request, offset, model);
+        Ok(offset)
     }
 
     /// Nothing in DRAM is in the way. Under `blocks`.
@@ -383,21 +383,26 @@ impl<L: Data + Extents> Shared<L> {
             (times.mtime, times.ctime) = (now, now);
         }
         self.counters.written_eagerly.add(len);
+        self.note_eager(file, request, offset, model);
+        Ok(offset)
+    }
+
+    /// Tells the model of a write that went past DRAM.
+    fn note_eager(&self, file: &File, request: &Request<'_>, offset: u64, model: &Model) {
         // Where writes cannot pay, nothing need be remembered.
-        if !model.can_pay(offset, offset + len) {
-            return Ok(offset);
+        if !model.can_pay(offset, offset + request.len) {
+            return;
         }
         let mut history = file.history.lock();
         if history.last_sync_ms().is_none() || !history.is_synced_lately(self.clock.now_ms(), model) {
-            return Ok(offset);
+            return;
         }
-        for (block, from, to) in parts(offset, len) {
+        for (block, from, to) in parts(offset, request.len) {
             let may_grow = self.may_grow();
             let grew = history.wrote(block, touched(from, to), model, may_grow);
             self.drop_ghosts(u64::from(may_grow && !grew));
         }
         file.ghosts.store(history.len(), Ordering::Relaxed);
-        Ok(offset)
     }
 }
 

@@ -4,6 +4,7 @@ mod content;
 mod crash;
 mod model;
 mod ordering;
+mod over;
 mod pinned;
 mod pressure;
 
