@@ -55,7 +55,7 @@ impl<L: Layout> Server<L> {
     ) -> Result<u32> {
         let node = self.node(id)?;
         let now = self.settings.sync || flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0;
-        let durability = if now { Durability::Now } else { Durability::Lazy };
+        let durability = durability(now);
         let slices = [IoSlice::new(data)];
         let caller = caller(request, 0);
         let at = WriteAt::Offset(offset);
@@ -98,6 +98,7 @@ impl<L: Layout> Server<L> {
         from: (INodeNo, u64),
         to: (INodeNo, u64),
         len: u64,
+        now: bool,
     ) -> Result<u32> {
         let (source, target) = (self.node(from.0)?, self.node(to.0)?);
         let caller = caller(request, 0);
@@ -113,9 +114,9 @@ impl<L: Layout> Server<L> {
                 let slices = [IoSlice::new(&buffer[..count])];
                 let at = WriteAt::Offset(to.1 + done);
                 let kill_suidgid = caller.uid != 0;
-                let written = self
-                    .room
-                    .find(|| self.vfs.write(&caller, &target, at, &slices, Durability::Lazy, kill_suidgid));
+                let write =
+                    || self.vfs.write(&caller, &target, at, &slices, durability(now), kill_suidgid);
+                let written = self.room.find(write);
                 match written {
                     // What was copied before counts; the next call meets the error.
                     Err(_) if done > 0 => break,
@@ -131,6 +132,11 @@ impl<L: Layout> Server<L> {
     pub(crate) fn fsync(&self, id: INodeNo) -> Result<()> {
         self.vfs.sync(&self.node(id)?)
     }
+}
+
+/// How durable a write is when it returns.
+fn durability(now: bool) -> Durability {
+    if now { Durability::Now } else { Durability::Lazy }
 }
 
 /// The modes of fallocate(2) that nacre has.

@@ -46,6 +46,14 @@ const WANTED: [InitFlags; 13] = [
     InitFlags::FUSE_NO_OPENDIR_SUPPORT,
 ];
 
+/// A handle that was opened with O_SYNC or O_DSYNC. Writes come with the flags of their handle; a copy, only with the handle.
+const SYNCHRONOUS: FileHandle = FileHandle(1);
+
+/// What the kernel says again with each request on a handle that is opened so.
+fn handle_of(flags: i32) -> FileHandle {
+    if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 { SYNCHRONOUS } else { FileHandle(0) }
+}
+
 impl<L: Layout> Server<L> {
     fn open_flags(&self) -> FopenFlags {
         if self.settings.direct_io {
@@ -246,11 +254,11 @@ impl<L: Layout> Filesystem for Server<L> {
         self.reply_entry(Server::link(self, request, id, parent, name), reply);
     }
 
-    fn open(&self, _request: &Request, _id: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _request: &Request, _id: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if self.settings.zero_message_open {
             reply.error(Errno::ENOSYS);
         } else {
-            reply.opened(FileHandle(0), self.open_flags());
+            reply.opened(handle_of(flags.0), self.open_flags());
         }
     }
 
@@ -261,12 +269,12 @@ impl<L: Layout> Filesystem for Server<L> {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _flags: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
         match self.make(request, umask, parent, name, &Create::file(mode & 0o7777)) {
             Ok((attr, generation)) => {
-                reply.created(&LIFETIME, &attr, generation, FileHandle(0), self.open_flags());
+                reply.created(&LIFETIME, &attr, generation, handle_of(flags), self.open_flags());
             }
             Err(error) => reply.error(self.refuse(&error)),
         }
@@ -478,13 +486,14 @@ impl<L: Layout> Filesystem for Server<L> {
         _from_handle: FileHandle,
         from_offset: u64,
         to: INodeNo,
-        _to_handle: FileHandle,
+        to_handle: FileHandle,
         to_offset: u64,
         len: u64,
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        match self.copy_range(request, (from, from_offset), (to, to_offset), len) {
+        let now = self.settings.sync || to_handle == SYNCHRONOUS;
+        match self.copy_range(request, (from, from_offset), (to, to_offset), len, now) {
             Ok(count) => reply.written(count),
             Err(error) => reply.error(self.refuse(&error)),
         }

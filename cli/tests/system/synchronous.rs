@@ -52,16 +52,20 @@ fn synchronous_writes_of_a_lazy_mount_are_there_after_kill_9() {
             assert_eq!(count.expect("pwritev2"), bytes.len());
         }
         expected[5000..5100].fill(2);
+        // A copy within the file system, which reaches the server as one request and without the flags of the handle.
+        let copied = open(&path("copy"), libc::O_SYNC);
+        let count = rustix::fs::copy_file_range(&files[0], None, &copied, None, expected.len());
+        assert_eq!(count.expect("copy_file_range"), expected.len());
         // Over what waits: that may go, what was written over it may not.
         open(&path("mixed"), 0).write_all_at(&[3; 3 * PAGE], 0).expect("write");
         open(&path("mixed"), libc::O_SYNC).write_all_at(&[4; 10], 5000).expect("write");
         // The control: such writes wait.
         open(&path("waits"), 0).write_all_at(&expected, 0).expect("write");
-        drop((files, plain));
+        drop((files, plain, copied));
         ground.kill();
         ground.set_options(None);
         ground.mount();
-        for name in ["sync", "dsync", "call"] {
+        for name in ["sync", "dsync", "call", "copy"] {
             assert!(fs::read(path(name)).expect("read") == expected, "{preset}: {name}");
         }
         let mixed = fs::read(path("mixed")).expect("read");
