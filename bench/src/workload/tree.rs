@@ -3,9 +3,11 @@
 //! The tree is made here, the same each time: directories and sizes of files are shaped like those of a kernel's sources
 //! (a median of 5 KiB, a mean of about 15 KiB, some files of 1 MiB; a quarter are headers).
 //! - `tree.grep` lists every directory, reads every file whole, and searches it for a word that none has.
-//! - `tree.make` is the file-system side of a build, not a compiler: for each source file, in turn, it finds and reads the
-//!   source and some headers, and writes an object file; at the end it reads all objects and writes an archive of them.
-//!   What it made is removed afterwards, untimed.
+//! - `tree.make` is the file-system side of a kernel's build, not a compiler. For each source, in turn, it finds and reads
+//!   the source and some headers, writes the object beside it and a list of what it depends on, reads that, writes the
+//!   command file that make reads the next time in its place under another name, removes the list, and renames. When a
+//!   directory is done its objects are read and written as one, and at the end these are, as the kernel. What it made is
+//!   removed afterwards, untimed.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,13 @@ use crate::spec::Spec;
 use crate::target::{Open, Target, create_dir_all, remove_dir_all};
 
 const ROOT: &str = "tree";
-const OBJECTS: &str = "tree-objects";
+/// What a build makes at the end.
+const KERNEL: &str = "vmlinux.o";
+/// Source files and headers of one directory.
+const PER_DIRECTORY: u64 = 15;
+/// Bytes of the list of what an object depends on, some hundred paths, and of the command file made from it.
+const DEPENDENCIES: u64 = 12 << 10;
+const COMMAND: u64 = 2 * DEPENDENCIES;
 /// Larger files are as good as none in a tree of sources.
 const LARGEST: u64 = 1 << 20;
 /// What the log-normal distribution of sizes is made of.
@@ -53,7 +61,7 @@ fn is_header(number: u64) -> bool {
 
 /// Some 15 files in a directory, directories two to four levels deep.
 fn directory(number: u64) -> PathBuf {
-    let leaf = number / 15;
+    let leaf = number / PER_DIRECTORY;
     let mut path = Path::new(ROOT).join(format!("d{}", leaf % 20));
     if leaf % 20 > 3 {
         path.push(format!("s{}", leaf / 20 % 12));
@@ -80,7 +88,34 @@ fn object_size(number: u64) -> u64 {
 }
 
 fn object(number: u64) -> PathBuf {
-    Path::new(OBJECTS).join(format!("f{number}.o"))
+    path(number).with_extension("o")
+}
+
+/// What make keeps beside an object: the list that the compiler writes, the command file, and that before it is whole.
+fn beside(number: u64, suffix: &str) -> PathBuf {
+    directory(number).join(format!(".f{number}.o.{suffix}"))
+}
+
+/// All objects of a directory as one.
+fn built_in(leaf: u64) -> PathBuf {
+    directory(leaf * PER_DIRECTORY).join(format!("built-in{leaf}.o"))
+}
+
+/// Writes a file piece by piece.
+fn write_whole(target: &dyn Target, path: &Path, size: u64, recorder: &mut Recorder) -> Result<(), Error> {
+    let content = buffer(IO);
+    let file = target.open(path, Open::CREATE)?;
+    recorder.lap(Op::Create);
+    let mut at = 0;
+    while at < size {
+        let len = content.len().min((size - at) as usize);
+        file.write_at(&content[..len], at)?;
+        recorder.lap_write(Op::Write, len);
+        at += len as u64;
+    }
+    drop(file);
+    recorder.lap(Op::Close);
+    Ok(())
 }
 
 /// Reads a file whole, and gives each piece.
@@ -144,51 +179,96 @@ impl Tree {
         }
     }
 
+    /// The directories' numbers.
+    fn leaves(&self) -> impl Iterator<Item = u64> {
+        0..self.files.div_ceil(PER_DIRECTORY)
+    }
+
+    fn sources_in(&self, leaf: u64) -> impl Iterator<Item = u64> {
+        let end = self.files.min((leaf + 1) * PER_DIRECTORY);
+        (leaf * PER_DIRECTORY..end).filter(|number| !is_header(*number))
+    }
+
     fn build(&self, target: &dyn Target, recorder: &mut Recorder) -> Result<(), Error> {
-        let mut data = buffer(IO);
-        let content = buffer(IO);
         // Which headers a source has is the same in each round.
         let mut random = SmallRng::seed_from_u64(0x006d_616b);
-        let headers = self.files / 4;
-        for number in self.sources() {
-            target.stat(&path(number))?;
-            recorder.lap(Op::Stat);
-            // No object is there yet, as in a tree that was not built.
-            let _ = target.stat(&object(number));
-            recorder.lap(Op::Stat);
-            read_whole(target, &path(number), &mut data, recorder, |_| Ok(()))?;
-            for _ in 0..self.headers {
-                let header = path(random.random_range(0..headers) * 4 + 3);
-                read_whole(target, &header, &mut data, recorder, |_| Ok(()))?;
+        for leaf in self.leaves() {
+            for number in self.sources_in(leaf) {
+                self.compile(number, target, recorder, &mut random)?;
             }
-            let file = target.open(&object(number), Open::CREATE)?;
-            recorder.lap(Op::Create);
-            let (mut at, size) = (0, object_size(number));
-            while at < size {
-                let len = content.len().min((size - at) as usize);
-                file.write_at(&content[..len], at)?;
-                recorder.lap_write(Op::Write, len);
-                at += len as u64;
-            }
-            drop(file);
-            recorder.lap(Op::Close);
+            link(target, self.sources_in(leaf).map(object), &built_in(leaf), recorder)?;
         }
-        let archive =
-            target.open(&Path::new(OBJECTS).join("all.a"), Open { append: true, ..Open::CREATE })?;
-        recorder.lap(Op::Create);
-        for number in self.sources() {
-            let mut pieces = Vec::new();
-            read_whole(target, &object(number), &mut data, recorder, |piece| {
-                pieces.extend_from_slice(piece);
-                Ok(())
-            })?;
-            archive.append(&pieces)?;
-            recorder.lap_write(Op::Append, pieces.len());
+        link(target, self.leaves().map(built_in), &Path::new(ROOT).join(KERNEL), recorder)
+    }
+
+    fn compile(
+        &self,
+        number: u64,
+        target: &dyn Target,
+        recorder: &mut Recorder,
+        random: &mut SmallRng,
+    ) -> Result<(), Error> {
+        let mut data = buffer(IO);
+        target.stat(&path(number))?;
+        recorder.lap(Op::Stat);
+        // No object is there yet, as in a tree that was not built.
+        let _ = target.stat(&object(number));
+        recorder.lap(Op::Stat);
+        read_whole(target, &path(number), &mut data, recorder, |_| Ok(()))?;
+        for _ in 0..self.headers {
+            let header = path(random.random_range(0..self.files / 4) * 4 + 3);
+            read_whole(target, &header, &mut data, recorder, |_| Ok(()))?;
         }
-        drop(archive);
-        recorder.lap(Op::Close);
+        let [list, unfinished, command] = ["d", "tmp", "cmd"].map(|suffix| beside(number, suffix));
+        write_whole(target, &object(number), object_size(number), recorder)?;
+        write_whole(target, &list, DEPENDENCIES, recorder)?;
+        read_whole(target, &list, &mut data, recorder, |_| Ok(()))?;
+        write_whole(target, &unfinished, COMMAND, recorder)?;
+        target.remove_file(&list)?;
+        recorder.lap(Op::Unlink);
+        target.rename(&unfinished, &command)?;
+        recorder.lap(Op::Rename);
         Ok(())
     }
+
+    /// Removes what a build made, and what one left that did not come to its end.
+    fn clean(&self, target: &dyn Target) -> Result<(), Error> {
+        let beside_each = self.sources().flat_map(|number| {
+            [object(number), beside(number, "cmd"), beside(number, "d"), beside(number, "tmp")]
+        });
+        let made = beside_each.chain(self.leaves().map(built_in));
+        for path in made.chain([Path::new(ROOT).join(KERNEL)]) {
+            if target.stat(&path).is_ok() {
+                target.remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads files and writes them as one.
+fn link(
+    target: &dyn Target,
+    from: impl Iterator<Item = PathBuf>,
+    to: &Path,
+    recorder: &mut Recorder,
+) -> Result<(), Error> {
+    let mut data = buffer(IO);
+    let file = target.open(to, Open { append: true, ..Open::CREATE })?;
+    recorder.lap(Op::Create);
+    let mut pieces = Vec::new();
+    for path in from {
+        pieces.clear();
+        read_whole(target, &path, &mut data, recorder, |piece| {
+            pieces.extend_from_slice(piece);
+            Ok(())
+        })?;
+        file.append(&pieces)?;
+        recorder.lap_write(Op::Append, pieces.len());
+    }
+    drop(file);
+    recorder.lap(Op::Close);
+    Ok(())
 }
 
 impl Workload for Tree {
@@ -196,7 +276,7 @@ impl Workload for Tree {
         match self.make {
             false => format!("a tree of {} source files searched for a word that none has", self.files),
             true => format!(
-                "the file-system side of a build: {} source files with {} headers each, objects, an archive",
+                "the file-system side of a build: {} source files with {} headers each, objects, a kernel",
                 self.sources().count(),
                 self.headers
             ),
@@ -206,12 +286,13 @@ impl Workload for Tree {
     fn bytes(&self) -> u64 {
         let blocks = |size: u64| size.next_multiple_of(4096);
         let tree: u64 = (0..self.files).map(|number| blocks(size(number))).sum();
-        let objects: u64 = self.sources().map(|number| 2 * blocks(object_size(number))).sum();
-        if self.make { tree + objects } else { tree }
+        let kept = |number| 3 * blocks(object_size(number)) + blocks(COMMAND);
+        let made: u64 = self.sources().map(kept).sum();
+        if self.make { tree + made + DEPENDENCIES } else { tree }
     }
 
     fn files(&self) -> u64 {
-        3 * self.files + 300
+        4 * self.files + 300
     }
 
     fn value(&self) -> Value {
@@ -235,10 +316,9 @@ impl Workload for Tree {
         if !self.make {
             return whole(|recorder| self.grep(target, recorder));
         }
-        remove_dir_all(target, OBJECTS.as_ref())?;
-        target.create_dir(OBJECTS.as_ref())?;
+        self.clean(target)?;
         let measured = whole(|recorder| self.build(target, recorder))?;
-        remove_dir_all(target, OBJECTS.as_ref())?;
+        self.clean(target)?;
         Ok(measured)
     }
 }
@@ -277,11 +357,16 @@ mod tests {
             let build = make(&"tree.make,files=40,headers=2".parse().unwrap(), 1.0).unwrap();
             for _ in 0..2 {
                 let measured = build.round(&*target, ROUND).unwrap();
-                assert_eq!(measured.written, 2 * objects);
+                assert_eq!(measured.written, 3 * objects + 30 * (super::DEPENDENCIES + super::COMMAND));
                 let opens = measured.times.iter().find(|(op, _)| *op == Op::Open).unwrap().1.len();
-                assert_eq!(opens, 30 * 3 + 30, "30 sources, two headers each, 30 objects");
+                assert_eq!(
+                    opens,
+                    30 * (3 + 1 + 1) + 3,
+                    "source, two headers, list, object; three directories"
+                );
             }
-            assert!(target.stat("tree-objects".as_ref()).is_err());
+            let measured = grep.round(&*target, ROUND).unwrap();
+            assert_eq!((measured.read, measured.written), (all, 0), "what was made is gone");
             target.remove_file(&super::path(7)).unwrap();
             assert!(grep.round(&*target, ROUND).is_err());
         }
