@@ -102,8 +102,13 @@ fn built_in(leaf: u64) -> PathBuf {
 }
 
 /// Writes a file piece by piece.
-fn write_whole(target: &dyn Target, path: &Path, size: u64, recorder: &mut Recorder) -> Result<(), Error> {
-    let content = buffer(IO);
+fn write_whole(
+    target: &dyn Target,
+    path: &Path,
+    size: u64,
+    content: &Buffer,
+    recorder: &mut Recorder,
+) -> Result<(), Error> {
     let file = target.open(path, Open::CREATE)?;
     recorder.lap(Op::Create);
     let mut at = 0;
@@ -190,45 +195,25 @@ impl Tree {
     }
 
     fn build(&self, target: &dyn Target, recorder: &mut Recorder) -> Result<(), Error> {
-        // Which headers a source has is the same in each round.
-        let mut random = SmallRng::seed_from_u64(0x006d_616b);
+        let mut make = Make {
+            target,
+            // Which headers a source has is the same in each round.
+            random: SmallRng::seed_from_u64(0x006d_616b),
+            headers: self.headers,
+            all_headers: self.files / 4,
+            data: buffer(IO),
+            content: buffer(IO),
+            pieces: Vec::new(),
+        };
+        // Filling them was no operation.
+        recorder.wait();
         for leaf in self.leaves() {
             for number in self.sources_in(leaf) {
-                self.compile(number, target, recorder, &mut random)?;
+                make.compile(number, recorder)?;
             }
-            link(target, self.sources_in(leaf).map(object), &built_in(leaf), recorder)?;
+            make.link(self.sources_in(leaf).map(object), &built_in(leaf), recorder)?;
         }
-        link(target, self.leaves().map(built_in), &Path::new(ROOT).join(KERNEL), recorder)
-    }
-
-    fn compile(
-        &self,
-        number: u64,
-        target: &dyn Target,
-        recorder: &mut Recorder,
-        random: &mut SmallRng,
-    ) -> Result<(), Error> {
-        let mut data = buffer(IO);
-        target.stat(&path(number))?;
-        recorder.lap(Op::Stat);
-        // No object is there yet, as in a tree that was not built.
-        let _ = target.stat(&object(number));
-        recorder.lap(Op::Stat);
-        read_whole(target, &path(number), &mut data, recorder, |_| Ok(()))?;
-        for _ in 0..self.headers {
-            let header = path(random.random_range(0..self.files / 4) * 4 + 3);
-            read_whole(target, &header, &mut data, recorder, |_| Ok(()))?;
-        }
-        let [list, unfinished, command] = ["d", "tmp", "cmd"].map(|suffix| beside(number, suffix));
-        write_whole(target, &object(number), object_size(number), recorder)?;
-        write_whole(target, &list, DEPENDENCIES, recorder)?;
-        read_whole(target, &list, &mut data, recorder, |_| Ok(()))?;
-        write_whole(target, &unfinished, COMMAND, recorder)?;
-        target.remove_file(&list)?;
-        recorder.lap(Op::Unlink);
-        target.rename(&unfinished, &command)?;
-        recorder.lap(Op::Rename);
-        Ok(())
+        make.link(self.leaves().map(built_in), &Path::new(ROOT).join(KERNEL), recorder)
     }
 
     /// Removes what a build made, and what one left that did not come to its end.
@@ -246,29 +231,70 @@ impl Tree {
     }
 }
 
-/// Reads files and writes them as one.
-fn link(
-    target: &dyn Target,
-    from: impl Iterator<Item = PathBuf>,
-    to: &Path,
-    recorder: &mut Recorder,
-) -> Result<(), Error> {
-    let mut data = buffer(IO);
-    let file = target.open(to, Open { append: true, ..Open::CREATE })?;
-    recorder.lap(Op::Create);
-    let mut pieces = Vec::new();
-    for path in from {
-        pieces.clear();
-        read_whole(target, &path, &mut data, recorder, |piece| {
-            pieces.extend_from_slice(piece);
-            Ok(())
-        })?;
-        file.append(&pieces)?;
-        recorder.lap_write(Op::Append, pieces.len());
+/// A build under way.
+struct Make<'a> {
+    target: &'a dyn Target,
+    random: SmallRng,
+    /// Headers of each source.
+    headers: u64,
+    /// Headers that there are.
+    all_headers: u64,
+    /// What is read.
+    data: Buffer,
+    /// What is written.
+    content: Buffer,
+    /// A file that is read whole, to be written on.
+    pieces: Vec<u8>,
+}
+
+impl Make<'_> {
+    fn compile(&mut self, number: u64, recorder: &mut Recorder) -> Result<(), Error> {
+        let Make { target, random, headers, all_headers, data, content, .. } = self;
+        target.stat(&path(number))?;
+        recorder.lap(Op::Stat);
+        // No object is there yet, as in a tree that was not built.
+        let _ = target.stat(&object(number));
+        recorder.lap(Op::Stat);
+        read_whole(*target, &path(number), data, recorder, |_| Ok(()))?;
+        for _ in 0..*headers {
+            let header = path(random.random_range(0..*all_headers) * 4 + 3);
+            read_whole(*target, &header, data, recorder, |_| Ok(()))?;
+        }
+        let [list, unfinished, command] = ["d", "tmp", "cmd"].map(|suffix| beside(number, suffix));
+        write_whole(*target, &object(number), object_size(number), content, recorder)?;
+        write_whole(*target, &list, DEPENDENCIES, content, recorder)?;
+        read_whole(*target, &list, data, recorder, |_| Ok(()))?;
+        write_whole(*target, &unfinished, COMMAND, content, recorder)?;
+        target.remove_file(&list)?;
+        recorder.lap(Op::Unlink);
+        target.rename(&unfinished, &command)?;
+        recorder.lap(Op::Rename);
+        Ok(())
     }
-    drop(file);
-    recorder.lap(Op::Close);
-    Ok(())
+
+    /// Reads files and writes them as one.
+    fn link(
+        &mut self,
+        from: impl Iterator<Item = PathBuf>,
+        to: &Path,
+        recorder: &mut Recorder,
+    ) -> Result<(), Error> {
+        let Make { target, data, pieces, .. } = self;
+        let file = target.open(to, Open { append: true, ..Open::CREATE })?;
+        recorder.lap(Op::Create);
+        for path in from {
+            pieces.clear();
+            read_whole(*target, &path, data, recorder, |piece| {
+                pieces.extend_from_slice(piece);
+                Ok(())
+            })?;
+            file.append(pieces)?;
+            recorder.lap_write(Op::Append, pieces.len());
+        }
+        drop(file);
+        recorder.lap(Op::Close);
+        Ok(())
+    }
 }
 
 impl Workload for Tree {
