@@ -174,6 +174,11 @@ impl<F> Pool<F> {
         self.free.load(Ordering::Relaxed)
     }
 
+    /// No write has a block, or is about to take one: whoever sees that also sees what was written back before.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.load(Ordering::Acquire) == self.capacity
+    }
+
     /// When the threads are called: as soon as less than `low` blocks are free. A block that was placed longer than
     /// `renewal_ms` ago keeps its place in the list, however often it is written to: it is to reach media some time.
     pub(crate) fn configure(&self, low: u64, renewal_ms: u64) {
@@ -192,7 +197,7 @@ impl<F> Pool<F> {
             return Err(Seen { events: state.events, changes: state.changes });
         }
         state.free -= count;
-        self.free.store(state.free, Ordering::Relaxed);
+        self.free.store(state.free, Ordering::Release);
         Ok(())
     }
 
@@ -258,7 +263,7 @@ impl<F> Pool<F> {
     fn freed(&self, state: &mut State<F>, count: u64) {
         state.free += count;
         debug_assert!(state.free <= self.capacity);
-        self.free.store(state.free, Ordering::Relaxed);
+        self.free.store(state.free, Ordering::Release);
         self.event(state);
         if state.wants.iter().any(|&wanted| wanted <= state.free) {
             self.enough.notify_all();
