@@ -20,6 +20,7 @@ use crate::keeper::Keeper;
 use crate::predict::{Placement, Predictors};
 use crate::status::Doing;
 use crate::watch::Sink;
+use crate::wishes::Wishes;
 
 /// How it is set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +68,8 @@ pub struct MoverFs<L, D> {
     pub(crate) filling: Mutex<()>,
     /// Drains that were begun and are not done; none while one goes on.
     pub(crate) drains: Mutex<BTreeMap<u8, Option<Drain>>>,
+    /// Files that were told to move.
+    pub(crate) wishes: Wishes,
     /// Blocks that were moved because space was short.
     pub(crate) moved: AtomicU64,
     /// Blocks that were moved down, and up, because they were read.
@@ -105,6 +108,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             keeper: Mutex::new(Keeper::new(options.known_files)),
             filling: Mutex::new(()),
             drains: Mutex::new(BTreeMap::new()),
+            wishes: Wishes::default(),
             moved: AtomicU64::new(0),
             lowered: AtomicU64::new(0),
             raised: AtomicU64::new(0),

@@ -256,6 +256,35 @@ fn cold_files_move_down_by_themselves() {
     fs.close().unwrap();
 }
 
+/// Setting the attribute asks for it, and the mover does it by itself.
+#[test]
+fn the_attribute_of_a_file_says_where_it_is_and_where_to_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = create(dir.path(), &options());
+    fs.write("file", content(5_000_000)).unwrap();
+    let set = |value: &str| fs.set_xattr("file", nacre::TIER, value.as_bytes(), nacre::XattrMode::Set);
+    assert_eq!(fs.get_xattr("file", nacre::TIER).unwrap_err().kind(), Kind::NoAttribute, "without tiers");
+    assert_eq!(set("pm").unwrap_err().kind(), Kind::Unsupported);
+    fs.add_tier(&new(dir.path().join("disk"), 64 * MIB)).unwrap();
+    let uuid = fs.tiers()[0].uuid.clone();
+    for (asked, then) in [("1", "1"), ("pm", "pm"), (uuid.as_str(), "1")] {
+        set(asked).unwrap();
+        let begin = std::time::Instant::now();
+        while fs.mover_status().unwrap().told > 0 && begin.elapsed().as_secs() < 20 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(fs.get_xattr("file", nacre::TIER).unwrap(), then.as_bytes(), "{asked}");
+        assert!(fs.list_xattrs("file").unwrap().is_empty());
+    }
+    let error = set("2").unwrap_err();
+    assert!(error.kind() == Kind::InvalidInput && error.to_string().contains("give pm, or"), "{error}");
+    assert!(fs.mover_status().unwrap().refused.unwrap().contains("give pm, or"));
+    fs.write("empty", []).unwrap();
+    assert_eq!(fs.get_xattr("empty", nacre::TIER).unwrap(), b"", "it has no data");
+    assert!(fs.read("file").unwrap() == content(5_000_000));
+    fs.close().unwrap();
+}
+
 fn caching(cache: Option<u64>) -> TierSettings {
     TierSettings { cache, ..TierSettings::default() }
 }
