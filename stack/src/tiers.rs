@@ -216,6 +216,15 @@ impl FileSystem {
         }
     }
 
+    /// Whether an error is that of a tier which is missing, so that who [listens](FileSystem::on_tiers) was told of it. One that
+    /// another device is lost, that of a tier that seemed to be there included, is not.
+    pub fn is_of_missing_tier(&self, error: &Error) -> bool {
+        let is_meant = |tier: &TierInfo| {
+            tier.missing.is_some() && error.object_name().starts_with(&format!("tier {}: ", tier.number))
+        };
+        error.kind() == Kind::DeviceLost && self.tiers().iter().any(is_meant)
+    }
+
     /// Makes a device a tier; gives its number.
     ///
     /// [`Exists`](Kind::Exists) when the device holds anything that is known, or a plain file anything at all, unless forced;

@@ -142,6 +142,35 @@ fn what_is_on_a_tier_that_is_missing_fails_and_nothing_else() {
     assert_eq!(fs.demote("here", 1).unwrap_err().kind(), Kind::ReadOnly);
 }
 
+/// While any tier was missing, nobody was told that another device was lost.
+#[test]
+fn an_error_is_that_of_the_tier_that_is_missing_or_it_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = create(dir.path(), &options());
+    for number in 1..=2 {
+        assert_eq!(fs.add_tier(&new(dir.path().join(format!("disk-{number}")), 64 * MIB)).unwrap(), number);
+        fs.write(number.to_string(), content(100_000)).unwrap();
+        fs.demote(number.to_string(), number).unwrap();
+    }
+    let error_of = |number: u8| {
+        fs.detach_tier(number).unwrap();
+        fs.read(number.to_string()).unwrap_err()
+    };
+    let second = error_of(2);
+    assert!(fs.is_of_missing_tier(&second));
+    fs.attach_tier(&device(dir.path().join("disk-2"))).unwrap();
+    assert!(!fs.is_of_missing_tier(&second), "it is there again");
+    let first = error_of(1);
+    assert!(fs.is_of_missing_tier(&first) && !fs.is_of_missing_tier(&second));
+    // Its device is gone and it is not known to be missing; and a tier with a number that begins like that of another.
+    for object in ["read of 4096 bytes at 8192 of /dev/sdb", "tier 12: it is not attached"] {
+        assert!(!fs.is_of_missing_tier(&nacre::Error::new(Kind::DeviceLost).object(object)), "{object}");
+    }
+    let other = nacre::Error::new(Kind::Media).object(first.object_name());
+    assert!(!fs.is_of_missing_tier(&other), "it fails, and is there");
+    fs.close().unwrap();
+}
+
 #[test]
 fn an_older_copy_and_another_file_systems_tier_are_refused() {
     let dir = tempfile::tempdir().unwrap();
