@@ -498,6 +498,47 @@ fn a_tier_that_fails_to_take_writes_leaves_them_to_others() {
     machine.assert_sound();
 }
 
+/// Blocks went on to where others could not be read any more; but where there is no other tier that is better than no space.
+#[test]
+fn a_tier_that_cannot_be_read_is_filled_last() {
+    let memory = Arc::new(SimPm::with_disks(16 << 20, &[DISK, DISK]));
+    mkfs(&*memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
+    let machine = Machine { memory, unrest: Arc::default(), is_calm: true };
+    let fs = machine.open();
+    let time = |at: u64| Timestamp::new(1_700_000_000 + at as i64, 0);
+    let disks = [0, 1].map(|number| SimDisk::of(&machine.memory, number));
+    for (rank, disk) in (1..).zip(&disks) {
+        fs.add(disk.clone(), VOLUME, rank, 1, time(0)).expect("a tier");
+    }
+    let mut next = 0..;
+    let mut fill_and_keep = |second: u64| {
+        while fs.usage() <= fs.threshold() {
+            let number = next.next().expect("a number");
+            let new = new_inode(FileKind::Regular, time(number));
+            let node = fs.create(&fs.root(), format!("{number}").as_bytes(), &new).expect("create");
+            let bytes = IoSlice::new(&[5; 1 << 20]);
+            fs.write(&node, WriteAt::Offset(0), &[bytes], Durability::Now, time(number)).expect("write");
+        }
+        fs.keep((1_700_000_000 + second) * 1000, &|| true).expect("it keeps")
+    };
+    let used = || {
+        [1, 2]
+            .map(|tier| fs.layout().tier_space(tier).map(|space| space.blocks - space.free).expect("a tier"))
+    };
+    assert!(fill_and_keep(1000) > 0);
+    let [first, 0] = used() else { panic!("the fastest is filled first: {:?}", used()) };
+    disks[0].poison(500 * 4096, 1);
+    fs.tiers().read_blocks(1, nacre_engine::Block(500), &mut [0; 4096]).expect_err("it cannot be read");
+    assert!(fill_and_keep(1000) > 0);
+    let [same, second] = used();
+    assert!(same == first && second > 0 && fs.tiers().attachment(1).expect("there").failing.is_some());
+    // It is all that there is.
+    fs.tiers().detach(2, "it was taken offline");
+    assert!(fill_and_keep(1000) > 0 && used()[0] > first);
+    fs.into_layout().unmount().expect("unmount");
+    machine.assert_sound();
+}
+
 /// With a tier that nothing is placed on, what was on it was gone from df, as if it had been removed.
 #[test]
 fn what_is_on_a_tier_is_counted_while_nothing_is_placed_there() {

@@ -242,11 +242,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         Ok(())
     }
 
-    /// The tiers that blocks can be placed on, the fastest first.
+    /// The tiers that blocks can be placed on, the fastest first; behind them those whose reads fail.
     pub(crate) fn usable(&self) -> Vec<Tier> {
         let mut tiers = self.layout.tiers();
         tiers.retain(|tier| tier.state == TierState::Active && self.tiers.takes_writes(tier.number));
-        tiers.sort_by_key(|tier| (tier.rank, tier.number));
+        tiers.sort_by_cached_key(|tier| (self.tiers.is_doubtful(tier.number), tier.rank, tier.number));
         tiers
     }
 
@@ -255,7 +255,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     pub(crate) fn takers(&self, before: Option<u8>) -> Vec<Tier> {
         let mut tiers = self.usable();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        for alike in tiers.chunk_by_mut(|one, other| one.rank == other.rank) {
+        let key = |tier: &Tier| (self.tiers.is_doubtful(tier.number), tier.rank);
+        for alike in tiers.chunk_by_mut(|one, other| key(one) == key(other)) {
             let first = alike.iter().position(|tier| Some(tier.number) == before);
             let first = first.unwrap_or(turn % alike.len());
             alike.rotate_left(first);

@@ -68,7 +68,8 @@ pub struct TierInfo {
     pub missing: Option<String>,
     /// Operations of the device that failed since it was opened.
     pub errors: u64,
-    /// Why it does not take writes, since one failed and until one succeeds again: nothing is placed on it but to try that.
+    /// Why it does not take writes, or cannot be read, since one failed and until one succeeds again: blocks go elsewhere, if they
+    /// can.
     pub failing: Option<String>,
     /// What was read from it and written to it since the file system was opened.
     #[serde(flatten)]
