@@ -35,7 +35,7 @@ pub(crate) struct MountArgs {
     /// (DRAM for what is read from tiers, 64M by default), tier_group=SIZE (what is moved as one, 16M), sync_threshold=SIZE (a file
     /// that is synced before so much was written is not written straight to disk, 4M), large_writes=N (what was written so often
     /// in large pieces is, 4), tier_balance=on|off (blocks move because they are read, on), log=FILE, nofail;
-    /// with remount, lazy_* of the mount that is there
+    /// with remount, lazy_* and what is set of tiers (tier_cache to tier_balance) of the mount that is there
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Refuse every change
@@ -359,7 +359,8 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
         writeback: settings.writeback,
         direct_io: settings.direct_io,
         alarm: Arc::new(move |error| {
-            let place = if is_told(&tiers, error) { None } else { throttle.next() };
+            // That a tier is missing was said when it went.
+            let place = if tiers.is_of_missing_tier(error) { None } else { throttle.next() };
             match place {
                 Some(false) => log.say(&format!("{dir}: {error}")),
                 Some(true) => log.say(&format!("{dir}: {error}; more of this is not written for a while")),
@@ -368,11 +369,6 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
         }),
         control: Some(Arc::new(Control::new(file_system.clone(), settings.clone()))),
     }
-}
-
-/// Whether an error is that of a tier which is missing: that was said when it went.
-fn is_told(file_system: &FileSystem, error: &nacre::Error) -> bool {
-    error.kind() == Kind::DeviceLost && file_system.tiers().iter().any(|tier| tier.missing.is_some())
 }
 
 /// Whether a program name is that of the helper for mount(8).

@@ -203,6 +203,12 @@ fn describe(status: &Value) -> String {
     if let Some(failure) = status["failure"].as_str() {
         fields.push(("failed", failure.to_owned()));
     }
+    if let Some(files) = status["told"].as_u64().filter(|files| *files > 0) {
+        fields.push(("told", format!("{files} files, which wait to be moved")));
+    }
+    if let Some(refused) = status["refused"].as_str() {
+        fields.push(("refused", refused.to_owned()));
+    }
     output::fields(&fields)
 }
 
@@ -226,6 +232,7 @@ pub(crate) fn way(way: &str) -> &'static str {
     match way {
         "lowered" => "down into DRAM, because it is read",
         "raised" => "up, because it is read",
+        "told" => "to where it was told to be",
         _ => "down, because space is short",
     }
 }
@@ -315,6 +322,14 @@ mod tests {
         assert!(text.contains("75.0 % of what was read"), "{text}");
         status["doing"] = json!({ "inode": 17, "way": "raised" });
         assert!(describe(&status).contains("inode 17 moves up, because it is read"));
+        (status["doing"]["way"], status["told"]) = (json!("told"), json!(2));
+        status["refused"] = json!("inode 9: tier 1: in use");
+        let text = describe(&status);
+        assert!(
+            text.contains("inode 17 moves to where it was told") && text.contains("2 files, which wait"),
+            "{text}"
+        );
+        assert!(text.contains("inode 9: tier 1: in use"), "{text}");
         (status["idle"], status["rate"]) = (json!(false), json!(4096));
         let text = describe(&status);
         assert!(text.contains("moving blocks") && text.contains("4 KiB in a second"), "{text}");

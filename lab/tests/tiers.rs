@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use nacre_engine::{
-    Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, TierState, Tiered, Timestamp,
-    WriteAt, XattrMode,
+    Data, Durability, Extents, FileBlock, FileKind, Kind, Names, NewInode, Place, TierState, Tiered,
+    Timestamp, WriteAt, XattrMode,
 };
 use nacre_lab::calls::{Settings, check_for};
 use nacre_lab::environment::{model_time, number};
@@ -19,7 +19,7 @@ use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
-use nacre_mover::{MoverFs, MoverOptions, PIN};
+use nacre_mover::{MoverFs, MoverOptions, PIN, TIER as PLACE};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use uuid::Uuid;
@@ -498,6 +498,47 @@ fn a_tier_that_fails_to_take_writes_leaves_them_to_others() {
     machine.assert_sound();
 }
 
+/// Blocks went on to where others could not be read any more; but where there is no other tier that is better than no space.
+#[test]
+fn a_tier_that_cannot_be_read_is_filled_last() {
+    let memory = Arc::new(SimPm::with_disks(16 << 20, &[DISK, DISK]));
+    mkfs(&*memory, &MkfsOptions { uuid: Some(VOLUME), ..MkfsOptions::default() }).expect("mkfs");
+    let machine = Machine { memory, unrest: Arc::default(), is_calm: true };
+    let fs = machine.open();
+    let time = |at: u64| Timestamp::new(1_700_000_000 + at as i64, 0);
+    let disks = [0, 1].map(|number| SimDisk::of(&machine.memory, number));
+    for (rank, disk) in (1..).zip(&disks) {
+        fs.add(disk.clone(), VOLUME, rank, 1, time(0)).expect("a tier");
+    }
+    let mut next = 0..;
+    let mut fill_and_keep = |second: u64| {
+        while fs.usage() <= fs.threshold() {
+            let number = next.next().expect("a number");
+            let new = new_inode(FileKind::Regular, time(number));
+            let node = fs.create(&fs.root(), format!("{number}").as_bytes(), &new).expect("create");
+            let bytes = IoSlice::new(&[5; 1 << 20]);
+            fs.write(&node, WriteAt::Offset(0), &[bytes], Durability::Now, time(number)).expect("write");
+        }
+        fs.keep((1_700_000_000 + second) * 1000, &|| true).expect("it keeps")
+    };
+    let used = || {
+        [1, 2]
+            .map(|tier| fs.layout().tier_space(tier).map(|space| space.blocks - space.free).expect("a tier"))
+    };
+    assert!(fill_and_keep(1000) > 0);
+    let [first, 0] = used() else { panic!("the fastest is filled first: {:?}", used()) };
+    disks[0].poison(500 * 4096, 1);
+    fs.tiers().read_blocks(1, nacre_engine::Block(500), &mut [0; 4096]).expect_err("it cannot be read");
+    assert!(fill_and_keep(1000) > 0);
+    let [same, second] = used();
+    assert!(same == first && second > 0 && fs.tiers().attachment(1).expect("there").failing.is_some());
+    // It is all that there is.
+    fs.tiers().detach(2, "it was taken offline");
+    assert!(fill_and_keep(1000) > 0 && used()[0] > first);
+    fs.into_layout().unmount().expect("unmount");
+    machine.assert_sound();
+}
+
 /// With a tier that nothing is placed on, what was on it was gone from df, as if it had been removed.
 #[test]
 fn what_is_on_a_tier_is_counted_while_nothing_is_placed_there() {
@@ -612,6 +653,71 @@ fn pinned_files_stay_and_the_mover_moves_as_much_as_it_is_let() {
     fs.keep(now(2000), &|| true).expect("blocks move");
     assert_eq!((below(&kept[3]), below(&kept[4])), (FILE, 0));
     drop((outer, inner, kept, others, late, more));
+    machine.unmount(fs);
+}
+
+/// Who sets the attribute does not wait, and nothing of it stays behind.
+#[test]
+fn a_file_goes_where_its_attribute_says() {
+    const FILE: u64 = 1 << 20;
+    let (machine, fs) = Machine::new(true);
+    let now = Timestamp::new(1_700_000_000, 0);
+    let put = |name: &str| {
+        let node =
+            fs.create(&fs.root(), name.as_bytes(), &new_inode(FileKind::Regular, now)).expect("create");
+        let bytes = vec![name.as_bytes()[0]; FILE as usize];
+        fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, now).expect("write");
+        node
+    };
+    let says = |node: &<Fs as Names>::Node| {
+        String::from_utf8(fs.get_xattr(node, PLACE).expect("it says where it is")).expect("text")
+    };
+    let set = |node: &<Fs as Names>::Node, value: &str| {
+        fs.set_xattr(node, PLACE, value.as_bytes(), XattrMode::Set, None, now)
+    };
+    let keep = |second: u64| fs.keep(1_700_010_000_000 + 1000 * second, &|| true).expect("it keeps");
+    let (one, gone) = (put("one"), put("gone"));
+    assert_eq!(says(&one), "pm");
+    set(&one, "1").expect("set");
+    set(&gone, "1").expect("set");
+    fs.unlink(&fs.root(), b"gone", now).expect("unlink");
+    drop(gone);
+    assert_eq!((says(&one).as_str(), fs.status().told, fs.status().is_idle), ("pm", 2, false));
+    assert!(fs.list_xattrs(&one).expect("list").is_empty(), "it is not stored");
+    assert_eq!(keep(0), FILE / 4096);
+    assert_eq!((says(&one).as_str(), bytes_below(&fs, &one)), ("1", FILE));
+    assert_eq!((fs.status().told, fs.status().is_idle, fs.status().refused), (0, true, None));
+    // A block that is written is in memory, and the rest is where it was.
+    fs.write(&one, WriteAt::Offset(0), &[IoSlice::new(&[7; 4096])], Durability::Now, now).expect("write");
+    assert_eq!(says(&one), "pm,1");
+
+    for wrong in ["pm,1", "2", ""] {
+        assert_eq!(set(&one, wrong).expect_err("no place").kind(), Kind::InvalidInput, "{wrong:?}");
+        let refused = fs.status().refused.expect("in words");
+        assert!(refused.contains(&format!("{wrong:?}")), "{refused}");
+    }
+    let create = fs.set_xattr(&one, PLACE, b"pm", XattrMode::Create, None, now);
+    assert_eq!(create.expect_err("it is there").kind(), Kind::Exists);
+    let dir = fs.create(&fs.root(), b"dir", &new_inode(FileKind::Directory, now)).expect("create");
+    assert_eq!(set(&dir, "pm").expect_err("a directory").kind(), Kind::InvalidInput);
+    assert_eq!(fs.get_xattr(&dir, PLACE).expect_err("a directory").kind(), Kind::NoAttribute);
+
+    // What was taken back stays; what was not moves while the mover is paused, and no faster than it may.
+    set(&one, "pm").expect("set");
+    fs.remove_xattr(&one, PLACE, now).expect("taken back");
+    assert_eq!(fs.remove_xattr(&one, PLACE, now).expect_err("nothing waits").kind(), Kind::NoAttribute);
+    assert_eq!(keep(1), 0);
+    fs.pause(true);
+    fs.limit(Some(FILE / 4));
+    set(&one, "pm").expect("set");
+    assert!((FILE / 4..=FILE / 4 + (128 << 10)).contains(&(4096 * keep(10))));
+    assert_eq!((says(&one).as_str(), fs.status().told), ("pm,1", 1));
+    (11..16).for_each(|second| drop(keep(second)));
+    assert_eq!((says(&one).as_str(), fs.status().told), ("pm", 0));
+
+    fs.tiers().detach(TIER, "it was taken offline");
+    assert_eq!(set(&one, "1").expect_err("missing").kind(), Kind::DeviceLost);
+    drop((one, dir));
     machine.unmount(fs);
 }
 

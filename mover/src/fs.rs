@@ -20,6 +20,7 @@ use crate::keeper::Keeper;
 use crate::predict::{Placement, Predictors};
 use crate::status::Doing;
 use crate::watch::Sink;
+use crate::wishes::Wishes;
 
 /// How it is set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +57,10 @@ impl Default for MoverOptions {
 pub struct MoverFs<L, D> {
     pub(crate) layout: L,
     pub(crate) tiers: TierSet<D>,
+    /// How it was set up; what of that can be changed is beside it.
     pub(crate) options: MoverOptions,
+    group: AtomicU64,
+    balances: AtomicBool,
     pub(crate) sink: Sink,
     pub(crate) predictors: Predictors,
     pub(crate) readers: Readers,
@@ -67,6 +71,8 @@ pub struct MoverFs<L, D> {
     pub(crate) filling: Mutex<()>,
     /// Drains that were begun and are not done; none while one goes on.
     pub(crate) drains: Mutex<BTreeMap<u8, Option<Drain>>>,
+    /// Files that were told to move.
+    pub(crate) wishes: Wishes,
     /// Blocks that were moved because space was short.
     pub(crate) moved: AtomicU64,
     /// Blocks that were moved down, and up, because they were read.
@@ -103,8 +109,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             sink: Sink::default(),
             held: Mutex::default(),
             keeper: Mutex::new(Keeper::new(options.known_files)),
+            group: AtomicU64::new(options.group),
+            balances: AtomicBool::new(options.balance),
             filling: Mutex::new(()),
             drains: Mutex::new(BTreeMap::new()),
+            wishes: Wishes::default(),
             moved: AtomicU64::new(0),
             lowered: AtomicU64::new(0),
             raised: AtomicU64::new(0),
@@ -117,6 +126,27 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             changing: Mutex::new(()),
             options,
         }
+    }
+
+    /// From now on it is as these options say: the page cache, what is moved as one, the rules of the predictors, and whether
+    /// blocks move for the sake of reads. The others are as it was set up.
+    pub fn change(&self, options: &MoverOptions) {
+        self.tiers.pages().resize(options.page_cache);
+        self.group.store(options.group, Ordering::Relaxed);
+        self.balances.store(options.balance, Ordering::Relaxed);
+        if let Placement::Predicted(rules) = options.placement {
+            self.predictors.change(rules);
+        }
+    }
+
+    /// Blocks that are moved as one; they may be others the next time.
+    pub(crate) fn group(&self) -> u64 {
+        self.group.load(Ordering::Relaxed)
+    }
+
+    /// Whether blocks move for the sake of reads, too.
+    pub(crate) fn balances(&self) -> bool {
+        self.balances.load(Ordering::Relaxed)
     }
 
     /// The layout below.
@@ -238,11 +268,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         Ok(())
     }
 
-    /// The tiers that blocks can be placed on, the fastest first.
+    /// The tiers that blocks can be placed on, the fastest first; behind them those whose reads fail.
     pub(crate) fn usable(&self) -> Vec<Tier> {
         let mut tiers = self.layout.tiers();
         tiers.retain(|tier| tier.state == TierState::Active && self.tiers.takes_writes(tier.number));
-        tiers.sort_by_key(|tier| (tier.rank, tier.number));
+        tiers.sort_by_cached_key(|tier| (self.tiers.is_doubtful(tier.number), tier.rank, tier.number));
         tiers
     }
 
@@ -251,7 +281,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     pub(crate) fn takers(&self, before: Option<u8>) -> Vec<Tier> {
         let mut tiers = self.usable();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        for alike in tiers.chunk_by_mut(|one, other| one.rank == other.rank) {
+        let key = |tier: &Tier| (self.tiers.is_doubtful(tier.number), tier.rank);
+        for alike in tiers.chunk_by_mut(|one, other| key(one) == key(other)) {
             let first = alike.iter().position(|tier| Some(tier.number) == before);
             let first = first.unwrap_or(turn % alike.len());
             alike.rotate_left(first);

@@ -108,8 +108,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         utilisation_threshold(read, written)
     }
 
-    /// Looks at what was accessed, and moves cold blocks down while usage is above the threshold, and blocks that are read
-    /// to where reads want them; gives the number of blocks. For a thread that does it again and again, a few times in a second,
+    /// Looks at what was accessed, and moves files that were told to move, cold blocks down while usage is above the threshold,
+    /// and blocks that are read to where reads want them; gives the number of blocks. For a thread that does it again and again, a few times in a second,
     /// at a time in milliseconds since 1970.
     ///
     /// Who needs room goes first: this ends after a group when somebody waits for some. What there is to move is less by
@@ -120,7 +120,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.tiers.set_time(now_ms);
         self.take_in(&mut keeper);
         keeper.allow(self.rate.load(Ordering::Relaxed), now_ms);
-        let mut moved = 0;
+        let mut moved = self.grant(&mut keeper, &|| goes_on() && !self.is_awaited());
         while goes_on() && self.is_too_full() && keeper.allowance > 0 {
             let cold = match self.next_cold(&mut keeper, Some(now_ms)) {
                 ControlFlow::Continue(Some(cold)) => cold,
@@ -284,7 +284,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
             match self.next_data(node, at.max(span.start))? {
                 Some(data) if data < span.end() => {
-                    let group = self.without_held(chosen.id, span.group(data, self.options.group));
+                    let group = self.without_held(chosen.id, span.group(data, self.group()));
                     if group.len > 0 {
                         return Ok(Some(group));
                     }

@@ -11,7 +11,7 @@
 //! | `predict`, `place` | what files' writes and syncs have shown; writes that go straight to disk |
 //! | `migrate` | moving blocks: resolve, copy, publish |
 //! | `drain` | taking everything from a tier before it goes |
-//! | `pin` | files that stay where they are |
+//! | `pin`, `wishes` | files that stay where they are; files that were told where to be |
 //! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
 //! | `status` | what it does, why it waits, and how hot files are, for who asks |
 //! | `walk` | looking for files of which nothing is known |
@@ -44,6 +44,7 @@ mod predict;
 mod status;
 mod walk;
 mod watch;
+mod wishes;
 
 pub use drain::Drained;
 pub use fs::{MoverFs, MoverOptions};
@@ -52,3 +53,4 @@ pub use nacre_policy::Rules;
 pub use pin::PIN;
 pub use predict::{Accuracy, Placement};
 pub use status::{AGES_S, Ages, Doing, HotFile, MoverStatus, Phase, Queue, Temperature, Way};
+pub use wishes::TIER;

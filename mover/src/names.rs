@@ -12,6 +12,7 @@ use nacre_media::block::BlockDevice;
 
 use crate::fs::MoverFs;
 use crate::pin::PIN;
+use crate::wishes::TIER;
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, D> {
     type Node = L::Node;
@@ -117,6 +118,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
     }
 
     fn get_xattr(&self, node: &L::Node, name: &[u8]) -> Result<Vec<u8>> {
+        if name == TIER {
+            return self.whereabouts(node);
+        }
         self.layout.get_xattr(node, name)
     }
 
@@ -133,10 +137,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         mode: Option<u32>,
         now: Timestamp,
     ) -> Result<()> {
+        if name == TIER {
+            return self.wish(node, value, how);
+        }
         self.with_room(|| self.layout.set_xattr(node, name, value, how, mode, now))
     }
 
     fn remove_xattr(&self, node: &L::Node, name: &[u8], now: Timestamp) -> Result<()> {
+        if name == TIER && self.wishes.take_back(self.layout.id(node)) {
+            return Ok(());
+        }
         self.layout.remove_xattr(node, name, now)?;
         if name == PIN {
             self.look_again.store(true, Ordering::Relaxed);

@@ -64,6 +64,10 @@ pub struct MoverStatus {
     pub pages: PageCounters,
     /// Why it moved nothing when it last tried.
     pub failure: Option<String>,
+    /// Files that were told to move, and wait.
+    pub told: u64,
+    /// Why the last of them was refused, or stayed where it is.
+    pub refused: Option<String>,
 }
 
 /// What the mover is at, or why it does nothing.
@@ -124,6 +128,8 @@ pub enum Way {
     Lowered,
     /// Up, because they are read.
     Raised,
+    /// To where the file was told to be.
+    Told,
 }
 
 impl Way {
@@ -133,6 +139,7 @@ impl Way {
             Way::Space => "space",
             Way::Lowered => "lowered",
             Way::Raised => "raised",
+            Way::Told => "told",
         }
     }
 }
@@ -244,7 +251,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let (is_idle, failure) = match &keeper {
             Some(keeper) => {
                 let is_done = self.is_nothing_left(keeper) && !keeper.heats.is_any_resting();
-                (!is_too_full || is_done || keeper.failure.is_some(), keeper.failure.clone())
+                let is_told = !self.wishes.is_empty();
+                let is_idle = !is_too_full || is_done || keeper.failure.is_some();
+                (is_idle && !is_told, keeper.failure.clone())
             }
             None => (false, None),
         };
@@ -271,6 +280,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             cache_capacity: pages.capacity(),
             pages: pages.counters(),
             failure,
+            told: self.wishes.len() as u64,
+            refused: self.wishes.refused(),
         }
     }
 
@@ -285,6 +296,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let is_limited = self.rate.load(Ordering::Relaxed) != u64::MAX;
         match keeper {
             None => Phase::Moving,
+            // Not even a pause keeps them.
+            Some(keeper) if !self.wishes.is_empty() => {
+                if is_limited && keeper.allowance <= 0 {
+                    Phase::Limited
+                } else {
+                    Phase::Beginning
+                }
+            }
             Some(_) if self.paused.load(Ordering::Relaxed) => Phase::Paused,
             Some(_) if self.usable().is_empty() => Phase::NoTier,
             Some(keeper) if keeper.failure.is_some() => Phase::Failed,

@@ -95,7 +95,7 @@ pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures};
 pub use mover::{AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, TemperatureInfo, TrafficInfo};
-pub use nacre_mover::{Drained, PIN};
+pub use nacre_mover::{Drained, PIN, TIER};
 pub use preset::{LayoutKind, Preset};
 pub use tier_settings::TierSettings;
 pub use tiers::{MovedPart, NewTier, TierDevice, TierInfo};

@@ -59,6 +59,10 @@ pub struct MoverInfo {
     pub cache_evicted: u64,
     /// Why it moved nothing when it last tried.
     pub failure: Option<String>,
+    /// Files that were told to move by their attribute `user.nacre.tier`, and wait.
+    pub told: u64,
+    /// Why the last of them was refused, or stayed where it is.
+    pub refused: Option<String>,
 }
 
 /// A file whose blocks are moving.
@@ -66,7 +70,8 @@ pub struct MoverInfo {
 pub struct DoingInfo {
     /// The number of its inode.
     pub inode: u64,
-    /// `space`: down, because space is short; `lowered`: into DRAM, because they are read; `raised`: up, for that.
+    /// `space`: down, because space is short; `lowered`: into DRAM, because they are read; `raised`: up, for that;
+    /// `told`: to where the file was told to be.
     pub way: &'static str,
 }
 
@@ -172,6 +177,8 @@ impl MoverInfo {
             cache_misses: status.pages.missed_bytes,
             cache_evicted: status.pages.evicted_bytes,
             failure: status.failure,
+            told: status.told,
+            refused: status.refused,
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::fs::{FileSystem, OpenOptions};
 use crate::layout::{AnyNode, TieredLog};
 use crate::mkfs::{Prepared, prepare};
 use crate::mover::TrafficInfo;
+use crate::tier_settings::TierSettings;
 
 /// The rank of a tier of which nobody says how fast it is.
 const USUAL_RANK: u8 = 2;
@@ -68,7 +69,8 @@ pub struct TierInfo {
     pub missing: Option<String>,
     /// Operations of the device that failed since it was opened.
     pub errors: u64,
-    /// Why it does not take writes, since one failed and until one succeeds again: nothing is placed on it but to try that.
+    /// Why it does not take writes, or cannot be read, since one failed and until one succeeds again: blocks go elsewhere, if they
+    /// can.
     pub failing: Option<String>,
     /// What was read from it and written to it since the file system was opened.
     #[serde(flatten)]
@@ -214,6 +216,25 @@ impl FileSystem {
         if let Ok(mover) = self.mover() {
             mover.tiers().listen(Box::new(tell));
         }
+    }
+
+    /// From now on data comes to tiers and from there as these settings say; what they do not say is as TPFS has it.
+    ///
+    /// [`InvalidInput`](Kind::InvalidInput) for what cannot be had, [`Unsupported`](Kind::Unsupported) for a layout without
+    /// tiers; then all is as it was.
+    pub fn set_tiers(&self, settings: &TierSettings) -> Result<()> {
+        let options = settings.mover_options()?;
+        self.mover()?.change(&options);
+        Ok(())
+    }
+
+    /// Whether an error is that of a tier which is missing, so that who [listens](FileSystem::on_tiers) was told of it. One that
+    /// another device is lost, that of a tier that seemed to be there included, is not.
+    pub fn is_of_missing_tier(&self, error: &Error) -> bool {
+        let is_meant = |tier: &TierInfo| {
+            tier.missing.is_some() && error.object_name().starts_with(&format!("tier {}: ", tier.number))
+        };
+        error.kind() == Kind::DeviceLost && self.tiers().iter().any(is_meant)
     }
 
     /// Makes a device a tier; gives its number.

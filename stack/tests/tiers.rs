@@ -142,6 +142,35 @@ fn what_is_on_a_tier_that_is_missing_fails_and_nothing_else() {
     assert_eq!(fs.demote("here", 1).unwrap_err().kind(), Kind::ReadOnly);
 }
 
+/// While any tier was missing, nobody was told that another device was lost.
+#[test]
+fn an_error_is_that_of_the_tier_that_is_missing_or_it_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = create(dir.path(), &options());
+    for number in 1..=2 {
+        assert_eq!(fs.add_tier(&new(dir.path().join(format!("disk-{number}")), 64 * MIB)).unwrap(), number);
+        fs.write(number.to_string(), content(100_000)).unwrap();
+        fs.demote(number.to_string(), number).unwrap();
+    }
+    let error_of = |number: u8| {
+        fs.detach_tier(number).unwrap();
+        fs.read(number.to_string()).unwrap_err()
+    };
+    let second = error_of(2);
+    assert!(fs.is_of_missing_tier(&second));
+    fs.attach_tier(&device(dir.path().join("disk-2"))).unwrap();
+    assert!(!fs.is_of_missing_tier(&second), "it is there again");
+    let first = error_of(1);
+    assert!(fs.is_of_missing_tier(&first) && !fs.is_of_missing_tier(&second));
+    // Its device is gone and it is not known to be missing; and a tier with a number that begins like that of another.
+    for object in ["read of 4096 bytes at 8192 of /dev/sdb", "tier 12: it is not attached"] {
+        assert!(!fs.is_of_missing_tier(&nacre::Error::new(Kind::DeviceLost).object(object)), "{object}");
+    }
+    let other = nacre::Error::new(Kind::Media).object(first.object_name());
+    assert!(!fs.is_of_missing_tier(&other), "it fails, and is there");
+    fs.close().unwrap();
+}
+
 #[test]
 fn an_older_copy_and_another_file_systems_tier_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -256,6 +285,35 @@ fn cold_files_move_down_by_themselves() {
     fs.close().unwrap();
 }
 
+/// Setting the attribute asks for it, and the mover does it by itself.
+#[test]
+fn the_attribute_of_a_file_says_where_it_is_and_where_to_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = create(dir.path(), &options());
+    fs.write("file", content(5_000_000)).unwrap();
+    let set = |value: &str| fs.set_xattr("file", nacre::TIER, value.as_bytes(), nacre::XattrMode::Set);
+    assert_eq!(fs.get_xattr("file", nacre::TIER).unwrap_err().kind(), Kind::NoAttribute, "without tiers");
+    assert_eq!(set("pm").unwrap_err().kind(), Kind::Unsupported);
+    fs.add_tier(&new(dir.path().join("disk"), 64 * MIB)).unwrap();
+    let uuid = fs.tiers()[0].uuid.clone();
+    for (asked, then) in [("1", "1"), ("pm", "pm"), (uuid.as_str(), "1")] {
+        set(asked).unwrap();
+        let begin = std::time::Instant::now();
+        while fs.mover_status().unwrap().told > 0 && begin.elapsed().as_secs() < 20 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(fs.get_xattr("file", nacre::TIER).unwrap(), then.as_bytes(), "{asked}");
+        assert!(fs.list_xattrs("file").unwrap().is_empty());
+    }
+    let error = set("2").unwrap_err();
+    assert!(error.kind() == Kind::InvalidInput && error.to_string().contains("give pm, or"), "{error}");
+    assert!(fs.mover_status().unwrap().refused.unwrap().contains("give pm, or"));
+    fs.write("empty", []).unwrap();
+    assert_eq!(fs.get_xattr("empty", nacre::TIER).unwrap(), b"", "it has no data");
+    assert!(fs.read("file").unwrap() == content(5_000_000));
+    fs.close().unwrap();
+}
+
 fn caching(cache: Option<u64>) -> TierSettings {
     TierSettings { cache, ..TierSettings::default() }
 }
@@ -287,6 +345,42 @@ fn what_is_read_from_tiers_is_kept_within_what_was_asked_for() {
         let error = FileSystem::create(dir.path().join("pm"), &make, &asked).unwrap_err();
         assert!(error.kind() == Kind::InvalidInput && error.to_string().contains(why), "{error}");
     }
+}
+
+/// All at once or, when one of them cannot be had, none.
+#[test]
+fn settings_of_tiers_change_while_they_are_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(dir.path().join("disk"), 64 * MIB)).unwrap();
+    let bytes = content(8 * MIB as usize);
+    fs.write("large", &bytes).unwrap();
+    let writes_of_demotion = || {
+        let before = fs.tiers()[0].traffic.writes;
+        fs.demote("large", 1).unwrap();
+        fs.tiers()[0].traffic.writes - before
+    };
+    let cached = || {
+        assert!(fs.read("large").unwrap() == bytes);
+        fs.mover_status().unwrap().cached
+    };
+    let at_once = writes_of_demotion();
+    assert!(at_once < 128 && cached() >= 8 * MIB, "{at_once}");
+    fs.set_tiers(&TierSettings { group: Some(64 << 10), ..caching(Some(MIB)) }).unwrap();
+    assert_eq!(fs.mover_status().unwrap().cache_size, MIB);
+    assert!(cached() <= MIB, "what is too much goes");
+    let wrong = TierSettings { group: Some(5000), ..caching(Some(32 * MIB)) };
+    assert_eq!(fs.set_tiers(&wrong).unwrap_err().kind(), Kind::InvalidInput);
+    assert_eq!(fs.mover_status().unwrap().cache_size, MIB, "nothing of it was taken up");
+    fs.promote("large").unwrap();
+    assert_eq!(writes_of_demotion(), 128, "8 MiB in pieces of 64 KiB");
+    // What is not said is as usual again.
+    fs.set_tiers(&TierSettings::default()).unwrap();
+    assert_eq!(fs.mover_status().unwrap().cache_size, 64 * MIB);
+    fs.close().unwrap();
+    let inplace = MkfsOptions { preset: Preset::Pmfs, ..MkfsOptions::with_size(32 * MIB) };
+    let fs = FileSystem::create(dir.path().join("pmfs"), &inplace, &options()).unwrap();
+    assert_eq!(fs.set_tiers(&caching(Some(MIB))).unwrap_err().kind(), Kind::Unsupported);
 }
 
 /// A tier is pulled out and put back, 50 times, while files are written, read and moved. What is on it fails while it is away;

@@ -5,7 +5,7 @@
 //! | `format` | the bytes of a tier's superblock; nothing else defines them |
 //! | `label` | reading and writing it: whose tier a device is, and of when |
 //! | `set` | the tiers of a mounted file system: attached or not, reads, writes and flushes by place |
-//! | `failing` | for how long nothing is placed on a tier that fails to take writes |
+//! | `failing` | for how long blocks go elsewhere than to a tier that fails to take writes, or to be read |
 //! | `pages` | blocks of tiers in DRAM |
 //! | `traffic` | what was read and written, by tier |
 //!

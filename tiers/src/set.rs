@@ -2,18 +2,18 @@
 //!
 //! A tier that is not there, or was taken offline, makes what is on it fail and nothing else. A device that fails says so
 //! to each who asks; how often is counted. One that fails to take writes is out of use for new blocks for a while, which
-//! grows; see [`TierSet::takes_writes`].
+//! grows; one whose reads fail is the last that they go to. See [`TierSet::takes_writes`] and [`TierSet::is_doubtful`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, OnceLock, RwLock, thread};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierRun, background};
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages, Transfer};
 
-use crate::failing::Failing;
+use crate::failing::{Change, Failings};
 use crate::label::Label;
 use crate::pages::PageCache;
 use crate::traffic::{Counts, TierTraffic};
@@ -55,7 +55,9 @@ struct There<D> {
     device: D,
     label: Mutex<Label>,
     errors: AtomicU64,
-    failing: Mutex<Option<Failing>>,
+    failing: Mutex<Failings>,
+    /// Reads fail: who reads with success tells that. Others do not take the lock.
+    reads_fail: AtomicBool,
 }
 
 /// Where a tier is.
@@ -65,7 +67,7 @@ pub struct Attachment {
     pub device: Result<String, String>,
     /// Operations of the device that failed.
     pub errors: u64,
-    /// Why it does not take writes, since one failed and until one succeeds again.
+    /// Why it does not take writes, or cannot be read, since one failed and until one succeeds again.
     pub failing: Option<String>,
 }
 
@@ -84,8 +86,13 @@ impl<D: BlockDevice> TierSet<D> {
 
     /// A tier is on this device.
     pub fn attach(&self, number: u8, device: D, label: Label) {
-        let (label, failing) = (Mutex::new(label), Mutex::default());
-        let there = There { device, label, errors: AtomicU64::new(0), failing };
+        let there = There {
+            device,
+            label: Mutex::new(label),
+            errors: AtomicU64::new(0),
+            failing: Mutex::default(),
+            reads_fail: AtomicBool::new(false),
+        };
         *self.slot(number).write() = Slot::There(Arc::new(there));
     }
 
@@ -131,7 +138,7 @@ impl<D: BlockDevice> TierSet<D> {
             Slot::There(there) => Some(Attachment {
                 device: Ok(there.device.name().to_owned()),
                 errors: there.errors.load(Ordering::Relaxed),
-                failing: there.failing.lock().as_ref().map(|failing| failing.why.clone()),
+                failing: there.failing.lock().why().map(str::to_owned),
             }),
         }
     }
@@ -148,34 +155,56 @@ impl<D: BlockDevice> TierSet<D> {
     /// Whether new blocks may be placed on a tier: it is there, and did not fail to take some lately. It is tried again
     /// after a second, then two, and so on up to five minutes, or when it is attached again.
     pub fn takes_writes(&self, number: u8) -> bool {
-        self.there(number).is_ok_and(|there| {
-            there.failing.lock().as_ref().is_none_or(|failing| !failing.is_out_of_use(self.time_ms()))
-        })
+        self.there(number).is_ok_and(|there| !there.failing.lock().is_out_of_use(self.time_ms()))
+    }
+
+    /// Whether reads of a tier failed lately, so that new blocks are better placed on another one. That ends as for writes.
+    pub fn is_doubtful(&self, number: u8) -> bool {
+        self.there(number).is_ok_and(|there| there.failing.lock().is_doubtful(self.time_ms()))
     }
 
     /// A write of a tier failed, or a flush is over: only what was flushed was written.
     fn wrote<T>(&self, tier: u8, there: &There<D>, result: Result<T>) -> Result<T> {
-        let mut failing = there.failing.lock();
-        let said = match &result {
-            // Nothing is wrong with the device.
-            Err(error) if error.kind() == Kind::InvalidInput => None,
-            Err(error) => {
-                let why = error.to_string();
-                let is_new = failing.is_none();
-                let said = is_new.then(|| format!("tier {tier} is failing, blocks go elsewhere: {why}"));
-                *failing = Some(Failing::after(failing.as_ref(), self.time_ms(), why));
-                said
-            }
-            // A tier that is tried again works; one that is not may have had luck.
-            Ok(_) if failing.as_ref().is_some_and(|failing| !failing.is_out_of_use(self.time_ms())) => {
-                *failing = None;
-                Some(format!("tier {tier} works again"))
-            }
-            Ok(_) => None,
-        };
-        drop(failing);
-        said.iter().for_each(|said| self.tell(said));
+        // Otherwise nothing is wrong with the device.
+        if result.as_ref().err().is_none_or(|error| error.kind() != Kind::InvalidInput) {
+            let why = result.as_ref().err().map(ToString::to_string);
+            self.note(tier, there, |failings, now_ms| failings.wrote(why, now_ms));
+        }
         result
+    }
+
+    /// A read of a tier is over. What is on it fails for who reads it; that all of it may shows here.
+    fn was_read(&self, tier: u8, there: &There<D>, result: Result<()>) -> Result<()> {
+        let is_news = match &result {
+            Err(error) => error.kind() != Kind::InvalidInput,
+            Ok(()) => there.reads_fail.load(Ordering::Relaxed),
+        };
+        if is_news {
+            let why = result.as_ref().err().map(ToString::to_string);
+            self.note(tier, there, |failings, now_ms| failings.read(why, now_ms));
+        }
+        result
+    }
+
+    /// Takes up what is known of a tier now, and tells it if it is new.
+    fn note(&self, tier: u8, there: &There<D>, change: impl FnOnce(&mut Failings, u64) -> Option<Change>) {
+        let mut failings = there.failing.lock();
+        let change = change(&mut failings, self.time_ms());
+        there.reads_fail.store(failings.reads_fail(), Ordering::Relaxed);
+        let why = failings.why().unwrap_or_default().to_owned();
+        drop(failings);
+        match change {
+            Some(Change::WritesFail) => {
+                self.tell(&format!("tier {tier} is failing, blocks go elsewhere: {why}"));
+            }
+            Some(Change::ReadsFail) => {
+                self.tell(&format!(
+                    "tier {tier} is failing, reads of it do; blocks go elsewhere if they can: {why}"
+                ));
+            }
+            Some(Change::Works) => self.tell(&format!("tier {tier} works again")),
+            None => {}
+        }
     }
 
     /// Blocks of tiers in DRAM.
@@ -219,12 +248,13 @@ impl<D: BlockDevice> TierSet<D> {
             offset += len;
         }
         if background::is() {
-            return self.transfer(&there, &mut batch);
+            let read = self.transfer(&there, &mut batch);
+            return self.was_read(tier, &there, read);
         }
         self.awaited.fetch_add(1, Ordering::Relaxed);
         let read = self.transfer(&there, &mut batch);
         self.awaited.fetch_sub(1, Ordering::Relaxed);
-        read
+        self.was_read(tier, &there, read)
     }
 
     /// Makes transfers: all at once, or in the background some at a time. A device has many under way at once, and what
@@ -520,6 +550,33 @@ mod tests {
         assert!(set.takes_writes(2) && !is_failing());
         let heard = heard.lock();
         assert!(heard.len() == 2 && heard[0].contains("tier 2 is failing"), "{heard:?}");
+        assert_eq!(heard[1], "tier 2 works again");
+    }
+
+    /// It was never said to be failing, and blocks were placed there though they might not be read again.
+    #[test]
+    fn a_tier_whose_reads_fail_is_doubtful_for_a_while_and_says_so_once() {
+        let (set, disk) = set(0);
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hears = Arc::clone(&heard);
+        set.listen(Box::new(move |what| hears.lock().push(what.to_owned())));
+        set.set_time(5000);
+        let write = || set.write(&[(run(10, 1), &content(10, 1))]).and_then(|()| set.flush([2]).map(drop));
+        let read = || set.read_blocks(2, Block(10), &mut vec![0; BLOCK]);
+        write().unwrap();
+        read().unwrap();
+        disk.poison(10 * BLOCK_SIZE, 1);
+        let is_failing = || set.attachment(2).unwrap().failing.is_some_and(|why| why.contains("media error"));
+        (0..3).for_each(|_| assert_eq!(read().unwrap_err().kind(), Kind::Media));
+        assert!(is_failing() && set.is_doubtful(2) && set.takes_writes(2));
+        set.set_time(6000);
+        // That it takes writes, and heals what it is written to, shows nothing of its reads.
+        write().unwrap();
+        assert!(is_failing() && !set.is_doubtful(2), "it is to be tried");
+        read().unwrap();
+        assert!(!is_failing() && !set.is_doubtful(2));
+        let heard = heard.lock();
+        assert!(heard.len() == 2 && heard[0].contains("tier 2 is failing, reads of it do"), "{heard:?}");
         assert_eq!(heard[1], "tier 2 works again");
     }
 
