@@ -169,7 +169,7 @@ impl<L: Data + Extents> Shared<L> {
         if model.checker == Checker::Disk {
             return Choice::Eager;
         }
-        if !model.can_pay(offset, offset.saturating_add(request.len)) {
+        if !model.can_pay(offset, offset.saturating_add(request.len), file.size()) {
             return Choice::Eager;
         }
         if file.ghosts.load(Ordering::Relaxed) == 0 {
@@ -204,7 +204,7 @@ impl<L: Data + Extents> Shared<L> {
     ) -> Option<u64> {
         let WriteAt::Offset(offset) = request.at else { return None };
         let end = offset + request.len;
-        if !file.is_cached() || end > file.size() || !model.can_pay(offset, end) {
+        if !file.is_cached() || end > file.size() || !model.can_pay(offset, end, u64::MAX) {
             return None;
         }
         let mut blocks = file.blocks.write();
@@ -358,8 +358,9 @@ impl<L: Data + Extents> Shared<L> {
             self.flush_range(&node.inner, file, &mut blocks, 0..u64::MAX)?;
             return self.write_past(node, file, &blocks, request, model);
         }
+        let size = file.size();
         let offset = self.write_over(node, file, &mut blocks, request)?;
-        self.note_eager(file, request, offset, model);
+        self.note_eager(file, request, offset, size, model);
         Ok(offset)
     }
 
@@ -373,7 +374,8 @@ impl<L: Data + Extents> Shared<L> {
         model: &Model,
     ) -> Result<u64> {
         let &Request { at, data, len, durability, now } = request;
-        file.check_for_hole(request.offset(file.size()));
+        let size = file.size();
+        file.check_for_hole(request.offset(size));
         let offset = self.layout.write(&node.inner, at, data, durability, now)?;
         file.grew_below(offset + len);
         // Without blocks there are no times.
@@ -383,14 +385,14 @@ impl<L: Data + Extents> Shared<L> {
             (times.mtime, times.ctime) = (now, now);
         }
         self.counters.written_eagerly.add(len);
-        self.note_eager(file, request, offset, model);
+        self.note_eager(file, request, offset, size, model);
         Ok(offset)
     }
 
-    /// Tells the model of a write that went past DRAM.
-    fn note_eager(&self, file: &File, request: &Request<'_>, offset: u64, model: &Model) {
+    /// Tells the model of a write that went past DRAM, to a file that had this size.
+    fn note_eager(&self, file: &File, request: &Request<'_>, offset: u64, size: u64, model: &Model) {
         // Where writes cannot pay, nothing need be remembered.
-        if !model.can_pay(offset, offset + request.len) {
+        if !model.can_pay(offset, offset + request.len, size) {
             return;
         }
         let mut history = file.history.lock();

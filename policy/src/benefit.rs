@@ -159,16 +159,19 @@ impl Block {
 }
 
 impl Model {
-    /// Whether a write of the bytes `from..to` of a file may be worth a place in DRAM, even if it never reaches media. A line
-    /// there counts twice: it is written, and read again when it is written back.
-    pub fn can_pay(&self, from: u64, to: u64) -> bool {
+    /// Whether a write of the bytes `from..to` of a file of `size` bytes may be worth a place in DRAM, even if it never reaches
+    /// media. A line there counts twice: it is written, and read again when it is written back. What is appended is not
+    /// copied, where blocks are: media takes the lines of it.
+    pub fn can_pay(&self, from: u64, to: u64, size: u64) -> bool {
         let (dram_ns, pm_ns) = (u64::from(self.latencies.dram_ns), u64::from(self.latencies.pm_ns));
         if from >= to || self.checker == Checker::Off || pm_ns > 2 * dram_ns {
             return true;
         }
-        let units = |len: u64| (to - 1) / len - from / len + 1;
+        let units =
+            |from: u64, to: u64, len: u64| if from < to { (to - 1) / len - from / len + 1 } else { 0 };
         let unit = u64::from(self.unit_lines.clamp(1, LINES));
-        let (media, dram) = (units(unit * LINE) * unit, 2 * units(LINE));
+        let copied = units(from, to.min(size), unit * LINE) * unit;
+        let (media, dram) = (copied + units(from.max(size), to, LINE), 2 * units(from, to, LINE));
         u128::from(media) * u128::from(pm_ns) > u128::from(dram) * u128::from(dram_ns)
     }
 
@@ -302,15 +305,23 @@ mod tests {
     fn on_memory_as_fast_as_dram_only_parts_of_blocks_that_are_copied_are_worth_buffering() {
         let fast = Latencies { dram_ns: 8, pm_ns: 9 };
         let in_place = Model { latencies: fast, ..model() };
-        assert!(!in_place.can_pay(0, 64) && !in_place.can_pay(100, 5000));
+        assert!(!in_place.can_pay(0, 64, u64::MAX) && !in_place.can_pay(100, 5000, u64::MAX));
         let copied = Model { unit_lines: 64, ..in_place };
-        assert!(!copied.can_pay(0, 4096) && !copied.can_pay(8192, 1 << 20));
-        assert!(copied.can_pay(10, 20) && copied.can_pay(4090, 4100), "64 and 128 lines for 1 and 2");
+        assert!(!copied.can_pay(0, 4096, u64::MAX) && !copied.can_pay(8192, 1 << 20, u64::MAX));
+        assert!(
+            copied.can_pay(10, 20, u64::MAX) && copied.can_pay(4090, 4100, u64::MAX),
+            "64 and 128 lines for 1 and 2"
+        );
         // 40 lines of 64: 64 * 9 is not more than 2 * 40 * 8.
-        assert!(!copied.can_pay(0, 40 * 64));
-        assert!(Model { checker: Checker::Off, ..in_place }.can_pay(0, 4096), "nobody asks");
+        assert!(!copied.can_pay(0, 40 * 64, u64::MAX));
+        assert!(Model { checker: Checker::Off, ..in_place }.can_pay(0, 4096, u64::MAX), "nobody asks");
+        assert!(!copied.can_pay(10, 20, 10) && !copied.can_pay(4090, 4100, 4090), "appended, and not copied");
+        assert!(copied.can_pay(10, 20, 15), "the end that is there is");
         let broken = Latencies { dram_ns: u32::MAX, pm_ns: u32::MAX };
-        assert!(!Model { latencies: broken, ..copied }.can_pay(0, u64::MAX), "nothing overflows");
-        assert!(model().can_pay(0, 4096) && Model { unit_lines: 64, ..model() }.can_pay(0, 1 << 30));
+        assert!(!Model { latencies: broken, ..copied }.can_pay(0, u64::MAX, u64::MAX), "nothing overflows");
+        assert!(
+            model().can_pay(0, 4096, u64::MAX)
+                && Model { unit_lines: 64, ..model() }.can_pay(0, 1 << 30, u64::MAX)
+        );
     }
 }
