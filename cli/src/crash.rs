@@ -75,8 +75,9 @@ pub(crate) struct CrashArgs {
     /// Produce the crash of a trace again, and nothing else
     #[arg(long, value_name = "FILE", conflicts_with_all = ["resume", "self_test"])]
     replay: Option<PathBuf>,
-    /// Remove each flush and each fence of the layout, and make each of its known mistakes, one at a time: every such
-    /// mutant must be found, and every line of its source that flushes or fences must be passed by some workload
+    /// Remove each flush and each fence of the layout, and make each of its known mistakes and of those that a write
+    /// buffer over it could make, one at a time: every such mutant must be found, and every line of the layout's source
+    /// that flushes or fences must be passed by some workload
     #[arg(long, conflicts_with = "resume")]
     self_test: bool,
     /// With --self-test: only mutants whose name contains this

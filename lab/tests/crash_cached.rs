@@ -3,14 +3,16 @@
 //! `NACRE_CRASH_SEED` is the first seed (1 by default), `NACRE_CRASH_IMAGES` how many images each layout has at least.
 
 use nacre_lab::crash::{
-    Belief, CachedSettings, Campaign, Case, Flaw, Inplace, Limits, Log, MEMORY, Rig, Stage, Subject, cached,
-    explore_cached, minimise, reproduce,
+    Belief, BufferMistake, CachedCase, CachedSettings, Campaign, Case, Flaw, Inplace, Limits, Log, MEMORY,
+    Rig, Stage, Subject, cached, explore_cached, minimise, reproduce,
 };
 use nacre_lab::environment::number;
 use nacre_media::sim::Defect;
 
 /// More sequences than a run of the test gets to.
 const SEQUENCES: u64 = 100_000;
+/// Those that `nacre crash --self-test` looks for mistakes of the buffer in.
+const OF_SELF_TEST: std::ops::Range<u64> = 1..25;
 
 fn survives<S: Subject>(subject: &S) {
     let seed = number("NACRE_CRASH_SEED").unwrap_or(1);
@@ -27,13 +29,14 @@ fn survives<S: Subject>(subject: &S) {
 fn is_found<S: Subject>(subject: &S, belief: Belief, flaw: Flaw) {
     let mut rig = Rig::new(subject, MEMORY);
     let settings = CachedSettings { belief, flaw, max_violations: 1, ..CachedSettings::default() };
-    let found = (1..60).find_map(|seed| {
+    let seeds = if let Flaw::Cache(_) = flaw { OF_SELF_TEST } else { 1..60 };
+    let found = seeds.into_iter().find_map(|seed| {
         let report = explore_cached(&mut rig, &cached(seed), &settings).expect("it can be run");
         report.violations.into_iter().next()
     });
     let found = found.unwrap_or_else(|| panic!("{}: {belief:?}, {flaw:?}: not found", subject.name()));
     println!("{}: {belief:?}, {flaw:?}: {found}", subject.name());
-    let Flaw::Layout(_) = flaw else { return };
+    let (Flaw::Layout(_) | Flaw::Cache(_)) = flaw else { return };
     let smaller = minimise(&mut rig, &found).expect("it can be made smaller");
     let Case::Cached(case) = &smaller.case else { panic!("it is one of a write buffer") };
     assert!(case.sequence.ops.len() < 20, "{:?}", case.sequence.ops);
@@ -42,6 +45,12 @@ fn is_found<S: Subject>(subject: &S, belief: Belief, flaw: Flaw) {
     assert_eq!((layout.as_str(), &again), (subject.name(), &smaller.case));
     let (situation, problems) = reproduce(&mut rig, &again).expect("it can be produced again");
     assert!(!problems.is_empty(), "{situation}");
+    let without = CachedCase { mistake: 0, buffer_mistake: None, ..case.clone() };
+    let sound = CachedSettings { belief, max_violations: 1, ..CachedSettings::default() };
+    let report = explore_cached(&mut rig, &without.sequence, &sound).expect("it can be run");
+    assert!(report.violations.is_empty(), "without {flaw:?}: {:#?}", report.violations);
+    let (situation, problems) = reproduce(&mut rig, &Case::Cached(without)).expect("it can be run");
+    assert!(problems.is_empty(), "without {flaw:?}: {situation}: {problems:?}");
 }
 
 fn mistake<S: Subject>(subject: &S, words: &str) -> Flaw {
@@ -73,6 +82,23 @@ fn wrong_beliefs_and_flaws_are_found() {
     is_found(&Inplace, Belief::Right, early);
     let early = mistake(&Log, "an entry is published before its data is durable");
     is_found(&Log, Belief::Right, early);
+}
+
+/// What a buffer could do wrong is found in the sequences of the self-test.
+fn mistakes_of_the_buffer_are_found<S: Subject>(subject: &S) {
+    for mistake in BufferMistake::ALL.into_iter().filter(|mistake| mistake.is_one(subject.atomic_write())) {
+        is_found(subject, Belief::Right, Flaw::Cache(mistake));
+    }
+}
+
+#[test]
+fn mistakes_of_the_buffer_are_found_over_the_log_layout() {
+    mistakes_of_the_buffer_are_found(&Log);
+}
+
+#[test]
+fn mistakes_of_the_buffer_are_found_over_the_inplace_layout() {
+    mistakes_of_the_buffer_are_found(&Inplace);
 }
 
 /// What only a crash within recovery shows is found, and can be seen again.

@@ -47,7 +47,7 @@ mod turns;
 mod verify;
 mod workload;
 
-pub use cached::{Belief, Cached, CachedCase, CachedSettings, cached, explore_cached};
+pub use cached::{Belief, BufferMistake, Cached, CachedCase, CachedSettings, cached, explore_cached};
 pub use campaign::{Campaign, Limits, Outcome, Progress, Stage};
 pub use case::minimise;
 pub use explore::{MAX_SAMPLES_BY_LINES, MEMORY, Settings, explore, reproduce, sites};

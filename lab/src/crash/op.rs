@@ -145,7 +145,7 @@ fn pattern(step: u64, word: u64) -> [u8; 8] {
 }
 
 /// The time of a step.
-fn time(step: u64) -> Timestamp {
+pub(super) fn time(step: u64) -> Timestamp {
     Timestamp::new(1_000_000 + step as i64, step as u32)
 }
 

@@ -8,6 +8,7 @@ use nacre_media::crash::CrashImage;
 use nacre_media::sim::{Defect, Event, Site, StoreKind};
 use nacre_media::{Image, SimPm, Trace};
 
+use super::cached::BufferMistake;
 use super::op::{Op, Runner};
 use super::subject::{Mounting, Subject};
 use super::threads::Threads;
@@ -36,6 +37,8 @@ pub enum Flaw {
     Memory(Defect),
     /// The layout makes the mistake with this number.
     Layout(u32),
+    /// The write buffer over it makes this one.
+    Cache(BufferMistake),
 }
 
 impl Flaw {
@@ -50,6 +53,13 @@ impl Flaw {
         match self {
             Flaw::Layout(number) => number,
             _ => 0,
+        }
+    }
+
+    pub(super) fn of_buffer(self) -> Option<BufferMistake> {
+        match self {
+            Flaw::Cache(mistake) => Some(mistake),
+            _ => None,
         }
     }
 }

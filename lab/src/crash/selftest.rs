@@ -1,6 +1,6 @@
 //! Can the explorer fail? Mutants: the layout without one of its flushes or fences, each in turn, and with one of its
 //! mistakes on purpose. Each must be found, or its place in the source must be listed with the reason why nothing is
-//! lost without it.
+//! lost without it. Mistakes of the write buffer over the layout must be found, too.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use nacre_engine::{Error, Result};
 use nacre_media::crash::Sampling;
 use nacre_media::sim::{Defect, Site};
 
-use super::cached::{Cached, CachedSettings, cached, explore_cached, sites_of_cached};
+use super::cached::{BufferMistake, Cached, CachedSettings, cached, explore_cached, sites_of_cached};
 use super::explore::{MEMORY, Settings, explore, sites};
 use super::full::full;
 use super::lanes::lanes;
@@ -126,6 +126,7 @@ pub fn self_test<S: Subject>(
     unpassed.iter().for_each(progress);
     trials
         .extend(mistakes.iter().map(|mistake| Trial { kind: "mistake", flaw: Flaw::Layout(mistake.number) }));
+    trials.extend(buffer_mistakes(subject));
     trials.retain(|trial| name_of(subject, trial.flaw).contains(only));
     let mut mutants = parallel(subject, jobs, trials, |rig, trial| {
         let mutant = try_mutant(rig, trial, &places)?;
@@ -134,6 +135,13 @@ pub fn self_test<S: Subject>(
     })?;
     mutants.extend(unpassed);
     Ok(mutants)
+}
+
+/// What a buffer over the layout can do wrong.
+fn buffer_mistakes<S: Subject>(subject: &S) -> impl Iterator<Item = Trial> {
+    let atomic_write = subject.atomic_write();
+    let mistakes = BufferMistake::ALL.into_iter().filter(move |mistake| mistake.is_one(atomic_write));
+    mistakes.map(|mistake| Trial { kind: "mistake of the buffer", flaw: Flaw::Cache(mistake) })
 }
 
 /// What flushes or fences in the source, and in no workload: nobody would see it missing.
@@ -188,6 +196,7 @@ fn name_of<S: Subject>(subject: &S, flaw: Flaw) -> String {
             let mistake = mistakes.iter().find(|mistake| mistake.number == number);
             mistake.map_or_else(String::new, |mistake| mistake.words.to_string())
         }
+        Flaw::Cache(mistake) => mistake.words().to_string(),
         _ => String::new(),
     }
 }
@@ -199,13 +208,15 @@ fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, places: &Places) -
         _ => None,
     };
     let is_fence = trial.kind == "no fence";
+    // What is not there can make no mistake.
+    let in_buffer = trial.flaw.of_buffer().is_some();
     let passes = |flushes: &[Site], fences: &[Site]| {
         site.is_none_or(|site| if is_fence { fences } else { flushes }.contains(&site))
     };
     let mut images = 0;
     let mut found = None;
     for candidate in &places.candidates {
-        if !passes(&candidate.flushes, &candidate.fences) {
+        if in_buffer || !passes(&candidate.flushes, &candidate.fences) {
             continue;
         }
         let settings = Settings { flaw: trial.flaw, ..candidate.settings };
@@ -222,7 +233,8 @@ fn try_mutant<S: Subject>(rig: &mut Rig<'_, S>, trial: Trial, places: &Places) -
             break;
         }
     }
-    let mut together = places.together.iter().filter(|together| passes(&together.flushes, &together.fences));
+    let together = places.together.iter().filter(|_| !in_buffer);
+    let mut together = together.filter(|together| passes(&together.flushes, &together.fences));
     while let Some(together) = together.next().filter(|_| found.is_none()) {
         found = together.find(rig, trial.flaw, &mut images);
     }

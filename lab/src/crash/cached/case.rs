@@ -12,10 +12,12 @@ use super::super::recovery::{take_crash, write_again};
 use super::super::report::{Again, Case, Lines, Violation};
 use super::super::smaller::{drop_each, drop_parts};
 use super::super::subject::Subject;
-use super::{Cached, CachedSettings, explore};
+use super::{BufferMistake, Cached, CachedSettings, explore};
 
 /// The word that only traces of such a crash have.
 pub(in super::super) const WORD: &str = "pool";
+/// The word before the number of a mistake of the buffer.
+const BUFFER_MISTAKE: &str = "buffer-mistake";
 /// Explorations that making a case smaller may take.
 const MAX_TRIES: usize = 300;
 
@@ -26,6 +28,8 @@ pub struct CachedCase {
     pub sequence: Cached,
     /// The mistake that the layout made on purpose, 0 for none.
     pub mistake: u32,
+    /// The mistake that the buffer made on purpose.
+    pub buffer_mistake: Option<BufferMistake>,
     /// The crash point of its trace.
     pub point: usize,
     /// What landed, beyond what is durable at the point.
@@ -35,11 +39,23 @@ pub struct CachedCase {
 }
 
 impl CachedCase {
+    /// What was wrong on purpose.
+    pub(super) fn flaw(&self) -> Flaw {
+        match (self.buffer_mistake, self.mistake) {
+            (Some(mistake), _) => Flaw::Cache(mistake),
+            (None, 0) => Flaw::None,
+            (None, number) => Flaw::Layout(number),
+        }
+    }
+
     pub(in super::super) fn write(&self, text: &mut String) {
         let Cached { pool, granularity, checker, mounting, ops, .. } = &self.sequence;
         let _ = writeln!(text, "{WORD} {pool}");
         if self.mistake != 0 {
             let _ = writeln!(text, "mistake {}", self.mistake);
+        }
+        if let Some(mistake) = self.buffer_mistake {
+            let _ = writeln!(text, "{BUFFER_MISTAKE} {}", mistake as u32);
         }
         for (word, _) in
             [("whole-blocks", *granularity == Granularity::Blocks), ("no-checker", *checker == Checker::Off)]
@@ -60,12 +76,17 @@ impl CachedCase {
     /// From lines, each with its first word and the rest.
     pub(in super::super) fn parse(name: String, lines: &[(&str, &str, &str)]) -> Result<CachedCase> {
         let sequence = Cached { name, ..Cached::default() };
-        let mut case = CachedCase { sequence, mistake: 0, point: 0, landed: Lines::new(), recovery: None };
+        let (landed, recovery) = (Lines::new(), None);
+        let mut case = CachedCase { sequence, mistake: 0, buffer_mistake: None, point: 0, landed, recovery };
         for &(line, word, rest) in lines {
             let sequence = &mut case.sequence;
             match word {
                 WORD => sequence.pool = rest.parse().map_err(|_| wrong(line))?,
                 "mistake" => case.mistake = rest.parse().map_err(|_| wrong(line))?,
+                BUFFER_MISTAKE => {
+                    let mistake = rest.parse().ok().and_then(BufferMistake::numbered);
+                    case.buffer_mistake = Some(mistake.ok_or_else(|| wrong(line))?);
+                }
                 "whole-blocks" if rest == "yes" => sequence.granularity = Granularity::Blocks,
                 "no-checker" if rest == "yes" => sequence.checker = Checker::Off,
                 "lanes" => sequence.mounting.lanes = rest.parse().map_err(|_| wrong(line))?,
@@ -122,7 +143,7 @@ impl<S: Subject> Smaller<'_, '_, S> {
             return;
         }
         self.tries += 1;
-        let flaw = if self.case.mistake == 0 { Flaw::None } else { Flaw::Layout(self.case.mistake) };
+        let flaw = self.case.flaw();
         let recovery_every = if self.case.recovery.is_some() { 4 } else { u64::MAX };
         let settings =
             CachedSettings { max_violations: 1, flaw, recovery_every, ..CachedSettings::default() };

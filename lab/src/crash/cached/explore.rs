@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_cache::{CacheFs, CacheOptions, Clock, Settings};
-use nacre_engine::{Data, Error, Kind, Result};
+use nacre_engine::{Data, Error, Extents, Kind, Result};
 use nacre_media::crash::{CrashImage, Replay, Sampling};
 use nacre_media::sim::Site;
 use nacre_media::{Image, Trace};
@@ -19,6 +19,7 @@ use super::super::report::{Again, Case, Recovery, Report, Violation, lines_of};
 use super::super::subject::{Moment, Mounting, Subject};
 use super::super::tree::Tree;
 use super::super::verify::{Depth, caught, panic_words, turn_of, write_and_empty};
+use super::mistakes::BufferMistake;
 use super::promise::{Belief, Found, State, judge};
 use super::{BLOCK, Cached, CachedCase};
 
@@ -106,8 +107,15 @@ fn record<S: Subject>(
         subject.use_lane(index);
         let number = index + 1;
         pm.mark(MARK_BEGIN + index as u64);
-        if !(belief == Belief::LostSync && matches!(op, Op::Sync(_) | Op::SyncAll)) {
-            runner.run(number as u64, op)?;
+        match (op, flaw.of_buffer()) {
+            (Op::Sync(_) | Op::SyncAll, _) if belief == Belief::LostSync => {}
+            (Op::Remount, mistake) => {
+                subject.unmount(taken_off(runner.into_fs(), mistake)?)?;
+                let layout = subject.mount(pm, sequence.mounting)?;
+                runner = Runner::buffered(CacheFs::new(layout, &buffer(sequence, &clock))?);
+            }
+            (_, Some(mistake)) => mistake.run(&mut runner, number as u64, op)?,
+            (_, None) => runner.run(number as u64, op)?,
         }
         pm.mark(MARK_END + index as u64);
         let state = before.after(op, number, belief);
@@ -118,6 +126,15 @@ fn record<S: Subject>(
     subject.abandon(runner.into_fs().abandon());
     pm.seed_mistake(0);
     Ok(Recording { start, trace, states, live })
+}
+
+/// The layout without its buffer, when both are unmounted.
+fn taken_off<L: Data + Extents>(cache: CacheFs<L>, mistake: Option<BufferMistake>) -> Result<L> {
+    if mistake == Some(BufferMistake::UnmountForgets) {
+        return Ok(cache.abandon());
+    }
+    let (layout, flushed) = cache.unmount();
+    flushed.map(|()| layout)
 }
 
 /// The same; a panic is an error.
@@ -201,7 +218,7 @@ pub(super) fn reproduce<S: Subject>(
 }
 
 fn crash_case<S: Subject>(rig: &mut Rig<'_, S>, case: &CachedCase) -> Result<(String, Vec<String>)> {
-    let flaw = if case.mistake == 0 { Flaw::None } else { Flaw::Layout(case.mistake) };
+    let flaw = case.flaw();
     let settings = CachedSettings { flaw, ..CachedSettings::default() };
     let recording = record_caught(rig, &case.sequence, flaw, Belief::Right)?;
     if let Some(why) = recording.live {
@@ -278,6 +295,7 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
         let case = CachedCase {
             sequence: self.sequence.clone(),
             mistake: self.settings.flaw.mistake(),
+            buffer_mistake: self.settings.flaw.of_buffer(),
             point,
             landed: image.map(lines_of).unwrap_or_default(),
             recovery,

@@ -12,9 +12,11 @@
 //! | `promise` | what may be there after each operation; whether what was found may |
 //! | `explore` | running a sequence and crashing it everywhere |
 //! | `case` | one crash as text; making it smaller |
+//! | `mistakes` | mistakes of a buffer that a crash must show |
 
 mod case;
 mod explore;
+mod mistakes;
 mod promise;
 
 use nacre_cache::{Checker, Granularity};
@@ -29,6 +31,7 @@ pub use case::CachedCase;
 pub(super) use case::{WORD, minimise, reproduce};
 pub(super) use explore::sites_of_cached;
 pub use explore::{CachedSettings, explore_cached};
+pub use mistakes::BufferMistake;
 pub use promise::Belief;
 use promise::State;
 
@@ -109,7 +112,7 @@ fn choose(state: &State, rng: &mut SmallRng) -> Op {
         1 => rng.random_range(0..8) * BLOCK,
         _ => rng.random_range(0..8 * BLOCK),
     } as u64;
-    match rng.random_range(0..44) {
+    match rng.random_range(0..45) {
         0..16 => Op::Write(name, offset, size(rng)),
         16..18 => Op::WriteThrough(name, offset, size(rng)),
         18..23 => Op::Append(name, size(rng)),
@@ -125,6 +128,7 @@ fn choose(state: &State, rng: &mut SmallRng) -> Op {
         34..37 => pick(&free, rng).map_or(Op::Sync(name), file),
         37..39 => Op::Close(name),
         39..43 => Op::Sync(name),
-        _ => Op::SyncAll,
+        43 => Op::SyncAll,
+        _ => Op::Remount,
     }
 }

@@ -88,7 +88,7 @@ impl State {
             | Op::SetAttr(name, _)
             | Op::Close(name)
             | Op::Sync(name) => self.has(name),
-            Op::SyncAll => true,
+            Op::SyncAll | Op::Remount => true,
             _ => false,
         }
     }
@@ -120,13 +120,7 @@ impl State {
             }
             Op::Truncate(name, len) => state.truncate(name, len as usize, number),
             Op::Fallocate(name, mode, offset, len) => {
-                let end = (offset + len) as usize;
-                let content = state.content_mut(name);
-                if mode == FallocateMode::ZeroRange {
-                    content.resize(content.len().max(end), 0);
-                }
-                let end = end.min(content.len());
-                content[(offset as usize).min(end)..end].fill(0);
+                state.clear(name, mode, offset as usize..(offset + len) as usize);
                 // It finds everything written.
                 state.sync(state.names[name], number);
             }
@@ -159,9 +153,11 @@ impl State {
                 }
             }
             Op::Sync(name) => state.sync(state.names[name], number),
-            Op::SyncAll => {
-                let all: Vec<usize> = state.files.keys().copied().collect();
-                all.into_iter().for_each(|file| state.sync(file, number));
+            Op::SyncAll => state.sync_all(number),
+            Op::Remount => {
+                state.sync_all(number);
+                // Whoever had cut a file has closed it: nobody remembers.
+                state.cut.clear();
             }
             _ => {}
         }
@@ -176,6 +172,16 @@ impl State {
         let content = self.content_mut(name);
         content.resize(content.len().max(offset + bytes.len()), 0);
         content[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// A hole or zeros.
+    fn clear(&mut self, name: &str, mode: FallocateMode, range: Range<usize>) {
+        let content = self.content_mut(name);
+        if mode == FallocateMode::ZeroRange {
+            content.resize(content.len().max(range.end), 0);
+        }
+        let end = range.end.min(content.len());
+        content[range.start.min(end)..end].fill(0);
     }
 
     fn floor(&mut self, name: &str) -> &mut Floor {
@@ -205,6 +211,11 @@ impl State {
     fn sync(&mut self, file: usize, number: usize) {
         let len = self.files[&file].len();
         self.floors.insert(file, Floor { all: number, blocks: BTreeMap::new(), len, sized: number });
+    }
+
+    fn sync_all(&mut self, number: usize) {
+        let all: Vec<usize> = self.files.keys().copied().collect();
+        all.into_iter().for_each(|file| self.sync(file, number));
     }
 
     /// How the running system differs from this state, in words.

@@ -1,0 +1,239 @@
+//! Mistakes that a write buffer could make, so that the explorer can be seen to find them.
+//!
+//! The buffer that ships makes none of them, not even when it is asked to: an operation that is to go wrong goes round it,
+//! or is followed or preceded by a write that it would not have made there. Between operations the running system shows
+//! what it would show without the mistake, with the exception of an unmount: only a crash tells.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::ops::ControlFlow;
+
+use nacre_cache::{CacheFs, CacheNode};
+use nacre_engine::{Data, Durability, Extents, FileBlock, Names, RenameMode, Result, WriteAt};
+
+use super::super::op::{Hands, Op, Runner, time};
+use super::BLOCK;
+
+/// A mistake of a write buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum BufferMistake {
+    /// An fsync reaches the layout, and what waits for the file stays in DRAM.
+    SyncForgets = 1,
+    /// A sync of everything leaves a file out.
+    SyncAllForgetsOne,
+    /// What a rename brings over a name is not written before it.
+    RenameForgets,
+    /// What an exchange of names exchanges is not written before it.
+    ExchangeForgets,
+    /// What gets another name is not written before it.
+    LinkForgets,
+    /// What replaces the contents of a file that was cut to nothing still waits when the file is closed.
+    CloseForgets,
+    /// An unmount drops what waits.
+    UnmountForgets,
+    /// A synchronous write waits as any other.
+    SynchronousWaits,
+    /// The size of a write that waits is on media before its data.
+    SizeBeforeData,
+    /// A file is made longer before what waits behind its old end is written.
+    GrowsBeforeData,
+    /// The bytes of a block beside those that wait are zeros, until the block is written whole.
+    BesideIsZero,
+    /// What waits of one block is written in two operations.
+    BlockInTwo,
+}
+
+impl BufferMistake {
+    /// All of them.
+    pub const ALL: [BufferMistake; 12] = [
+        BufferMistake::SyncForgets,
+        BufferMistake::SyncAllForgetsOne,
+        BufferMistake::RenameForgets,
+        BufferMistake::ExchangeForgets,
+        BufferMistake::LinkForgets,
+        BufferMistake::CloseForgets,
+        BufferMistake::UnmountForgets,
+        BufferMistake::SynchronousWaits,
+        BufferMistake::SizeBeforeData,
+        BufferMistake::GrowsBeforeData,
+        BufferMistake::BesideIsZero,
+        BufferMistake::BlockInTwo,
+    ];
+
+    /// The mistake in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            BufferMistake::SyncForgets => "an fsync leaves what waits in the buffer",
+            BufferMistake::SyncAllForgetsOne => "a sync of everything leaves one file in the buffer",
+            BufferMistake::RenameForgets => "a rename over a name leaves its source in the buffer",
+            BufferMistake::ExchangeForgets => "an exchange of names leaves both files in the buffer",
+            BufferMistake::LinkForgets => "a link leaves its file in the buffer",
+            BufferMistake::CloseForgets => "a close leaves in the buffer what replaces old contents",
+            BufferMistake::UnmountForgets => "an unmount drops what is in the buffer",
+            BufferMistake::SynchronousWaits => "a synchronous write waits in the buffer",
+            BufferMistake::SizeBeforeData => "a size is on media, its data in the buffer",
+            BufferMistake::GrowsBeforeData => "a truncation shows a size, its data in the buffer",
+            BufferMistake::BesideIsZero => "what is beside a write in the buffer is written as zeros",
+            BufferMistake::BlockInTwo => "a block of the buffer is written in two operations",
+        }
+    }
+
+    /// The one with this number in a trace.
+    pub(super) fn numbered(number: u32) -> Option<BufferMistake> {
+        BufferMistake::ALL.into_iter().find(|mistake| *mistake as u32 == number)
+    }
+
+    /// It is one over such a layout: where words are written in place, none of a block is promised to come with another.
+    pub fn is_one(self, atomic_write: bool) -> bool {
+        self != BufferMistake::BlockInTwo || atomic_write
+    }
+
+    /// Does one operation as [`Runner::run`] does, with this mistake. Of an unmount only the caller can make one.
+    pub(super) fn run<L: Data + Extents>(
+        self,
+        runner: &mut Runner<CacheFs<L>>,
+        step: u64,
+        op: &Op,
+    ) -> Result<()> {
+        match (self, op) {
+            (BufferMistake::SyncForgets, Op::Sync(_))
+            | (BufferMistake::RenameForgets, Op::Rename(_, _, RenameMode::Replace))
+            | (BufferMistake::ExchangeForgets, Op::Rename(_, _, RenameMode::Exchange))
+            | (BufferMistake::LinkForgets, Op::Link(..))
+            | (BufferMistake::CloseForgets, Op::Close(_)) => past(&runner.fs, step, op),
+            (BufferMistake::SyncAllForgetsOne, Op::SyncAll) => sync_all_but_one(&runner.fs),
+            (BufferMistake::SynchronousWaits, &Op::WriteThrough(path, offset, len)) => {
+                runner.run(step, &Op::Write(path, offset, len))
+            }
+            (BufferMistake::SizeBeforeData, &(Op::Write(path, ..) | Op::Append(path, _))) => {
+                runner.run(step, op)?;
+                show_size(&runner.fs, step, path)
+            }
+            (BufferMistake::GrowsBeforeData, Op::Truncate(..)) => {
+                past(&runner.fs, step, op)?;
+                runner.run(step, op)
+            }
+            (BufferMistake::BesideIsZero, Op::Sync(path)) => {
+                write_beside_as_zeros(&runner.fs, step, path)?;
+                runner.run(step, op)
+            }
+            (BufferMistake::BlockInTwo, Op::Sync(path)) => {
+                write_half(&runner.fs, step, path)?;
+                runner.run(step, op)
+            }
+            _ => runner.run(step, op),
+        }
+    }
+}
+
+/// Does an operation on the layout, of which the buffer knows nothing.
+fn past<L: Data + Extents>(fs: &CacheFs<L>, step: u64, op: &Op) -> Result<()> {
+    Hands { fs: fs.layout(), durability: Durability::Now }.run(step, op, &mut Vec::new())
+}
+
+fn sync_all_but_one<L: Data + Extents>(fs: &CacheFs<L>) -> Result<()> {
+    let root = fs.root();
+    let mut names = Vec::new();
+    fs.read_dir(&root, 0, &mut |entry| {
+        names.push(entry.name.to_vec());
+        ControlFlow::Continue(())
+    })?;
+    // By number, as a file may have several names, and nothing of it may be written by another one.
+    let mut nodes = BTreeMap::new();
+    for name in names {
+        let node = fs.lookup(&root, &name)?;
+        nodes.insert(fs.id(&node).number, node);
+    }
+    let mut is_left_out = false;
+    for node in nodes.values() {
+        let (below, above) = (content(fs.layout(), node.below())?, content(fs, node)?);
+        if below != above && !std::mem::replace(&mut is_left_out, true) {
+            continue;
+        }
+        // Whoever asks where blocks are finds everything written.
+        fs.resolve(node, FileBlock(0), 1)?;
+    }
+    fs.layout().sync_all()
+}
+
+/// Lets the layout know a size that the buffer has accepted.
+fn show_size<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &'static str) -> Result<()> {
+    let node = fs.lookup(&fs.root(), path.as_bytes())?;
+    let size = fs.getattr(&node)?.size;
+    if fs.layout().getattr(node.below())?.size < size {
+        past(fs, step, &Op::Truncate(path, size))
+    } else {
+        Ok(())
+    }
+}
+
+/// Writes a block of which a part waits, with zeros for the rest of it, and then with what the rest is.
+fn write_beside_as_zeros<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &str) -> Result<()> {
+    let node = fs.lookup(&fs.root(), path.as_bytes())?;
+    let differs = |below: &[u8], above: &[u8]| below != above;
+    let Some((offset, below, above)) = waiting_block(fs, &node, differs)? else { return Ok(()) };
+    let zeroed: Vec<u8> =
+        below.iter().zip(&above).map(|(old, new)| if old == new { 0 } else { *new }).collect();
+    write_below(fs, &node, step, offset, &zeroed)?;
+    write_below(fs, &node, step, offset, &above)
+}
+
+/// Writes the first half of a block both halves of which wait.
+fn write_half<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &str) -> Result<()> {
+    let node = fs.lookup(&fs.root(), path.as_bytes())?;
+    let half = BLOCK / 2;
+    let differs = |below: &[u8], above: &[u8]| {
+        below.len() == BLOCK && below[..half] != above[..half] && below[half..] != above[half..]
+    };
+    let Some((offset, _, above)) = waiting_block(fs, &node, differs)? else { return Ok(()) };
+    write_below(fs, &node, step, offset, &above[..half])
+}
+
+fn write_below<L: Data + Extents>(
+    fs: &CacheFs<L>,
+    node: &CacheNode<L::Node>,
+    step: u64,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<()> {
+    let (at, data) = (WriteAt::Offset(offset), [IoSlice::new(bytes)]);
+    fs.layout().write(node.below(), at, &data, Durability::Now, time(step)).map(drop)
+}
+
+/// The offset of a file's first block that is, below the buffer and in it, as `is_wanted` wants it, and the bytes that
+/// media has of it, as they are below and in the buffer.
+fn waiting_block<L: Data + Extents>(
+    fs: &CacheFs<L>,
+    node: &CacheNode<L::Node>,
+    is_wanted: impl Fn(&[u8], &[u8]) -> bool,
+) -> Result<Option<(u64, Vec<u8>, Vec<u8>)>> {
+    let (below, above) = (content(fs.layout(), node.below())?, content(fs, node)?);
+    let blocks = below.chunks(BLOCK).zip(above.chunks(BLOCK)).enumerate();
+    let mut pairs = blocks.map(|(block, (old, new))| (block, old, &new[..old.len().min(new.len())]));
+    let found = pairs.find(|(_, old, new)| old.len() == new.len() && is_wanted(old, new));
+    Ok(found.map(|(block, old, new)| ((block * BLOCK) as u64, old.to_vec(), new.to_vec())))
+}
+
+fn content<F: Data>(fs: &F, node: &F::Node) -> Result<Vec<u8>> {
+    let mut content = vec![0; fs.getattr(node)?.size as usize];
+    let count = fs.read(node, 0, &mut content, None)?;
+    content.truncate(count);
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BufferMistake;
+
+    #[test]
+    fn each_mistake_has_a_number_and_words_of_its_own() {
+        for mistake in BufferMistake::ALL {
+            assert_eq!(BufferMistake::numbered(mistake as u32), Some(mistake));
+            let same = BufferMistake::ALL.iter().filter(|other| other.words() == mistake.words());
+            assert_eq!(same.count(), 1, "{}", mistake.words());
+        }
+        assert_eq!(BufferMistake::numbered(0), None);
+        assert_eq!(BufferMistake::numbered(BufferMistake::ALL.len() as u32 + 1), None);
+    }
+}
