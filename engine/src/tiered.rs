@@ -96,6 +96,17 @@ pub struct Copied {
     pub block: Block,
 }
 
+/// Blocks of one file that were copied to a tier.
+#[derive(Debug, Clone, Copy)]
+pub struct CopiedFile<'c, N> {
+    /// The file.
+    pub node: &'c N,
+    /// Which blocks, and where their copies are.
+    pub copied: &'c [Copied],
+    /// When the blocks were written.
+    pub modified: Timestamp,
+}
+
 /// Whole blocks of a file that were written to a tier instead of to persistent memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
@@ -141,16 +152,11 @@ pub trait Tiered: Data + Extents {
     /// last block, each with its version.
     fn resolve_movable(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<Movable>>;
 
-    /// Commits, as one operation, that blocks have the places that they were copied to; gives those whose version was
-    /// another one by then, which stay as they are. Contents, size and times of the file do not change. What is replaced is
-    /// free then. `modified` is when the blocks were written.
-    fn publish(
-        &self,
-        node: &Self::Node,
-        copied: &[Copied],
-        modified: Timestamp,
-        proof: Self::Proof,
-    ) -> Result<Vec<Copied>>;
+    /// Commits, for each file as one operation of its own, that blocks have the places that they were copied to; gives of
+    /// each, in order, those whose version was another one by then, which stay as they are. A file that fails, or gives
+    /// something up, is no matter to the others. Contents, sizes and times of the files do not change. What is replaced is
+    /// free then. The proof is of all that was copied: one flush of the device is enough for any number of files.
+    fn publish(&self, files: &[CopiedFile<'_, Self::Node>], proof: Self::Proof) -> Vec<Result<Vec<Copied>>>;
 
     /// Commits a write, as one operation: whole blocks that are on tiers, of which the last may reach behind `size`. The
     /// file has at least that size then.

@@ -114,8 +114,7 @@ impl<L: Layout> Server<L> {
                 let slices = [IoSlice::new(&buffer[..count])];
                 let at = WriteAt::Offset(to.1 + done);
                 let kill_suidgid = caller.uid != 0;
-                let write =
-                    || self.vfs.write(&caller, &target, at, &slices, durability(now), kill_suidgid);
+                let write = || self.vfs.write(&caller, &target, at, &slices, durability(now), kill_suidgid);
                 let written = self.room.find(write);
                 match written {
                     // What was copied before counts; the next call meets the error.

@@ -65,6 +65,7 @@ fn flaws_are_found() {
     let moves = LogWithDisk::default();
     for (subject, name) in [
         (moves, "above: demote d/a 0 64"),
+        (moves, "above: demote-both d/a d/b"),
         (moves, "below: promote d/a 0 64"),
         (LogWithDisk::ON_DISK, "below: write d/a 0 4096"),
     ] {

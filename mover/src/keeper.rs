@@ -5,17 +5,17 @@
 //! room, until usage is below it. Whoever finds no space for a write does the same at once, for as much as the write needs:
 //! then the file system is full only when all of its devices are.
 
-use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
-use nacre_engine::{BLOCK_SIZE, Error, FileBlock, InodeId, Kind, Result, Tiered};
+use nacre_engine::{BLOCK_SIZE, Error, FileBlock, InodeId, Kind, Place, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::Span;
 use nacre_policy::thresholds::utilisation_threshold;
 
 use crate::balance::Balance;
+use crate::batch::{Batch, Part};
 use crate::fs::MoverFs;
 use crate::status::{Doing, Way};
 use crate::walk::{Left, Walk};
@@ -54,6 +54,13 @@ impl Keeper {
         }
     }
 
+    /// A file of which the rest comes later.
+    fn put_back<N>(&mut self, cold: Option<Cold<N>>) {
+        if let Some(cold) = cold {
+            self.heats.put_back(cold.chosen.id);
+        }
+    }
+
     /// What may be moved at this time, at so many bytes in a second.
     fn allow(&mut self, rate: u64, now_ms: u64) {
         let passed = now_ms.saturating_sub(self.looked_ms).min(ALLOWANCE_MS);
@@ -62,6 +69,23 @@ impl Keeper {
         let more = each_second.saturating_mul(passed as i64) / 1000;
         self.allowance = self.allowance.saturating_add(more).min(each_second);
     }
+}
+
+/// The file that is moving down, and its first block that was not looked at. It is in no list meanwhile.
+struct Cold<N> {
+    chosen: Chosen,
+    node: N,
+    at: u64,
+}
+
+/// What came of a batch.
+struct Went {
+    /// Blocks that are on a tier now.
+    moved: u64,
+    /// What went wrong with some of it.
+    failure: Option<Error>,
+    /// There was nothing to move.
+    is_over: bool,
 }
 
 /// Why blocks move down.
@@ -120,28 +144,47 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.tiers.set_time(now_ms);
         self.take_in(&mut keeper);
         keeper.allow(self.rate.load(Ordering::Relaxed), now_ms);
-        let mut moved = self.grant(&mut keeper, &|| goes_on() && !self.is_awaited());
+        let granted = self.grant(&mut keeper, &|| goes_on() && !self.is_awaited());
+        let mut cold = None;
+        let lowered = self.lower_coldest(&mut keeper, &mut cold, now_ms, goes_on);
+        keeper.put_back(cold);
+        Ok(granted + lowered? + self.balance(&mut keeper, now_ms, &|| goes_on() && !self.is_awaited())?)
+    }
+
+    /// Moves what is coldest down while usage is above the threshold, and as much as is allowed; gives the number of blocks.
+    fn lower_coldest(
+        &self,
+        keeper: &mut Keeper,
+        cold: &mut Option<Cold<L::Node>>,
+        now_ms: u64,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<u64> {
+        let mut moved = 0;
         while goes_on() && self.is_too_full() && keeper.allowance > 0 {
-            let cold = match self.next_cold(&mut keeper, Some(now_ms)) {
-                ControlFlow::Continue(Some(cold)) => cold,
-                ControlFlow::Continue(None) if self.is_awaited() => break,
-                ControlFlow::Continue(None) => continue,
-                ControlFlow::Break(()) => break,
-            };
-            let allowance = Cell::new(keeper.allowance);
-            let is_enough = |blocks| {
-                allowance.set(allowance.get().saturating_sub_unsigned(blocks * BLOCK_SIZE));
-                allowance.get() <= 0 || self.is_awaited() || !self.is_too_full()
-            };
-            let done = self.move_cold(&mut keeper, &cold, &is_enough);
-            keeper.allowance = allowance.get();
-            keeper.failure = done.as_ref().err().map(ToString::to_string);
-            moved += done?;
+            let allowed = keeper.allowance.unsigned_abs().div_ceil(BLOCK_SIZE);
+            let wanted = self.excess().clamp(1, allowed);
+            let may_go_on = || goes_on() && !self.is_awaited();
+            let went = self.lower_batch(keeper, cold, Some(now_ms), wanted, &may_go_on);
+            moved += went.moved;
+            keeper.allowance = keeper.allowance.saturating_sub_unsigned(went.moved * BLOCK_SIZE);
+            if went.is_over && went.failure.is_none() {
+                break;
+            }
+            keeper.failure = went.failure.as_ref().map(ToString::to_string);
+            if let Some(failure) = went.failure {
+                return Err(failure);
+            }
             if self.is_awaited() {
                 break;
             }
         }
-        Ok(moved + self.balance(&mut keeper, now_ms, &|| goes_on() && !self.is_awaited())?)
+        Ok(moved)
+    }
+
+    /// Blocks that are in use above the threshold.
+    fn excess(&self) -> u64 {
+        let share = (self.usage() - self.threshold()).max(0.0) / 100.0;
+        (share * self.layout.stat().blocks as f64).ceil() as u64
     }
 
     /// Whether somebody waits for room, and so for the mover.
@@ -178,28 +221,37 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         // last ones would want more than memory has.
         let before = self.layout.stat().available;
         let wanted = before + blocks.max(AT_LEAST);
-        let is_enough = |_| self.layout.stat().available >= wanted;
         let _waiting = Waiting::begin(&self.waiting);
         let mut keeper = self.keeper.lock();
         self.take_in(&mut keeper);
-        let mut moved = 0;
+        let mut cold = None;
+        let moved = self.lower_until(&mut keeper, &mut cold, wanted);
+        keeper.put_back(cold);
         // Somebody else may have made room while this one waited.
-        while !is_enough(0) {
-            let cold = match self.next_cold(&mut keeper, None) {
-                ControlFlow::Continue(Some(cold)) => cold,
-                ControlFlow::Continue(None) => continue,
-                ControlFlow::Break(()) => break,
-            };
-            match self.move_cold(&mut keeper, &cold, &is_enough) {
-                Ok(count) => moved += count,
+        Ok(moved? > 0 || self.layout.stat().available > before)
+    }
+
+    /// Moves what is coldest down until so many blocks of persistent memory are available, or nothing more can be moved;
+    /// gives the number of blocks.
+    fn lower_until(&self, keeper: &mut Keeper, cold: &mut Option<Cold<L::Node>>, wanted: u64) -> Result<u64> {
+        let mut moved = 0;
+        loop {
+            let missing = wanted.saturating_sub(self.layout.stat().available);
+            if missing == 0 {
+                return Ok(moved);
+            }
+            let went = self.lower_batch(keeper, cold, None, missing, &|| true);
+            moved += went.moved;
+            match went.failure {
                 // All tiers are full or fail, or there is no space for the entry that would say it.
-                Err(error) if error.kind() == Kind::NoSpace => break,
+                Some(error) if error.kind() == Kind::NoSpace => return Ok(moved),
                 // One file cannot be read; others can.
-                Err(error) if matches!(error.kind(), Kind::Media | Kind::Corrupt | Kind::Io) => {}
-                Err(error) => return Err(error),
+                Some(error) if matches!(error.kind(), Kind::Media | Kind::Corrupt | Kind::Io) => {}
+                Some(error) => return Err(error),
+                None if went.is_over => return Ok(moved),
+                None => {}
             }
         }
-        Ok(moved > 0 || self.layout.stat().available > before)
     }
 
     /// Does something that needs a little space; when there is none, blocks move down first.
@@ -228,52 +280,102 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Moves what of a file is cold, until it is enough: that is asked after each group, with the blocks that moved.
-    fn move_cold(
+    /// Moves what is coldest as one batch: until it is `wanted` blocks, a group, or all that there is. It may be less where
+    /// `may_go_on` says no.
+    fn lower_batch(
         &self,
         keeper: &mut Keeper,
-        chosen: &Chosen,
-        is_enough: &dyn Fn(u64) -> bool,
-    ) -> Result<u64> {
-        let node = match self.layout.node(chosen.id) {
-            Err(error) if error.kind() == Kind::Stale => {
-                keeper.heats.forget(chosen.id);
-                return Ok(0);
-            }
-            other => other?,
-        };
-        if self.is_pinned(&node) {
-            return Ok(0);
+        cold: &mut Option<Cold<L::Node>>,
+        now_ms: Option<u64>,
+        wanted: u64,
+        may_go_on: &dyn Fn() -> bool,
+    ) -> Went {
+        let mut batch = Batch::default();
+        let gathered = self.gather(keeper, cold, now_ms, wanted, may_go_on, &mut batch);
+        let is_over = batch.is_empty() && matches!(gathered, Ok(ControlFlow::Break(())));
+        let mut went = Went { moved: 0, failure: gathered.err(), is_over };
+        if went.failure.is_some() {
+            // Others come first, or one that cannot be read would be tried for ever.
+            keeper.walk.leave(Left::Failed);
+            *cold = None;
         }
-        let _doing = self.begin(Doing { inode: chosen.id.number, way: Way::Space });
-        let mut moved = 0;
-        let mut at = 0;
-        while let Some(group) = self.next_group(&node, chosen, at)? {
-            at = group.end();
-            let blocks = match self.place_group(&node, FileBlock(group.start), group.len, Why::Space) {
-                // A program has it mapped: it stays.
-                Err(error) if error.kind() == Kind::Busy => break,
-                Err(error) => {
-                    match error.kind() {
-                        // There may be room for it later.
-                        Kind::NoSpace => keeper.heats.put_back(chosen.id),
-                        // Others come first, or one that cannot be read would be tried for ever.
-                        _ => keeper.walk.leave(Left::Failed),
-                    }
-                    self.moved.fetch_add(moved, Ordering::Relaxed);
-                    // What did move made room.
-                    return if moved > 0 && error.kind() == Kind::NoSpace { Ok(moved) } else { Err(error) };
+        let Some(first) = batch.parts().first().map(Part::id) else { return went };
+        let _doing = self.begin(Doing { inode: first.number, way: Way::Space });
+        for (id, placed) in self.place_batch(batch, Why::Space) {
+            let error = match placed {
+                Ok(placed) => {
+                    went.moved += placed.moved;
+                    continue;
                 }
-                Ok(blocks) => blocks,
+                Err(error) => error,
             };
-            moved += blocks;
-            if blocks > 0 && is_enough(blocks) {
-                keeper.heats.put_back(chosen.id);
+            cold.take_if(|cold| cold.chosen.id == id);
+            match error.kind() {
+                // A program has it mapped: it stays.
+                Kind::Busy => continue,
+                // There may be room for it later.
+                Kind::NoSpace => keeper.heats.put_back(id),
+                _ => keeper.walk.leave(Left::Failed),
+            }
+            // That there was no room for all is told only when nothing else is.
+            if went.failure.as_ref().is_none_or(|before| before.kind() == Kind::NoSpace) {
+                went.failure = Some(error);
+            }
+        }
+        self.moved.fetch_add(went.moved, Ordering::Relaxed);
+        // What did move made room.
+        went.failure.take_if(|error| error.kind() == Kind::NoSpace && went.moved > 0);
+        went
+    }
+
+    /// Gathers what moves next, of one file after another. `Break` is that there is nothing more, or that it may not go on
+    /// looking.
+    fn gather(
+        &self,
+        keeper: &mut Keeper,
+        cold: &mut Option<Cold<L::Node>>,
+        now_ms: Option<u64>,
+        wanted: u64,
+        may_go_on: &dyn Fn() -> bool,
+        batch: &mut Batch<L::Node>,
+    ) -> Result<ControlFlow<()>> {
+        while batch.blocks() < wanted {
+            let Some(file) = cold else {
+                match self.next_cold(keeper, now_ms) {
+                    ControlFlow::Continue(Some(chosen)) => *cold = self.hold_cold(keeper, chosen)?,
+                    ControlFlow::Continue(None) if may_go_on() => {}
+                    _ => return Ok(ControlFlow::Break(())),
+                }
+                continue;
+            };
+            let Some(group) = self.next_group(&file.node, &file.chosen, file.at)? else {
+                *cold = None;
+                continue;
+            };
+            let range = (FileBlock(group.start), group.len);
+            if !self.add_to(batch, &file.node, range, |place| matches!(place, Place::Pm(_)))? {
+                break;
+            }
+            file.at = group.end();
+            if !batch.is_empty() && !may_go_on() {
                 break;
             }
         }
-        self.moved.fetch_add(moved, Ordering::Relaxed);
-        Ok(moved)
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Holds a file that was chosen; `None` when it is gone, or stays.
+    fn hold_cold(&self, keeper: &mut Keeper, chosen: Chosen) -> Result<Option<Cold<L::Node>>> {
+        match self.layout.node(chosen.id) {
+            Err(error) if error.kind() == Kind::Stale => {
+                keeper.heats.forget(chosen.id);
+                Ok(None)
+            }
+            node => {
+                let node = node?;
+                Ok((!self.is_pinned(&node)).then_some(Cold { chosen, node, at: 0 }))
+            }
+        }
     }
 
     /// What moves next of what was chosen, of the blocks from `at` on: where there is data.
@@ -306,24 +408,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Span { start: group.start, len: end - group.start }
     }
 
-    /// Moves a group to the fastest tier that has room. [`NoSpace`](Kind::NoSpace) when none takes it.
+    /// Moves blocks of a file to the fastest tier that has room. [`NoSpace`](Kind::NoSpace) when none takes them.
     pub(crate) fn place_group(&self, node: &L::Node, start: FileBlock, len: u64, why: Why) -> Result<u64> {
-        let mut full: Error = Kind::NoSpace.into();
-        for tier in self.takers(None) {
-            // A copy stays in DRAM where it is to be read from there, and else while that has room (TPFS, 5.3).
-            let keep = why == Why::Reads || self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2;
-            let moved = self.move_from_memory(node, tier.number, start, len, keep).map(|moved| moved.moved);
-            match moved {
-                Err(error) if self.passes_on(tier.number, &error) => {
-                    full = match error.kind() {
-                        Kind::NoSpace => error,
-                        _ => Error::new(Kind::NoSpace).object(error.to_string()),
-                    };
-                }
-                other => return other,
-            }
-        }
-        Err(full)
+        let mut batch = Batch::default();
+        self.add_to(&mut batch, node, (start, len), |place| matches!(place, Place::Pm(_)))?;
+        self.place_batch(batch, why)
+            .into_iter()
+            .try_fold(0, |sum, (_, placed)| placed.map(|placed| sum + placed.moved))
     }
 
     /// Whether other tiers may take what this one did not: it is full, or its device failed or is gone.

@@ -9,7 +9,7 @@
 //! | `names`, `data` | the contract: what meets blocks on tiers is read there, or brings them up first |
 //! | `ahead` | how much of a file on a tier is read ahead |
 //! | `predict`, `place` | what files' writes and syncs have shown; writes that go straight to disk |
-//! | `migrate` | moving blocks: resolve, copy, publish |
+//! | `migrate`, `batch` | moving blocks: resolve, copy, publish; many files with one write and one flush |
 //! | `drain` | taking everything from a tier before it goes |
 //! | `pin`, `wishes` | files that stay where they are; files that were told where to be |
 //! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
@@ -27,10 +27,12 @@
 //! and flushed first, then committed as one operation. The others go to persistent memory.
 //!
 //! **Moving** takes no lock of files: blocks are resolved with a version, copied, made durable, and published with that
-//! version, in one commit of the layout. Where the version is another one by then, they stay, and the copy is forgotten.
+//! version. Files that move together share the write and the flush of the device, and have a commit of the layout each.
+//! Where the version is another one by then, they stay, and the copy is forgotten.
 
 mod ahead;
 mod balance;
+mod batch;
 mod data;
 mod drain;
 mod fs;

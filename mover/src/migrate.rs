@@ -1,15 +1,17 @@
-//! Moving blocks: resolve, copy, publish.
+//! Moving blocks: resolve, copy, publish. Down, many files share what is copied at once; see [`batch`](crate::batch).
+
+use std::collections::VecDeque;
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, Durability, Error, FileBlock, FileKind, Kind, Movable, Place, PlacedExtent, Result,
-    SeekTo, TierRun, Tiered, Timestamp,
+    BLOCK_SIZE, Durability, Error, FileBlock, FileKind, Kind, Movable, Place, PlacedExtent, Result, SeekTo,
+    TierRun, Tiered,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
 
+use crate::batch::Batch;
 use crate::data::Reading;
 use crate::fs::MoverFs;
-use crate::pieces;
 
 /// What came of a migration, in blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -34,25 +36,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         len: u64,
         keep: bool,
     ) -> Result<Moved> {
-        self.move_range(
-            node,
-            tier,
-            (start, len),
-            keep,
-            |place| !matches!(place, Place::Tier { tier: there, .. } if *there == tier),
-        )
+        self.move_range(node, tier, (start, len), keep, |place| !is_on(place, tier))
     }
 
-    /// The same, of what is on persistent memory.
-    pub(crate) fn move_from_memory(
-        &self,
-        node: &L::Node,
-        tier: u8,
-        start: FileBlock,
-        len: u64,
-        keep: bool,
-    ) -> Result<Moved> {
-        self.move_range(node, tier, (start, len), keep, |place| matches!(place, Place::Pm(_)))
+    /// Moves all blocks of files to a tier, as [`MoverFs::move_down`] does; files share groups, each with one write and one
+    /// flush, and a commit for each file. Gives what came of each.
+    pub fn move_files_down(&self, nodes: &[L::Node], tier: u8, keep: bool) -> Vec<Result<Moved>> {
+        let ranges: Vec<_> = nodes.iter().map(|node| (node, FileBlock(0), u64::MAX)).collect();
+        self.move_ranges(&ranges, tier, keep, |place| !is_on(place, tier))
     }
 
     fn move_range(
@@ -61,76 +52,76 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         tier: u8,
         (start, len): (FileBlock, u64),
         keep: bool,
-        which: impl Fn(&Place) -> bool + Copy,
+        which: impl Fn(&Place) -> bool,
     ) -> Result<Moved> {
-        let mut total = Moved::default();
-        if self.layout.kind(node) != FileKind::Regular {
-            return Ok(total);
-        }
-        let modified = self.layout.getattr(node)?.mtime;
-        let end = start.0.saturating_add(len);
-        let mut at = start.0;
-        while let Some(data) = self.next_data(node, at)?.filter(|data| *data < end) {
-            at = data;
-            let wanted = self.group().min(end - at);
-            let group = self.move_group(node, tier, (FileBlock(at), wanted), modified, keep, which)?;
-            let Some(group) = group else { break };
-            total.moved += group.moved;
-            total.changed += group.changed;
-            at += wanted;
-        }
-        Ok(total)
+        self.move_ranges(&[(node, start, len)], tier, keep, which)
+            .pop()
+            .unwrap_or_else(|| unreachable!("there is an answer for each file"))
     }
 
-    /// Moves one group; `None` when the file ends before it.
-    fn move_group(
+    /// Moves blocks of ranges of files, in batches; a file of which something fails is left at that.
+    fn move_ranges(
         &self,
-        node: &L::Node,
+        ranges: &[(&L::Node, FileBlock, u64)],
         tier: u8,
-        (start, len): (FileBlock, u64),
-        modified: Timestamp,
         keep: bool,
         which: impl Fn(&Place) -> bool,
-    ) -> Result<Option<Moved>> {
-        let size = self.layout.getattr(node)?.size.div_ceil(BLOCK_SIZE);
-        if start.0 >= size {
-            return Ok(None);
-        }
-        let mut moved = Moved::default();
-        let reading = Reading::begin(&self.layout);
-        let mut found = self.layout.resolve_movable(node, start, len)?;
-        found.retain(|at| which(&at.extent.place));
-        let blocks: u64 = found.iter().map(|at| at.extent.len).sum();
-        if blocks == 0 {
-            return Ok(Some(moved));
-        }
-        let runs = Taken { fs: self, runs: self.layout.allocate_on(tier, None, blocks)? };
-        let mut content = Pages::new((blocks * BLOCK_SIZE) as usize);
-        self.read_all(node, &found, &mut content)?;
-        let pieces = pieces::split(runs.runs.iter().copied(), &content);
-        self.tiers.write(&pieces)?;
-        let proof = self.tiers.flush([tier])?;
-        let copied = copies(&found, &runs.runs);
-        let refused = match self.layout.publish(node, &copied, modified, proof) {
-            Err(error) => return Err(runs.keep_unless_unpublished(error)),
-            Ok(refused) => refused,
-        };
-        if keep {
-            // Who reads holds what the file gives up: until then nobody else can have these blocks and write them.
-            for (run, part) in &pieces {
-                self.tiers.pages().fill(tier, run.start, part);
+    ) -> Vec<Result<Moved>> {
+        let mut total: Vec<Result<Moved>> = ranges.iter().map(|_| Ok(Moved::default())).collect();
+        let mut next = 0;
+        let mut at = 0;
+        while next < ranges.len() {
+            if total[next].is_err() {
+                (next, at) = (next + 1, 0);
+                continue;
+            }
+            // What is on other tiers is nobody else's to write before it was read.
+            let _reading = Reading::begin(&self.layout);
+            let mut batch = Batch::default();
+            // Of which range each part is.
+            let mut owners = Vec::new();
+            while next < ranges.len() {
+                let added = self.add_range(&mut batch, ranges[next], &mut at, &which);
+                owners.resize(batch.parts().len(), next);
+                match added {
+                    Ok(false) => break,
+                    Ok(true) => {}
+                    Err(error) => total[next] = Err(error),
+                }
+                (next, at) = (next + 1, 0);
+            }
+            if batch.is_empty() {
+                continue;
+            }
+            for (owner, moved) in owners.into_iter().zip(self.move_parts(batch.parts(), tier, keep)) {
+                add(&mut total[owner], moved);
             }
         }
-        drop(reading);
-        moved.changed = refused.iter().map(|copy| copy.from.extent.len).sum();
-        moved.moved = blocks - moved.changed;
-        // What was published is the file's now.
-        runs.keep();
-        for Copied { from, tier, block } in refused {
-            self.tiers.pages().drop_range(tier, block, from.extent.len);
-            self.layout.free_on(TierRun { tier, start: block, len: from.extent.len });
+        total
+    }
+
+    /// Adds what of a range is where `which` says, from the block `at` on; false when the batch had no room for all.
+    fn add_range(
+        &self,
+        batch: &mut Batch<L::Node>,
+        (node, start, len): (&L::Node, FileBlock, u64),
+        at: &mut u64,
+        which: impl Fn(&Place) -> bool,
+    ) -> Result<bool> {
+        if self.layout.kind(node) != FileKind::Regular {
+            return Ok(true);
         }
-        Ok(Some(moved))
+        let end = start.0.saturating_add(len);
+        *at = start.0.max(*at);
+        while let Some(data) = self.next_data(node, *at)?.filter(|data| *data < end) {
+            let wanted = self.group().min(end - data);
+            *at = data;
+            if !self.add_to(batch, node, (FileBlock(data), wanted), &which)? {
+                return Ok(false);
+            }
+            *at += wanted;
+        }
+        Ok(true)
     }
 
     /// The first block at `block` or behind it that has data: files may be far larger than what is in them.
@@ -143,7 +134,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     }
 
     /// The content of blocks from where they were found, one behind the other.
-    fn read_all(&self, node: &L::Node, found: &[Movable], content: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_all(&self, node: &L::Node, found: &[Movable], content: &mut [u8]) -> Result<()> {
         let mut rest = content;
         for at in found {
             let PlacedExtent { start, len, place } = at.extent;
@@ -172,13 +163,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         to: u8,
         range: (FileBlock, u64),
     ) -> Result<Moved> {
-        self.move_range(
-            node,
-            to,
-            range,
-            false,
-            |place| matches!(place, Place::Tier { tier, .. } if *tier == from),
-        )
+        self.move_range(node, to, range, false, |place| is_on(place, from))
     }
 
     /// Brings blocks of a file up to persistent memory, as far as they are on tiers.
@@ -252,16 +237,31 @@ impl<'f, L: Tiered<Proof = Durable>, D: BlockDevice> Taken<'f, L, D> {
         &self.runs
     }
 
-    /// They are a file's now.
-    pub(crate) fn keep(mut self) {
-        self.runs.clear();
+    /// Gives back all but the first blocks.
+    pub(crate) fn give_back_behind(&mut self, blocks: u64) {
+        let mut before = 0;
+        for run in &mut self.runs {
+            let kept = run.len.min(blocks.saturating_sub(before));
+            before += kept;
+            let rest = TierRun { start: run.start.plus(kept), len: run.len - kept, ..*run };
+            run.len = kept;
+            if rest.len > 0 {
+                self.fs.layout.free_on(rest);
+            }
+        }
+        self.runs.retain(|run| run.len > 0);
+    }
+
+    /// They are a file's now, or whoever calls this sees to them.
+    pub(crate) fn keep(mut self) -> VecDeque<TierRun> {
+        std::mem::take(&mut self.runs).into()
     }
 
     /// After a publication that failed: they are given back, unless its entry may be durable all the same. Then they may be
     /// nobody else's before a recovery has found out.
     pub(crate) fn keep_unless_unpublished(self, error: Error) -> Error {
         if error.kind() == Kind::Media {
-            self.keep();
+            drop(self.keep());
         }
         error
     }
@@ -273,34 +273,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> Drop for Taken<'_, L, D> {
     }
 }
 
-/// Which part of what was found is where on the tier.
-fn copies(found: &[Movable], runs: &[TierRun]) -> Vec<Copied> {
-    let mut copied = Vec::new();
-    let mut runs = runs.iter().copied();
-    let mut run: Option<TierRun> = runs.next();
-    for from in found {
-        let mut done = 0;
-        while done < from.extent.len {
-            let Some(here) = &mut run else { return copied };
-            let len = here.len.min(from.extent.len - done);
-            copied.push(Copied { from: part(from, done, len), tier: here.tier, block: here.start });
-            (here.start, here.len) = (here.start.plus(len), here.len - len);
-            if here.len == 0 {
-                run = runs.next();
+/// What came of another part of the same file; what fails is what is told.
+fn add(total: &mut Result<Moved>, more: Result<Moved>) {
+    if let Ok(before) = total {
+        match more {
+            Ok(Moved { moved, changed }) => {
+                before.moved += moved;
+                before.changed += changed;
             }
-            done += len;
+            Err(error) => *total = Err(error),
         }
     }
-    copied
 }
 
-/// Blocks of a piece.
-fn part(from: &Movable, skip: u64, len: u64) -> Movable {
-    let PlacedExtent { start, place, .. } = from.extent;
-    let place = match place {
-        Place::Pm(block) => Place::Pm(block.plus(skip)),
-        Place::Tier { tier, block } => Place::Tier { tier, block: block.plus(skip) },
-        other => other,
-    };
-    Movable { extent: PlacedExtent { start: FileBlock(start.0 + skip), len, place }, ..*from }
+fn is_on(place: &Place, tier: u8) -> bool {
+    matches!(place, Place::Tier { tier: there, .. } if *there == tier)
 }

@@ -126,7 +126,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
             self.keep_in_dram(&pieces);
             drop(reading);
-            runs.keep();
+            drop(runs.keep());
             return Ok(true);
         }
         Ok(false)

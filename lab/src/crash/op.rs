@@ -63,7 +63,9 @@ pub enum Op {
     UnlinkOpen(&'static str),
     /// Moves blocks of a file, so many from one on, to a tier.
     Demote(&'static str, u64, u64),
-    /// Brings them up to persistent memory.
+    /// Moves all blocks of two files to a tier, together.
+    DemoteBoth(&'static str, &'static str),
+    /// Brings blocks of a file, so many from one on, up to persistent memory.
     Promote(&'static str, u64, u64),
     /// Makes a device a tier.
     AddTier,
@@ -106,6 +108,7 @@ impl fmt::Debug for Op {
             Op::SyncAll => write!(f, "sync everything"),
             Op::UnlinkOpen(path) => write!(f, "hold {path} open and unlink it"),
             Op::Demote(path, start, blocks) => write!(f, "demote blocks {start}+{blocks} of {path}"),
+            Op::DemoteBoth(one, other) => write!(f, "demote {one} and {other} together"),
             Op::Promote(path, start, blocks) => write!(f, "promote blocks {start}+{blocks} of {path}"),
             Op::AddTier => write!(f, "add a tier"),
             Op::RemoveTier => write!(f, "drain and remove a tier"),
@@ -316,9 +319,13 @@ impl<F: Data> Hands<'_, F> {
                 self.split(path).and_then(|(dir, name)| self.fs.unlink(&dir, name, now))
             }
             // Whoever has the memory does these, or knows that the file system has tiers.
-            Op::Remount | Op::Mkfs | Op::Demote(..) | Op::Promote(..) | Op::AddTier | Op::RemoveTier => {
-                Err(Error::new(Kind::Unsupported))
-            }
+            Op::Remount
+            | Op::Mkfs
+            | Op::Demote(..)
+            | Op::DemoteBoth(..)
+            | Op::Promote(..)
+            | Op::AddTier
+            | Op::RemoveTier => Err(Error::new(Kind::Unsupported)),
         }
     }
 

@@ -72,6 +72,7 @@ impl Op {
             Op::SyncAll => "sync-all".to_string(),
             Op::UnlinkOpen(path) => format!("unlink-open {path}"),
             Op::Demote(path, start, blocks) => format!("demote {path} {start} {blocks}"),
+            Op::DemoteBoth(one, other) => format!("demote-both {one} {other}"),
             Op::Promote(path, start, blocks) => format!("promote {path} {start} {blocks}"),
             Op::AddTier => "add-tier".to_string(),
             Op::RemoveTier => "remove-tier".to_string(),
@@ -123,6 +124,7 @@ impl Op {
             "sync-all" => Op::SyncAll,
             "unlink-open" => Op::UnlinkOpen(words.path()?),
             "demote" => Op::Demote(words.path()?, words.number()?, words.number()?),
+            "demote-both" => Op::DemoteBoth(words.path()?, words.path()?),
             "promote" => Op::Promote(words.path()?, words.number()?, words.number()?),
             "add-tier" => Op::AddTier,
             "remove-tier" => Op::RemoveTier,
@@ -183,7 +185,7 @@ fn kept(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::Op;
-    use crate::crash::{cached, deep, fixed, random, sequences};
+    use crate::crash::{cached, deep, fixed, random, sequences, tiered};
 
     #[test]
     fn every_operation_can_be_written_and_read() {
@@ -193,6 +195,7 @@ mod tests {
             all.extend(workload.ops);
         }
         all.extend((0..20).flat_map(|seed| cached(seed).ops));
+        all.extend(tiered().into_iter().flat_map(|workload| workload.ops));
         for op in all {
             assert_eq!(Op::parse(&op.to_text()).unwrap(), op, "{}", op.to_text());
         }

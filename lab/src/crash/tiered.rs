@@ -70,6 +70,22 @@ impl LogWithDisk {
         fs.add(disk, VOLUME, 1, LogWithDisk::token(fs), Timestamp::new(1_000_000, 0)).map(drop)
     }
 
+    /// Files share groups where they fit into them; one that is not there, or is none, does not keep the other from moving.
+    fn demote_both(fs: &Fs, one: &str, other: &str) -> Result<()> {
+        let nodes = [one, other].map(|path| LogWithDisk::walk(fs, path));
+        let mut there = Vec::new();
+        let mut done = Ok(());
+        for node in nodes {
+            match node {
+                Ok(node) => there.push(node),
+                Err(error) => done = Err(error),
+            }
+        }
+        fs.move_files_down(&there, TIER, false)
+            .into_iter()
+            .fold(done, |done, moved| done.and(moved.map(drop)))
+    }
+
     fn walk(fs: &Fs, path: &str) -> Result<<Fs as Names>::Node> {
         path.split('/').try_fold(fs.root(), |dir, name| fs.lookup(&dir, name.as_bytes()))
     }
@@ -111,6 +127,7 @@ impl Subject for LogWithDisk {
             Op::Demote(path, start, blocks) => LogWithDisk::walk(fs, path)
                 .and_then(|node| fs.move_down(&node, TIER, FileBlock(*start), *blocks, false))
                 .map(drop),
+            Op::DemoteBoth(one, other) => LogWithDisk::demote_both(fs, one, other),
             Op::Promote(path, start, blocks) => LogWithDisk::walk(fs, path)
                 .and_then(|node| fs.bring_up(&node, FileBlock(*start), *blocks))
                 .map(drop),
@@ -211,6 +228,8 @@ fn relocations() -> Vec<Op> {
         Op::Demote("d/a", 1, 1),
         Op::Demote("d/b", 0, ALL),
         Op::Demote("d/large", 0, ALL),
+        // The last block of the one and the only one of the other are a group.
+        Op::DemoteBoth("d/a", "d/b"),
         Op::Promote("d/a", 0, ALL),
         Op::Promote("d/a", 1, 1),
         Op::Promote("d/large", 1, 3),
@@ -259,4 +278,34 @@ pub fn tiered() -> Vec<Workload> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nacre_media::SimPm;
+
+    use super::{LogWithDisk, TIER};
+    use crate::crash::explore::MEMORY;
+    use crate::crash::op::{Op, Runner};
+    use crate::crash::sequences::setup;
+    use crate::crash::subject::{Mounting, Subject};
+
+    /// Or else no crash comes between the commits of two files that one flush is for.
+    #[test]
+    fn two_files_share_a_group() {
+        let subject = LogWithDisk::default();
+        let memory = Arc::new(SimPm::with_disks(MEMORY, subject.disks()));
+        subject.mkfs(&memory).unwrap();
+        let mut runner = Runner::new(subject.mount(&memory, Mounting::default()).unwrap());
+        setup().iter().enumerate().for_each(|(step, op)| runner.run(step as u64, op).unwrap());
+        let fs = runner.into_fs();
+        let before = fs.tiers().traffic_of(TIER);
+        subject.relocate(&fs, &Op::DemoteBoth("d/a", "d/b")).unwrap().unwrap();
+        let after = fs.tiers().traffic_of(TIER);
+        // The first two blocks of the one, and its third one with the other file.
+        assert_eq!((after.writes - before.writes, after.written_bytes - before.written_bytes), (2, 4 * 4096));
+        subject.unmount(fs).unwrap();
+    }
 }

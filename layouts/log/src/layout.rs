@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Block, Capabilities, Copied, Data, DirEntry, Durability, Error, Extents, FallocateMode,
-    FileBlock, FileKind, FsStat, InodeId, Kind, Movable, Names, NewInode, PlacedExtent, PromiseCost,
-    RenameMode, Result, SeekTo, SetAttr, Tier, TierChange, TierRun, TierSpace, Tiered, Timestamp, WriteAt,
-    Written, XattrMode,
+    Attr, BLOCK_SIZE, Block, Capabilities, Copied, CopiedFile, Data, DirEntry, Durability, Error, Extents,
+    FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind, Movable, Names, NewInode, PlacedExtent,
+    PromiseCost, RenameMode, Result, SeekTo, SetAttr, Tier, TierChange, TierRun, TierSpace, Tiered,
+    Timestamp, WriteAt, Written, XattrMode,
 };
 use nacre_media::{Durable, Pm};
 
@@ -324,14 +324,11 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         self.shared.resolve_movable(&node.inode, start, len)
     }
 
-    fn publish(
-        &self,
-        node: &Node,
-        copied: &[Copied],
-        modified: Timestamp,
-        proof: Durable,
-    ) -> Result<Vec<Copied>> {
-        self.writable()?.publish(&node.inode, copied, modified, proof)
+    fn publish(&self, files: &[CopiedFile<'_, Node>], proof: Durable) -> Vec<Result<Vec<Copied>>> {
+        let publish = |file: &CopiedFile<'_, Node>| {
+            self.writable()?.publish(&file.node.inode, file.copied, file.modified, proof.again())
+        };
+        files.iter().map(publish).collect()
     }
 
     fn publish_write(

@@ -4,14 +4,14 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Copied, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Movable, Names,
-    NewInode, Place, SeekTo, SetAttr, Tier, TierChange, TierSpace, TierState, Tiered, Timestamp, WriteAt,
-    Written,
+    BLOCK_SIZE, Copied, CopiedFile, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind,
+    Movable, Names, NewInode, Place, Result, SeekTo, SetAttr, Tier, TierChange, TierSpace, TierState, Tiered,
+    Timestamp, WriteAt, Written,
 };
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
-use nacre_media::SimPm;
 use nacre_media::block::{BlockDevice, SimDisk};
+use nacre_media::{Durable, SimPm};
 
 type Fs = LogFs<SimPm>;
 
@@ -62,7 +62,7 @@ impl Machine {
         let found = fs.resolve_movable(node, FileBlock(start), len).unwrap();
         let copied = self.copy(fs, node, &found);
         let proof = self.disk.flush().unwrap();
-        let refused = fs.publish(node, &copied, now(9), proof).unwrap();
+        let refused = publish(fs, node, &copied, now(9), proof).unwrap();
         for Copied { from, tier, block } in &refused {
             let (start, len) = (*block, from.extent.len);
             fs.free_on(nacre_engine::TierRun { tier: *tier, start, len });
@@ -121,6 +121,19 @@ impl Machine {
             assert!(fs.bring_up(node, from, &bytes, Durability::Now, now(9)).unwrap());
         }
     }
+}
+
+/// Publishes what was copied of one file.
+fn publish(
+    fs: &Fs,
+    node: &Node,
+    copied: &[Copied],
+    modified: Timestamp,
+    proof: Durable,
+) -> Result<Vec<Copied>> {
+    let mut done = fs.publish(&[CopiedFile { node, copied, modified }], proof);
+    assert_eq!(done.len(), 1);
+    done.remove(0)
 }
 
 fn tier() -> Tier {
@@ -252,7 +265,7 @@ fn a_copy_of_what_changed_since_is_refused() {
         let copied = machine.copy(&fs, &node, &found);
         change();
         let expected = machine.content(&fs, &node);
-        let refused = fs.publish(&node, &copied, NEVER, machine.disk.flush().unwrap()).unwrap();
+        let refused = publish(&fs, &node, &copied, NEVER, machine.disk.flush().unwrap()).unwrap();
         assert_eq!(refused, copied);
         for copy in refused {
             let (tier, start, len) = (copy.tier, copy.block, copy.from.extent.len);
@@ -389,9 +402,52 @@ fn a_file_that_a_program_has_mapped_stays() {
     let copied = machine.copy(&fs, &node, &found);
     fs.pin(&node, FileBlock(0), 4).unwrap();
     let proof = || machine.disk.flush().unwrap();
-    assert_eq!(fs.publish(&node, &copied, NEVER, proof()).unwrap_err().kind(), Kind::Busy);
+    assert_eq!(publish(&fs, &node, &copied, NEVER, proof()).unwrap_err().kind(), Kind::Busy);
     fs.unpin(&node);
-    assert!(fs.publish(&node, &copied, NEVER, proof()).unwrap().is_empty());
+    assert!(publish(&fs, &node, &copied, NEVER, proof()).unwrap().is_empty());
+}
+
+/// Of files that are published together by the proof of one flush, one that changed and one that is mapped stay where they
+/// are, and the others move, also when the machine crashes then.
+#[test]
+fn files_that_are_published_together_do_so_each_for_itself() {
+    let (machine, fs) = Machine::new();
+    let names = ["first", "changed", "mapped", "last"];
+    let nodes = names.map(|name| create(&fs, name));
+    for (node, seed) in nodes.iter().zip(1..) {
+        put(&fs, node, 0, &bytes(2 * BLOCK, seed)).unwrap();
+    }
+    let copied: Vec<Vec<Copied>> = nodes
+        .iter()
+        .map(|node| machine.copy(&fs, node, &fs.resolve_movable(node, FileBlock(0), 2).unwrap()))
+        .collect();
+    let proof = machine.disk.flush().unwrap();
+    put(&fs, &nodes[1], BLOCK_SIZE, &bytes(BLOCK, 9)).unwrap();
+    fs.pin(&nodes[2], FileBlock(0), 2).unwrap();
+    let files: Vec<_> = nodes
+        .iter()
+        .zip(&copied)
+        .map(|(node, copied)| CopiedFile { node, copied, modified: NEVER })
+        .collect();
+    let done = fs.publish(&files, proof);
+    let came: Vec<_> = done.iter().map(|done| done.as_ref().map_err(nacre_engine::Error::kind)).collect();
+    assert_eq!(came, [Ok(&vec![]), Ok(&copied[1]), Err(Kind::Busy), Ok(&vec![])]);
+    for Copied { from, tier, block } in copied[1..3].iter().flatten() {
+        fs.free_on(nacre_engine::TierRun { tier: *tier, start: *block, len: from.extent.len });
+    }
+    assert_eq!(used(&fs), 4);
+    fs.unpin(&nodes[2]);
+    drop(nodes);
+    let fs = machine.remount(fs, true);
+    assert_eq!(used(&fs), 4);
+    for (name, seed) in names.iter().zip(1..) {
+        let mut expected = bytes(2 * BLOCK, seed);
+        if *name == "changed" {
+            expected[BLOCK..].copy_from_slice(&bytes(BLOCK, 9));
+        }
+        let node = fs.lookup(&fs.root(), name.as_bytes()).unwrap();
+        assert!(machine.content(&fs, &node) == expected, "{name}");
+    }
 }
 
 /// Many moves up and down between writes: the log is collected, and says at the end where everything is, how long the file

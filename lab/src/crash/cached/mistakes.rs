@@ -172,7 +172,7 @@ fn show_size<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &'static str) 
 fn write_beside_as_zeros<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &str) -> Result<()> {
     let node = fs.lookup(&fs.root(), path.as_bytes())?;
     let differs = |below: &[u8], above: &[u8]| below != above;
-    let Some((offset, below, above)) = waiting_block(fs, &node, differs)? else { return Ok(()) };
+    let Some(Waiting { offset, below, above }) = waiting_block(fs, &node, differs)? else { return Ok(()) };
     let zeroed: Vec<u8> =
         below.iter().zip(&above).map(|(old, new)| if old == new { 0 } else { *new }).collect();
     write_below(fs, &node, step, offset, &zeroed)?;
@@ -186,7 +186,7 @@ fn write_half<L: Data + Extents>(fs: &CacheFs<L>, step: u64, path: &str) -> Resu
     let differs = |below: &[u8], above: &[u8]| {
         below.len() == BLOCK && below[..half] != above[..half] && below[half..] != above[half..]
     };
-    let Some((offset, _, above)) = waiting_block(fs, &node, differs)? else { return Ok(()) };
+    let Some(Waiting { offset, above, .. }) = waiting_block(fs, &node, differs)? else { return Ok(()) };
     write_below(fs, &node, step, offset, &above[..half])
 }
 
@@ -201,18 +201,30 @@ fn write_below<L: Data + Extents>(
     fs.layout().write(node.below(), at, &data, Durability::Now, time(step)).map(drop)
 }
 
-/// The offset of a file's first block that is, below the buffer and in it, as `is_wanted` wants it, and the bytes that
-/// media has of it, as they are below and in the buffer.
+/// A block of a file in the buffer.
+struct Waiting {
+    offset: u64,
+    /// The bytes that media has of it.
+    below: Vec<u8>,
+    /// The same bytes, as the buffer has them.
+    above: Vec<u8>,
+}
+
+/// A file's first block that is, below the buffer and in it, as `is_wanted` wants it.
 fn waiting_block<L: Data + Extents>(
     fs: &CacheFs<L>,
     node: &CacheNode<L::Node>,
     is_wanted: impl Fn(&[u8], &[u8]) -> bool,
-) -> Result<Option<(u64, Vec<u8>, Vec<u8>)>> {
+) -> Result<Option<Waiting>> {
     let (below, above) = (content(fs.layout(), node.below())?, content(fs, node)?);
     let blocks = below.chunks(BLOCK).zip(above.chunks(BLOCK)).enumerate();
     let mut pairs = blocks.map(|(block, (old, new))| (block, old, &new[..old.len().min(new.len())]));
     let found = pairs.find(|(_, old, new)| old.len() == new.len() && is_wanted(old, new));
-    Ok(found.map(|(block, old, new)| ((block * BLOCK) as u64, old.to_vec(), new.to_vec())))
+    Ok(found.map(|(block, old, new)| Waiting {
+        offset: (block * BLOCK) as u64,
+        below: old.to_vec(),
+        above: new.to_vec(),
+    }))
 }
 
 fn content<F: Data>(fs: &F, node: &F::Node) -> Result<Vec<u8>> {

@@ -1,0 +1,291 @@
+//! Blocks of many files that move as one: space that lies together where it can be had, one write of it, one flush of the
+//! device, and behind that a commit for each file (paper 002, section 5.5). With small files the flushes of a device would
+//! take longer than everything else.
+//!
+//! [`Batch`] is gathered by who knows what is to move, without a lock: each block has the version that it was found with.
+//! A file of which blocks were written meanwhile gives these up, one that fails does so alone; their space is free again, and
+//! the others are no worse for it.
+//!
+//! Blocks that are on tiers must not be another's before they were read: who gathers such holds a [`Reading`] until the
+//! batch has moved. Those on persistent memory are read through their file and need none.
+
+use std::collections::VecDeque;
+
+use nacre_engine::{
+    BLOCK_SIZE, Copied, CopiedFile, Error, FileBlock, InodeId, Kind, Movable, Place, PlacedExtent, Result,
+    TierRun, Tiered, Timestamp,
+};
+use nacre_media::Durable;
+use nacre_media::block::{BlockDevice, Pages};
+
+use crate::data::Reading;
+use crate::fs::MoverFs;
+use crate::keeper::Why;
+use crate::migrate::{Moved, Taken};
+use crate::pieces;
+
+/// Files of a batch at the most: they are held while it moves.
+const MAX_FILES: usize = 4096;
+
+/// What moves as one; at most a group.
+pub(crate) struct Batch<N> {
+    parts: Vec<Part<N>>,
+    blocks: u64,
+}
+
+/// What of a file moves. A file has one part of a batch, or its first commit would make another one of the versions that the
+/// second was found with.
+pub(crate) struct Part<N> {
+    id: InodeId,
+    node: N,
+    found: Vec<Movable>,
+    blocks: u64,
+    modified: Timestamp,
+}
+
+impl<N> Default for Batch<N> {
+    fn default() -> Batch<N> {
+        Batch { parts: Vec::new(), blocks: 0 }
+    }
+}
+
+impl<N> Batch<N> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Blocks that move.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// What moves of each file, in the order in which it was gathered.
+    pub(crate) fn parts(&self) -> &[Part<N>] {
+        &self.parts
+    }
+}
+
+impl<N> Part<N> {
+    pub(crate) fn id(&self) -> InodeId {
+        self.id
+    }
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+    /// Adds blocks of a file to a batch, of those in the range that are where `which` says. False, and nothing is added,
+    /// when there is no room for them behind others: then they are for the next batch.
+    pub(crate) fn add_to(
+        &self,
+        batch: &mut Batch<L::Node>,
+        node: &L::Node,
+        (start, len): (FileBlock, u64),
+        which: impl Fn(&Place) -> bool,
+    ) -> Result<bool> {
+        let modified = self.layout.getattr(node)?.mtime;
+        let mut found = self.layout.resolve_movable(node, start, len)?;
+        found.retain(|at| which(&at.extent.place));
+        let blocks: u64 = found.iter().map(|at| at.extent.len).sum();
+        if blocks == 0 {
+            return Ok(true);
+        }
+        let id = self.layout.id(node);
+        let is_full = batch.parts.len() >= MAX_FILES;
+        let has_room = batch.is_empty() || batch.blocks + blocks <= self.group();
+        match batch.parts.last_mut().filter(|last| last.id == id) {
+            Some(last) if has_room => {
+                last.found.extend(found);
+                last.blocks += blocks;
+            }
+            None if has_room && !is_full => {
+                batch.parts.push(Part { id, node: node.clone(), found, blocks, modified });
+            }
+            _ => return Ok(false),
+        }
+        batch.blocks += blocks;
+        Ok(true)
+    }
+
+    /// Moves parts to a tier; gives what came of each. Where there is no room for all of them, as many move as there is
+    /// room for.
+    pub(crate) fn move_parts(&self, parts: &[Part<L::Node>], tier: u8, keep: bool) -> Vec<Result<Moved>> {
+        let blocks = parts.iter().map(|part| part.blocks).sum();
+        let taken = self.layout.allocate_on(tier, None, blocks).map(|runs| Taken::new(self, runs));
+        let moved = match taken {
+            Err(error) if error.kind() == Kind::NoSpace && parts.len() > 1 && self.has_room(parts, tier) => {
+                let (some, others) = parts.split_at(parts.len() / 2);
+                let mut moved = self.move_parts(some, tier, keep);
+                moved.extend(self.move_parts(others, tier, keep));
+                return moved;
+            }
+            taken => taken.and_then(|taken| self.move_into(taken, parts, tier, keep)),
+        };
+        moved.unwrap_or_else(|error| {
+            let mut all: Vec<_> = parts.iter().skip(1).map(|_| Err(alike(&error))).collect();
+            all.insert(0, Err(error));
+            all
+        })
+    }
+
+    /// Whether a tier has room for any of these.
+    fn has_room(&self, parts: &[Part<L::Node>], tier: u8) -> bool {
+        let least = parts.iter().map(|part| part.blocks).min().unwrap_or(0);
+        self.layout.tier_space(tier).is_ok_and(|space| space.free >= least)
+    }
+
+    /// Moves parts to blocks of a tier; gives what came of each. What fails for all of them has changed nothing.
+    fn move_into(
+        &self,
+        mut taken: Taken<'_, L, D>,
+        parts: &[Part<L::Node>],
+        tier: u8,
+        keep: bool,
+    ) -> Result<Vec<Result<Moved>>> {
+        let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
+        let mut content = Pages::new((blocks * BLOCK_SIZE) as usize);
+        let mut readable = Vec::new();
+        let mut done = Vec::new();
+        let mut read = 0;
+        for (index, part) in parts.iter().enumerate() {
+            let end = read + (part.blocks * BLOCK_SIZE) as usize;
+            done.push(
+                self.read_all(&part.node, &part.found, &mut content[read..end]).map(|()| Moved::default()),
+            );
+            // What comes behind one that cannot be read takes its place.
+            if done[index].is_ok() {
+                readable.push(index);
+                read = end;
+            }
+        }
+        taken.give_back_behind(read as u64 / BLOCK_SIZE);
+        if readable.is_empty() {
+            return Ok(done);
+        }
+        let mut content = &content[..read];
+        self.tiers.write(&pieces::split(taken.runs().iter().copied(), content))?;
+        let proof = self.tiers.flush([tier])?;
+        let mut runs = taken.keep();
+        let copied: Vec<_> = readable.iter().map(|&index| copies(&parts[index].found, &mut runs)).collect();
+        let files: Vec<_> = readable
+            .iter()
+            .zip(&copied)
+            .map(|(&index, copied)| CopiedFile {
+                node: &parts[index].node,
+                copied,
+                modified: parts[index].modified,
+            })
+            .collect();
+        // Until the copies are in DRAM nobody else can have the blocks that their files give up, and write them.
+        let _reading = Reading::begin(&self.layout);
+        let published = self.layout.publish(&files, proof);
+        for ((index, copied), published) in readable.into_iter().zip(&copied).zip(published) {
+            let (here, behind) = content.split_at((parts[index].blocks * BLOCK_SIZE) as usize);
+            done[index] = self.settle(copied, published, here, keep);
+            content = behind;
+        }
+        Ok(done)
+    }
+
+    /// Gives back what was refused of a file's copies, and with `keep` has the others, whose content this is, stay in DRAM.
+    fn settle(
+        &self,
+        copied: &[Copied],
+        published: Result<Vec<Copied>>,
+        mut content: &[u8],
+        keep: bool,
+    ) -> Result<Moved> {
+        let run = |copy: &Copied| TierRun { tier: copy.tier, start: copy.block, len: copy.from.extent.len };
+        let refused = match published {
+            Ok(refused) => refused,
+            Err(error) => {
+                let taken = Taken::new(self, copied.iter().map(run).collect());
+                return Err(taken.keep_unless_unpublished(error));
+            }
+        };
+        let mut refused = refused.into_iter().peekable();
+        let mut moved = Moved::default();
+        for copy in copied {
+            let run = run(copy);
+            let (bytes, behind) = content.split_at((run.len * BLOCK_SIZE) as usize);
+            content = behind;
+            if refused.next_if_eq(copy).is_some() {
+                moved.changed += run.len;
+                self.layout.free_on(run);
+                continue;
+            }
+            moved.moved += run.len;
+            if keep {
+                self.tiers.pages().fill(run.tier, run.start, bytes);
+            }
+        }
+        debug_assert!(refused.next().is_none(), "what is refused comes in order");
+        Ok(moved)
+    }
+}
+
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
+    /// Moves a batch to the fastest tiers that have room for it; gives what came of each file.
+    /// [`NoSpace`](Kind::NoSpace) for what none takes.
+    pub(crate) fn place_batch(&self, batch: Batch<L::Node>, why: Why) -> Vec<(InodeId, Result<Moved>)> {
+        let mut placed = Vec::new();
+        let mut left = batch.parts;
+        let mut full: Vec<Error> = left.iter().map(|_| Kind::NoSpace.into()).collect();
+        for tier in self.takers(None) {
+            if left.is_empty() {
+                break;
+            }
+            // A copy stays in DRAM where it is to be read from there, and else while that has room (TPFS, 5.3).
+            let keep = why == Why::Reads || self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2;
+            let moved = self.move_parts(&left, tier.number, keep);
+            full.clear();
+            for (part, moved) in std::mem::take(&mut left).into_iter().zip(moved) {
+                match moved {
+                    Err(error) if self.passes_on(tier.number, &error) => {
+                        full.push(match error.kind() {
+                            Kind::NoSpace => error,
+                            _ => Error::new(Kind::NoSpace).object(error.to_string()),
+                        });
+                        left.push(part);
+                    }
+                    other => placed.push((part.id, other)),
+                }
+            }
+        }
+        placed.extend(left.into_iter().zip(full).map(|(part, error)| (part.id, Err(error))));
+        placed
+    }
+}
+
+/// Which part of what was found of a file is where on the tier; takes the blocks from the runs.
+fn copies(found: &[Movable], runs: &mut VecDeque<TierRun>) -> Vec<Copied> {
+    let mut copied = Vec::new();
+    for from in found {
+        let mut done = 0;
+        while done < from.extent.len {
+            let Some(here) = runs.front_mut() else { return copied };
+            let len = here.len.min(from.extent.len - done);
+            copied.push(Copied { from: part(from, done, len), tier: here.tier, block: here.start });
+            (here.start, here.len) = (here.start.plus(len), here.len - len);
+            if here.len == 0 {
+                runs.pop_front();
+            }
+            done += len;
+        }
+    }
+    copied
+}
+
+/// Blocks of a piece.
+fn part(from: &Movable, skip: u64, len: u64) -> Movable {
+    let PlacedExtent { start, place, .. } = from.extent;
+    let place = match place {
+        Place::Pm(block) => Place::Pm(block.plus(skip)),
+        Place::Tier { tier, block } => Place::Tier { tier, block: block.plus(skip) },
+        other => other,
+    };
+    Movable { extent: PlacedExtent { start: FileBlock(start.0 + skip), len, place }, ..*from }
+}
+
+/// What failed for all fails for each.
+fn alike(error: &Error) -> Error {
+    Error::new(error.kind()).object(error.to_string())
+}
