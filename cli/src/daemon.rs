@@ -255,14 +255,31 @@ impl Signals {
 
     /// Waits for the next one and gives its name.
     pub(crate) fn next(&self) -> &'static str {
-        let mut signal = 0;
-        // SAFETY: the set is valid, and the number is ours to write.
-        while unsafe { libc::sigwait(&raw const self.set, &raw mut signal) } != 0 {}
-        match signal {
+        match self.wait() {
             libc::SIGINT => "SIGINT",
             libc::SIGHUP => "SIGHUP",
             _ => "SIGTERM",
         }
+    }
+
+    /// Waits for the next one and gives its number.
+    pub(crate) fn wait(&self) -> libc::c_int {
+        let mut signal = 0;
+        // SAFETY: the set is valid, and the number is ours to write.
+        while unsafe { libc::sigwait(&raw const self.set, &raw mut signal) } != 0 {}
+        signal
+    }
+
+    /// Ends the process by one of them, as if it had not been held back: whoever started the process sees which.
+    pub(crate) fn end_by(&self, signal: libc::c_int) -> ! {
+        // SAFETY: the set is valid, and nobody wants to know which signals were held back before.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.set, std::ptr::null_mut());
+        }
+        // It has ended, but where somebody who watches it keeps the signal.
+        std::process::exit(128 + signal)
     }
 }
 

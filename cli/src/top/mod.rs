@@ -8,14 +8,18 @@ mod snapshot;
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::{cursor, execute, terminal};
 use serde_json::json;
 
 use self::snapshot::Snapshot;
+use crate::daemon::Signals;
 use crate::failure::Failure;
 use crate::{mounted, output};
 
@@ -25,6 +29,8 @@ const TEMPERATURE: &str = "system.nacre.temperature";
 const INTERVAL: f64 = 1.0;
 const SHORTEST: f64 = 0.1;
 const LONGEST: f64 = 86_400.0;
+/// How long a signal waits for what is being drawn: a terminal that takes nothing must not keep it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What `nacre top` is told.
 #[derive(Debug, Args)]
@@ -77,7 +83,7 @@ fn print(args: &TopArgs, mount: &Path, interval: Duration) -> Result<(), Failure
     let mut previous = None;
     for number in 0..count {
         if number > 0 {
-            std::thread::sleep(interval);
+            thread::sleep(interval);
         }
         let now = look(mount)?;
         let text = if args.json {
@@ -128,16 +134,24 @@ enum Ended {
     Mount(Failure),
 }
 
-/// The terminal, which is as it was before when this is gone.
+/// The terminal, which is as it was before when this is gone, or a signal ends the process.
 struct Screen {
     terminal: DefaultTerminal,
+    /// Held by who draws.
+    is_ours: Arc<Mutex<bool>>,
 }
 
 impl Screen {
     fn begin() -> Result<Screen, Ended> {
+        // Before any thread exists: they inherit it.
+        let signals = Signals::hold_back();
         // What was changed when a later step fails is put back.
-        let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore()).map_err(Ended::Terminal)?;
-        Ok(Screen { terminal })
+        let terminal = ratatui::try_init().inspect_err(|_| put_back()).map_err(Ended::Terminal)?;
+        let screen = Screen { terminal, is_ours: Arc::new(Mutex::new(true)) };
+        let is_ours = Arc::clone(&screen.is_ours);
+        let end = move || end_at(&signals, &is_ours);
+        thread::Builder::new().name("signals".to_owned()).spawn(end).map_err(Ended::Terminal)?;
+        Ok(screen)
     }
 
     fn show(&mut self, mount: &Path, interval: Duration, count: Option<u64>) -> Result<(), Ended> {
@@ -155,6 +169,7 @@ impl Screen {
     }
 
     fn draw(&mut self, previous: Option<&Snapshot>, now: &Snapshot) -> Result<(), Ended> {
+        let _drawing = lock(&self.is_ours);
         self.terminal.draw(|frame| draw::draw(frame, previous, now)).map(drop).map_err(Ended::Terminal)
     }
 
@@ -183,8 +198,42 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        ratatui::restore();
+        let mut is_ours = lock(&self.is_ours);
+        put_back();
+        *is_ours = false;
     }
+}
+
+/// Waits for a signal that ends the process, and puts the terminal back before it does.
+fn end_at(signals: &Signals, is_ours: &Mutex<bool>) {
+    let signal = signals.wait();
+    let until = Instant::now() + PATIENCE;
+    let is_ours = loop {
+        match is_ours.try_lock() {
+            // Nobody draws any more, from here to the end.
+            Ok(is_ours) => break Some(is_ours),
+            Err(TryLockError::Poisoned(poisoned)) => break Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => break None,
+            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    match &is_ours {
+        Some(is_ours) if **is_ours => put_back(),
+        Some(_) => {}
+        // What takes no words may still be told not to be raw.
+        None => drop(terminal::disable_raw_mode()),
+    }
+    signals.end_by(signal)
+}
+
+/// Makes the terminal what it was before. One that is gone cannot be told so, and no error matters then.
+fn put_back() {
+    let _ = ratatui::try_restore();
+    let _ = execute!(io::stdout(), cursor::Show);
+}
+
+fn lock(is_ours: &Mutex<bool>) -> MutexGuard<'_, bool> {
+    is_ours.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a key asks for.

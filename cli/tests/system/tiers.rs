@@ -1,10 +1,14 @@
 //! Tiers as people use them: added, filled, drained, replaced, pulled out and put back on a mount.
 
 use std::fs;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::ptr;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -301,6 +305,69 @@ fn top_shows_places_and_traffic_and_ends_with_the_mount() {
     let status = wait(child, LIMIT).unwrap();
     let said = fs::read_to_string(out.path().join("said")).unwrap();
     assert!(status.code() == Some(1) && said.contains("it is not mounted any more"), "{said}");
+}
+
+/// Both ends of a terminal: ours, which does not wait for what is not there yet, and that of programs.
+fn terminal() -> (fs::File, fs::File) {
+    let (mut ours, mut theirs) = (0, 0);
+    let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the descriptors are ours to write, and the size lives as long as the call.
+    let made = unsafe {
+        libc::openpty(&raw mut ours, &raw mut theirs, ptr::null_mut(), ptr::null(), &raw const size)
+    };
+    assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: both are new and nobody else's.
+    let (ours, theirs) = unsafe { (fs::File::from_raw_fd(ours), fs::File::from_raw_fd(theirs)) };
+    rustix::fs::fcntl_setfl(&ours, rustix::fs::OFlags::NONBLOCK).unwrap();
+    (ours, theirs)
+}
+
+/// Whether a terminal hands on lines, and not each key.
+fn hands_on_lines(terminal: &fs::File) -> bool {
+    let mut mode = std::mem::MaybeUninit::<libc::termios>::uninit();
+    // SAFETY: the mode is ours to write, and read only when it was written.
+    let mode = unsafe {
+        assert_eq!(libc::tcgetattr(terminal.as_raw_fd(), mode.as_mut_ptr()), 0);
+        mode.assume_init()
+    };
+    mode.c_lflag & libc::ICANON != 0
+}
+
+/// A signal ended it at once, and left a shell that echoed nothing, on a screen that was not its own.
+#[test]
+fn a_signal_leaves_the_terminal_of_top_as_it_was() {
+    if !can_mount("top in a terminal") {
+        return;
+    }
+    let ground = Ground::nacre("64M", None);
+    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
+        let (mut ours, theirs) = terminal();
+        assert!(hands_on_lines(&theirs));
+        let end = || Stdio::from(theirs.try_clone().unwrap());
+        let mut command = nacre();
+        command.arg("top").arg(ground.dir()).stdin(end()).stdout(end()).stderr(end());
+        let child = command.spawn().unwrap();
+        let mut said = Vec::new();
+        let mut listen = || {
+            let mut some = [0; 4096];
+            while let Ok(count @ 1..) = ours.read(&mut some) {
+                said.extend_from_slice(&some[..count]);
+            }
+            String::from_utf8_lossy(&said).into_owned()
+        };
+        let begun = Instant::now();
+        while hands_on_lines(&theirs) || !listen().contains("\u{1b}[?1049h") {
+            assert!(begun.elapsed() < LIMIT, "it does not begin: {:?}", listen());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // SAFETY: kill takes numbers, and the process is our child, which nobody has waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+        let status = wait(child, LIMIT).unwrap();
+        assert_eq!(status.signal(), Some(signal), "{status}");
+        let said = listen();
+        assert!(hands_on_lines(&theirs) && said.contains("\u{1b}[?1049l"), "{said:?}");
+        assert!(said.rfind("\u{1b}[?25h") > said.rfind("\u{1b}[?25l"), "the cursor shows: {said:?}");
+    }
 }
 
 #[test]
