@@ -288,7 +288,9 @@ impl Heats {
             self.has_dropped = true;
             return;
         }
-        let (due_ms, modified_ms) = (now_ms.saturating_add(WHOLE_FILE_MS), file.heat.modified_ms);
+        // As soon as it moves whole; a clock that was set back must not put that off.
+        let due_ms = file.last_modified_ms.min(now_ms).saturating_add(WHOLE_FILE_MS + 1);
+        let modified_ms = file.heat.modified_ms;
         file.rest = Some((due_ms, modified_ms));
         self.resting.insert((due_ms, id));
         self.resting_by_modification.insert((modified_ms, id));
@@ -448,8 +450,8 @@ mod tests {
         assert_eq!((cold.id, cold.spans.len(), cold.spans[0].len), (id(1), 1, 3 * PART));
         assert!(heats.coldest(160_000).is_none() && heats.is_empty());
         // That is not so for ever, and whoever needs space takes it as it is.
-        assert!(heats.coldest(189_999).is_none());
-        assert_eq!(heats.coldest(190_000).unwrap().spans[0].len, 4 * PART);
+        assert!(heats.coldest(180_000).is_none());
+        assert_eq!(heats.coldest(180_001).unwrap().spans[0].len, 4 * PART);
         heats.take_in(&write(1, 3 * PART, 10, 4 * PART, 195_000));
         assert_eq!(heats.coldest(195_000).unwrap().spans[0].len, 3 * PART);
         assert!(heats.coldest(195_000).is_none());
@@ -468,6 +470,20 @@ mod tests {
         heats.found(id(3), 10, 4000);
         let cold: Vec<_> = std::iter::from_fn(|| heats.coldest_whole()).map(|cold| cold.id).collect();
         assert_eq!(cold, [2, 1, 3].map(id), "reads are no sign of age");
+    }
+
+    /// It rested for 30 seconds from when it was looked at, so that a file that was 29 seconds old moved when it was 59.
+    #[test]
+    fn a_file_that_rests_moves_as_soon_as_it_is_old() {
+        let mut heats = Heats::new(1 << 16);
+        heats.take_in(&write(1, 0, 10, 10, 100_000));
+        assert!(heats.coldest(129_000).unwrap().spans.is_empty(), "all of it is young");
+        assert!(heats.coldest(130_000).is_none());
+        assert_eq!(heats.coldest(130_001).unwrap().spans[0].len, PART);
+        // The clock was set back.
+        heats.take_in(&write(2, 0, 10, 10, 900_000));
+        assert!(heats.coldest(200_000).unwrap().spans.is_empty());
+        assert!(heats.coldest(230_001).is_some());
     }
 
     /// The oldest files rested, as all were young, and who needed space took those that were written last.
