@@ -97,6 +97,9 @@ impl Control {
         // What is not named is as it is.
         asked.read_only = settings.read_only;
         let (changed, _) = settings.remounted(&asked, &[]).map_err(wrong)?;
+        if changed.tier_settings != settings.tier_settings {
+            self.file_system.set_tiers(&changed.tier_settings)?;
+        }
         if let Some(running) = self.file_system.cache_settings() {
             self.file_system.set_cache(changed.buffer_settings(running))?;
         }

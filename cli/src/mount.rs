@@ -35,7 +35,7 @@ pub(crate) struct MountArgs {
     /// (DRAM for what is read from tiers, 64M by default), tier_group=SIZE (what is moved as one, 16M), sync_threshold=SIZE (a file
     /// that is synced before so much was written is not written straight to disk, 4M), large_writes=N (what was written so often
     /// in large pieces is, 4), tier_balance=on|off (blocks move because they are read, on), log=FILE, nofail;
-    /// with remount, lazy_* of the mount that is there
+    /// with remount, lazy_* and what is set of tiers (tier_cache to tier_balance) of the mount that is there
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Refuse every change

@@ -152,6 +152,9 @@ const PREFIXES_FOR_OTHERS: [&str; 7] =
 const LAZY_DEFAULT: u64 = 256 << 20;
 /// The least that it may name.
 const LAZY_MIN: u64 = 1 << 20;
+/// How data comes to tiers and from there: all that a remount can change, with the settings of the buffer.
+const TIER_SETTINGS: [&str; 5] =
+    ["tier_cache", "tier_group", "sync_threshold", "large_writes", "tier_balance"];
 /// The longest that the buffer may be told to wait.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -223,7 +226,7 @@ impl MountSettings {
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
             "tier" => self.tiers.push(TierOption::parse(value)),
-            "tier_cache" | "tier_group" | "sync_threshold" | "large_writes" | "tier_balance" => {
+            _ if TIER_SETTINGS.contains(&key) => {
                 take_tier_setting(&mut self.tier_settings, key, value).map_err(|error| wrong(&error))?;
             }
             "log" => self.log = Some(PathBuf::from(value)),
@@ -232,8 +235,8 @@ impl MountSettings {
         Ok(true)
     }
 
-    /// What a running mount becomes, and the settings that this names: only those of our write buffer can be changed, but
-    /// for its size. Whatever else is named must be as it is, as `self` or the kernel says.
+    /// What a running mount becomes, and the settings that this names: only those of tiers and of our write buffer can be
+    /// changed, but for its size. Whatever else is named must be as it is, as `self` or the kernel says.
     pub(crate) fn remounted(
         &self,
         asked: &MountSettings,
@@ -244,7 +247,11 @@ impl MountSettings {
             |settings: &MountSettings| MountSettings { tiers: Vec::new(), ..settings.clone() };
         let (is, wanted) = (without_tiers(self).to_string(), without_tiers(asked).to_string());
         let is: Vec<&str> = is.split(',').chain(kernel.iter().map(String::as_str)).collect();
-        let other = |option: &&str| !is.contains(option) && !option.starts_with("lazy");
+        let can_change = |option: &str| {
+            let key = option.split_once('=').map_or(option, |(key, _)| key);
+            key.starts_with("lazy") || TIER_SETTINGS.contains(&key)
+        };
+        let other = |option: &&str| !is.contains(option) && !can_change(option);
         if let Some(option) = wanted.split(',').find(other) {
             return Err(format!(
                 "{option:?} cannot be changed while it is mounted; unmount it and mount it anew"
@@ -272,8 +279,22 @@ impl MountSettings {
             }
             changed.lazy = Some(lazy);
         }
+        changed.change_tier_settings(&asked.tier_settings);
         changed.check()?;
-        Ok((changed, asked.lazy_named.join(",")))
+        let named = asked.lazy_named.iter().cloned().chain(tier_options(&asked.tier_settings));
+        Ok((changed, named.collect::<Vec<_>>().join(",")))
+    }
+
+    /// Takes up the settings of tiers that were named.
+    fn change_tier_settings(&mut self, asked: &TierSettings) {
+        let is = self.tier_settings;
+        self.tier_settings = TierSettings {
+            cache: asked.cache.or(is.cache),
+            group: asked.group.or(is.group),
+            sync_threshold: asked.sync_threshold.or(is.sync_threshold),
+            large_writes: asked.large_writes.or(is.large_writes),
+            balance: asked.balance.or(is.balance),
+        };
     }
 
     /// The settings of our write buffer, for a running one with these.
@@ -372,18 +393,8 @@ impl fmt::Display for MountSettings {
         if let Some(require) = self.require {
             write!(f, ",require={}", require.as_str())?;
         }
-        let TierSettings { cache, group, sync_threshold, large_writes, balance } = self.tier_settings;
-        let sizes = [("tier_cache", cache), ("tier_group", group), ("sync_threshold", sync_threshold)];
-        for (name, size) in sizes {
-            if let Some(size) = size {
-                write!(f, ",{name}={}", as_option(size))?;
-            }
-        }
-        if let Some(count) = large_writes {
-            write!(f, ",large_writes={count}")?;
-        }
-        if let Some(is_on) = balance {
-            write!(f, ",tier_balance={}", on_off(is_on))?;
+        for option in tier_options(&self.tier_settings) {
+            write!(f, ",{option}")?;
         }
         for tier in &self.tiers {
             let text = tier.to_string();
@@ -392,6 +403,20 @@ impl fmt::Display for MountSettings {
         }
         Ok(())
     }
+}
+
+/// The settings of tiers that are named, as they are written after `-o`.
+fn tier_options(settings: &TierSettings) -> Vec<String> {
+    let TierSettings { cache, group, sync_threshold, large_writes, balance } = *settings;
+    let values = [
+        cache.map(as_option),
+        group.map(as_option),
+        sync_threshold.map(as_option),
+        large_writes.map(|count| count.to_string()),
+        balance.map(|is_on| on_off(is_on).to_owned()),
+    ];
+    let option = |(name, value): (&str, Option<String>)| value.map(|value| format!("{name}={value}"));
+    TIER_SETTINGS.into_iter().zip(values).filter_map(option).collect()
 }
 
 fn on_off(is_on: bool) -> &'static str {
@@ -471,7 +496,9 @@ fn take_tier_setting(settings: &mut TierSettings, key: &str, value: &str) -> Res
 
 /// A size as it is written after `-o`.
 fn as_option(size: u64) -> String {
-    nacre_engine::size::print(size).replace([' ', 'i', 'B'], "")
+    let units = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
+    let whole = units.into_iter().find(|(_, shift)| size.is_multiple_of(1 << shift));
+    whole.map_or_else(|| size.to_string(), |(letter, shift)| format!("{}{letter}", size >> shift))
 }
 
 fn is_for_others(option: &str) -> bool {
@@ -589,6 +616,35 @@ mod tests {
     }
 
     #[test]
+    fn a_remount_changes_the_settings_of_tiers() {
+        let running = take("threads=2,tier_cache=8M,tier_balance=off,tier=/srv/disk").unwrap();
+        let remount = |options: &str| running.remounted(&take(options).unwrap(), &[]);
+        let (changed, named) =
+            remount("remount,threads=2,tier_balance=on,tier_group=64K,large_writes=2").unwrap();
+        assert_eq!(named, "tier_group=64K,large_writes=2,tier_balance=on");
+        assert_eq!(
+            changed.to_string(),
+            "rw,threads=2,tier_cache=8M,tier_group=64K,large_writes=2,tier_balance=on,tier=/srv/disk"
+        );
+        // The same, as the server takes it up.
+        assert_eq!(remount(&named).unwrap().0, changed);
+        // No size is rounded on the way.
+        assert_eq!(
+            remount("remount,tier_group=1052672,tier_cache=1.5G").unwrap().1,
+            "tier_cache=1536M,tier_group=1028K"
+        );
+        // Without a write buffer, too, and beside one.
+        let lazy = take("lazy=64M").unwrap();
+        let (changed, named) =
+            lazy.remounted(&take("remount,sync_threshold=1M,lazy_age=7").unwrap(), &[]).unwrap();
+        assert_eq!(named, "lazy_age=7,sync_threshold=1M");
+        assert_eq!(changed.to_string(), "rw,lazy=64M,lazy_age=7,sync_threshold=1M");
+        assert_eq!(remount("remount").unwrap(), (running.clone(), String::new()));
+        let message = remount("remount,tier=/srv/other").unwrap_err();
+        assert!(message.contains("nacre tier online"), "{message}");
+    }
+
+    #[test]
     fn a_remount_changes_the_write_buffer_and_nothing_else() {
         let running = take("lazy=64M,lazy_age=2000,threads=2").unwrap();
         let kernel = ["rw", "nosuid", "relatime"].map(str::to_owned);
@@ -610,7 +666,6 @@ mod tests {
             ("remount,noatime", "\"noatime\" cannot be changed"),
             ("remount,threads=3", "\"threads=3\""),
             ("remount,name_index=on", "\"name_index=on\""),
-            ("remount,tier_cache=8M", "\"tier_cache=8M\""),
             ("remount,log=/tmp/log", "\"log\""),
             ("remount,emulate=pcm", "\"emulate\""),
             ("remount,lazy=32M", "size"),

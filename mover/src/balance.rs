@@ -8,11 +8,10 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Durability, FileBlock, Kind, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
-use nacre_policy::{Dataflow, Flow, Rules};
+use nacre_policy::{Dataflow, Flow};
 
 use crate::fs::MoverFs;
 use crate::keeper::{Keeper, Why};
-use crate::predict::Placement;
 use crate::status::{Doing, Way};
 use crate::watch::{Chosen, millis};
 
@@ -77,10 +76,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         now_ms: u64,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<u64> {
-        if !self.options.balance || !self.sink.is_on() {
+        if !self.sink.is_on() {
             return Ok(0);
         }
+        // Also where nothing moves for it: it may again, and then what was read until then is no second's.
         keeper.balance.look(now_ms, self.sink.reads(), self.tiers.pages().capacity());
+        if !self.balances() {
+            return Ok(0);
+        }
         keeper.balance.turn = keeper.balance.left.min(AT_ONCE / BLOCK_SIZE);
         let mut moved = 0;
         while goes_on() && keeper.balance.turn > 0 && keeper.allowance > 0 && self.may_move() {
@@ -98,10 +101,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves what was read last of persistent memory to the fastest tier that has room, and into DRAM. `None` when nothing
     /// more was read, or DRAM is full: what it has no room for would be read from disk, or others would.
     fn lower_hottest(&self, keeper: &mut Keeper) -> Result<Option<u64>> {
-        let rules = match self.options.placement {
-            Placement::Predicted(rules) => rules,
-            Placement::Disk => Rules::default(),
-        };
+        let rules = self.predictors.rules().unwrap_or_default();
         let pages = self.tiers.pages();
         let room = || pages.capacity().saturating_sub(pages.bytes()) / BLOCK_SIZE;
         if room() == 0 {

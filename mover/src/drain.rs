@@ -114,7 +114,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// begins.
     fn drain_part(&self, node: &L::Node, tier: u8, from: u64, moved: &mut u64) -> Result<Option<u64>> {
         let blocks = self.layout.getattr(node)?.size.div_ceil(BLOCK_SIZE);
-        let part = GROUPS_AT_ONCE * self.options.group;
+        let part = GROUPS_AT_ONCE * self.group();
         // What is allocated behind the end of the file belongs to the last part.
         let next = Some(from + part).filter(|next| *next < blocks);
         let range = (FileBlock(from), next.map_or(u64::MAX - from, |next| next - from));

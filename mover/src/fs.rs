@@ -57,7 +57,10 @@ impl Default for MoverOptions {
 pub struct MoverFs<L, D> {
     pub(crate) layout: L,
     pub(crate) tiers: TierSet<D>,
+    /// How it was set up; what of that can be changed is beside it.
     pub(crate) options: MoverOptions,
+    group: AtomicU64,
+    balances: AtomicBool,
     pub(crate) sink: Sink,
     pub(crate) predictors: Predictors,
     pub(crate) readers: Readers,
@@ -106,6 +109,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             sink: Sink::default(),
             held: Mutex::default(),
             keeper: Mutex::new(Keeper::new(options.known_files)),
+            group: AtomicU64::new(options.group),
+            balances: AtomicBool::new(options.balance),
             filling: Mutex::new(()),
             drains: Mutex::new(BTreeMap::new()),
             wishes: Wishes::default(),
@@ -121,6 +126,27 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             changing: Mutex::new(()),
             options,
         }
+    }
+
+    /// From now on it is as these options say: the page cache, what is moved as one, the rules of the predictors, and whether
+    /// blocks move for the sake of reads. The others are as it was set up.
+    pub fn change(&self, options: &MoverOptions) {
+        self.tiers.pages().resize(options.page_cache);
+        self.group.store(options.group, Ordering::Relaxed);
+        self.balances.store(options.balance, Ordering::Relaxed);
+        if let Placement::Predicted(rules) = options.placement {
+            self.predictors.change(rules);
+        }
+    }
+
+    /// Blocks that are moved as one; they may be others the next time.
+    pub(crate) fn group(&self) -> u64 {
+        self.group.load(Ordering::Relaxed)
+    }
+
+    /// Whether blocks move for the sake of reads, too.
+    pub(crate) fn balances(&self) -> bool {
+        self.balances.load(Ordering::Relaxed)
     }
 
     /// The layout below.

@@ -284,7 +284,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
             match self.next_data(node, at.max(span.start))? {
                 Some(data) if data < span.end() => {
-                    let group = self.without_held(chosen.id, span.group(data, self.options.group));
+                    let group = self.without_held(chosen.id, span.group(data, self.group()));
                     if group.len > 0 {
                         return Ok(Some(group));
                     }

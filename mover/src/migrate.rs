@@ -72,7 +72,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         let mut at = start.0;
         while let Some(data) = self.next_data(node, at)?.filter(|data| *data < end) {
             at = data;
-            let wanted = self.options.group.min(end - at);
+            let wanted = self.group().min(end - at);
             let group = self.move_group(node, tier, (FileBlock(at), wanted), modified, keep, which)?;
             let Some(group) = group else { break };
             total.moved += group.moved;
@@ -203,13 +203,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         let (mut at, end) = (start.0, start.0.saturating_add(len));
         while at < end {
             let _reading = Reading::begin(&self.layout);
+            let group = self.group();
             // One at a time: each changes the version of its neighbours.
-            let found =
-                self.layout.resolve_movable(node, FileBlock(at), (end - at).min(self.options.group))?;
+            let found = self.layout.resolve_movable(node, FileBlock(at), (end - at).min(group))?;
             let Some(last) = found.last().map(|last| last.extent.start.0 + last.extent.len) else {
                 // A hole as long as a group, or the end.
                 let Some(next) = self.next_data(node, at)? else { break };
-                at = next.max(at.saturating_add(self.options.group));
+                at = next.max(at.saturating_add(group));
                 continue;
             };
             let on_tier = found.into_iter().find_map(|from| match from.extent.place {

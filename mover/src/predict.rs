@@ -63,7 +63,10 @@ impl Span {
 
 /// What is known of all files.
 pub(crate) struct Predictors {
+    /// As it was set up; what of the rules can be changed is beside it.
     placement: Placement,
+    sync_blocks: AtomicU64,
+    large_writes: AtomicU64,
     shards: Box<[Mutex<HashMap<InodeId, Seen>>]>,
     right: AtomicU64,
     wrong: AtomicU64,
@@ -79,12 +82,35 @@ struct Seen {
 
 impl Predictors {
     pub(crate) fn new(placement: Placement) -> Predictors {
+        let rules = match placement {
+            Placement::Predicted(rules) => rules,
+            Placement::Disk => Rules::default(),
+        };
         Predictors {
             placement,
+            sync_blocks: AtomicU64::new(rules.sync_blocks),
+            large_writes: AtomicU64::new(rules.large_writes.into()),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             right: AtomicU64::new(0),
             wrong: AtomicU64::new(0),
         }
+    }
+
+    /// From now on a file is synchronous, and a write large and stable, as these rules say; what was seen stays known.
+    pub(crate) fn change(&self, rules: Rules) {
+        self.sync_blocks.store(rules.sync_blocks, Ordering::Relaxed);
+        self.large_writes.store(rules.large_writes.into(), Ordering::Relaxed);
+    }
+
+    /// The rules now; none where they have no say.
+    pub(crate) fn rules(&self) -> Option<Rules> {
+        let Placement::Predicted(rules) = self.placement else { return None };
+        Some(Rules {
+            sync_blocks: self.sync_blocks.load(Ordering::Relaxed),
+            // It came from as few bits.
+            large_writes: self.large_writes.load(Ordering::Relaxed) as u16,
+            ..rules
+        })
     }
 
     fn shard(&self, id: InodeId) -> &Mutex<HashMap<InodeId, Seen>> {
@@ -93,7 +119,7 @@ impl Predictors {
 
     /// A write, in whichever way; with `durable`, one that is as good as synchronised.
     pub(crate) fn wrote(&self, id: InodeId, span: Span, durable: bool) {
-        let Placement::Predicted(rules) = self.placement else { return };
+        let Some(rules) = self.rules() else { return };
         let mut files = self.shard(id).lock();
         if files.len() >= MAX_FILES && !files.contains_key(&id) {
             // Which of them is written again nobody knows: all begin anew.
@@ -125,7 +151,7 @@ impl Predictors {
 
     /// Whether a write that comes now is large, stable and asynchronous.
     pub(crate) fn is_for_disk(&self, id: InodeId, span: Span) -> bool {
-        let Placement::Predicted(rules) = self.placement else { return true };
+        let Some(rules) = self.rules() else { return true };
         let files = self.shard(id).lock();
         let Some(seen) = files.get(&id) else { return false };
         !seen.access.is_synchronous()
@@ -134,7 +160,7 @@ impl Predictors {
 
     /// What of a span was written before by writes that were for disk, in the order of the file.
     pub(crate) fn parts_for_disk(&self, id: InodeId, span: Span) -> Vec<Span> {
-        let Placement::Predicted(rules) = self.placement else { return vec![span] };
+        let Some(rules) = self.rules() else { return vec![span] };
         let files = self.shard(id).lock();
         let Some(seen) = files.get(&id).filter(|seen| !seen.access.is_synchronous()) else {
             return Vec::new();
@@ -253,6 +279,27 @@ mod tests {
         }
         assert_eq!(at, 5 * 64, "as many as the rule says");
         assert!(!known.is_for_disk(id(1), span(at, 8)) && !known.is_for_disk(id(1), span(at + 1, 64)));
+    }
+
+    #[test]
+    fn rules_that_change_hold_for_what_was_seen_before() {
+        let known = Predictors::new(Placement::default());
+        (0..5).for_each(|_| known.wrote(id(1), span(0, 256), false));
+        let is_for_disk = |large_writes| {
+            known.change(Rules { large_writes, ..Rules::default() });
+            known.is_for_disk(id(1), span(0, 256))
+        };
+        assert_eq!([4, 100, 2].map(is_for_disk), [true, false, true]);
+        // 256 blocks between two syncs are many now.
+        known.change(Rules { sync_blocks: 100, ..Rules::default() });
+        (0..3).for_each(|_| {
+            known.wrote(id(1), span(0, 256), false);
+            known.synced(id(1));
+        });
+        assert!(known.is_for_disk(id(1), span(0, 256)));
+        let for_tests = Predictors::new(Placement::Disk);
+        for_tests.change(Rules { large_writes: 100, ..Rules::default() });
+        assert!(for_tests.rules().is_none() && for_tests.is_for_disk(id(1), span(0, 1)));
     }
 
     #[test]

@@ -230,7 +230,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             return Ok((0, None));
         };
         let _doing = self.begin(Doing { inode: wish.id.number, way: Way::Told });
-        let (start, len) = (FileBlock(data), self.options.group);
+        let (start, len) = (FileBlock(data), self.group());
         let moved = match wish.to {
             Some(tier) => self.move_down(&node, tier, start, len, false)?,
             None => self.bring_up(&node, start, len)?,

@@ -21,6 +21,7 @@ use crate::fs::{FileSystem, OpenOptions};
 use crate::layout::{AnyNode, TieredLog};
 use crate::mkfs::{Prepared, prepare};
 use crate::mover::TrafficInfo;
+use crate::tier_settings::TierSettings;
 
 /// The rank of a tier of which nobody says how fast it is.
 const USUAL_RANK: u8 = 2;
@@ -215,6 +216,16 @@ impl FileSystem {
         if let Ok(mover) = self.mover() {
             mover.tiers().listen(Box::new(tell));
         }
+    }
+
+    /// From now on data comes to tiers and from there as these settings say; what they do not say is as TPFS has it.
+    ///
+    /// [`InvalidInput`](Kind::InvalidInput) for what cannot be had, [`Unsupported`](Kind::Unsupported) for a layout without
+    /// tiers; then all is as it was.
+    pub fn set_tiers(&self, settings: &TierSettings) -> Result<()> {
+        let options = settings.mover_options()?;
+        self.mover()?.change(&options);
+        Ok(())
     }
 
     /// Whether an error is that of a tier which is missing, so that who [listens](FileSystem::on_tiers) was told of it. One that

@@ -347,6 +347,42 @@ fn what_is_read_from_tiers_is_kept_within_what_was_asked_for() {
     }
 }
 
+/// All at once or, when one of them cannot be had, none.
+#[test]
+fn settings_of_tiers_change_while_they_are_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(dir.path().join("disk"), 64 * MIB)).unwrap();
+    let bytes = content(8 * MIB as usize);
+    fs.write("large", &bytes).unwrap();
+    let writes_of_demotion = || {
+        let before = fs.tiers()[0].traffic.writes;
+        fs.demote("large", 1).unwrap();
+        fs.tiers()[0].traffic.writes - before
+    };
+    let cached = || {
+        assert!(fs.read("large").unwrap() == bytes);
+        fs.mover_status().unwrap().cached
+    };
+    let at_once = writes_of_demotion();
+    assert!(at_once < 128 && cached() >= 8 * MIB, "{at_once}");
+    fs.set_tiers(&TierSettings { group: Some(64 << 10), ..caching(Some(MIB)) }).unwrap();
+    assert_eq!(fs.mover_status().unwrap().cache_size, MIB);
+    assert!(cached() <= MIB, "what is too much goes");
+    let wrong = TierSettings { group: Some(5000), ..caching(Some(32 * MIB)) };
+    assert_eq!(fs.set_tiers(&wrong).unwrap_err().kind(), Kind::InvalidInput);
+    assert_eq!(fs.mover_status().unwrap().cache_size, MIB, "nothing of it was taken up");
+    fs.promote("large").unwrap();
+    assert_eq!(writes_of_demotion(), 128, "8 MiB in pieces of 64 KiB");
+    // What is not said is as usual again.
+    fs.set_tiers(&TierSettings::default()).unwrap();
+    assert_eq!(fs.mover_status().unwrap().cache_size, 64 * MIB);
+    fs.close().unwrap();
+    let inplace = MkfsOptions { preset: Preset::Pmfs, ..MkfsOptions::with_size(32 * MIB) };
+    let fs = FileSystem::create(dir.path().join("pmfs"), &inplace, &options()).unwrap();
+    assert_eq!(fs.set_tiers(&caching(Some(MIB))).unwrap_err().kind(), Kind::Unsupported);
+}
+
 /// A tier is pulled out and put back, 50 times, while files are written, read and moved. What is on it fails while it is away;
 /// what was acknowledged is there, wherever it is, once it is back.
 #[test]

@@ -292,6 +292,16 @@ fn top_shows_places_and_traffic_and_ends_with_the_mount() {
     assert!(looks[0]["at_ms"].as_u64() < looks[2]["at_ms"].as_u64(), "{lines}");
     let status = json("mover status", &[&dir]);
     assert!(status["phase"].is_string() && status["cache_size"].as_u64() == Some(64 << 20), "{status}");
+    let remount = |options: &str| {
+        run(nacre().args(["mount", "-o", options]).arg(ground.image()).arg(&dir), LIMIT).unwrap()
+    };
+    let done = remount("remount,tier_cache=8M,tier_balance=off");
+    assert!(done.status.success(), "{}", text(&done));
+    assert_eq!(json("mover status", &[&dir])["cache_size"].as_u64(), Some(8 << 20));
+    let options = json("info", &[&dir])["mount"]["options"].as_str().unwrap().to_owned();
+    assert!(options.contains("tier_cache=8M,tier_balance=off"), "{options}");
+    let wrong = remount("remount,tier_group=5000");
+    assert!(!wrong.status.success() && text(&wrong).contains("whole blocks"), "{}", text(&wrong));
     refused("top --interval 0", &[&dir], "seconds");
     refused("top", &[Path::new("/proc")], "not on a mounted nacre file system");
     // What it looked at goes away.
