@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::ptr;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -320,10 +321,9 @@ fn top_shows_places_and_traffic_and_ends_with_the_mount() {
 fn terminal() -> (fs::File, fs::File) {
     let (mut ours, mut theirs) = (0, 0);
     let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-    let nothing = std::ptr::null_mut();
     // SAFETY: the descriptors are ours to write, and the size lives as long as the call.
     let made = unsafe {
-        libc::openpty(&raw mut ours, &raw mut theirs, nothing, nothing.cast(), (&raw const size).cast_mut())
+        libc::openpty(&raw mut ours, &raw mut theirs, ptr::null_mut(), ptr::null(), &raw const size)
     };
     assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
     // SAFETY: both are new and nobody else's.
