@@ -43,7 +43,7 @@ help:
 	@echo "make report    their operations beside other file systems: docs/reports"
 	@echo "make itself    targets beside copies of themselves: how far the bench is to be believed"
 	@echo "make soak      kill and remount (KILLS=$(KILLS)); the model (OPERATIONS=$(OPERATIONS)); millions of crash images"
-	@echo "               (TRIPLES=$(TRIPLES), SEED); sanitizers and make fuzz, where they can be had"
+	@echo "               (TRIPLES=$(TRIPLES), SEED); ten million extents; sanitizers and make fuzz, where they can be had"
 	@echo "make fuzz      coverage-guided fuzzing (nightly compiler, cargo-fuzz), FUZZ_SECONDS=$(FUZZ_SECONDS) a target"
 	@echo "make install   into PREFIX=$(PREFIX), helpers for mount and fsck into SBINDIR=$(SBINDIR)"
 
@@ -97,6 +97,7 @@ soak:
 		target/release/nacre crash --layout $$layout --sequences 3-sample --images 1000000 --seed $(SEED) || exit 1; done
 	target/release/nacre crash --cached 100000 --images 1000000 --seed $(SEED)
 	target/release/nacre crash --layout inplace --cached 100000 --images 1000000 --seed $(SEED)
+	cargo bench -p nacre-lab --bench extents
 	scripts/sanitizers.sh
 	@if cargo +nightly fuzz --version >/dev/null 2>&1; then $(MAKE) fuzz; \
 	else echo "left out: fuzzing (it needs a nightly compiler and cargo-fuzz)"; fi
