@@ -51,6 +51,8 @@ impl<L: Data + Extents> Drop for Permit<'_, L> {
 enum Choice {
     Lazy,
     Eager,
+    /// Past DRAM, where such a write cannot pay: nothing of it need be remembered.
+    Past,
     /// To DRAM, and these blocks from there to media at once.
     Mixed(Vec<u64>),
 }
@@ -121,6 +123,7 @@ impl<L: Data + Extents> Shared<L> {
             || file.pinned.load(Ordering::Acquire) > 0
             || self.is_preallocated(&node.inner, file)?;
         let model = self.model_of(&rules);
+        let mut may_pay = true;
         if !must && request.blocks() <= self.pool.capacity() / 2 {
             if let Some(offset) = self.overwrite(node, file, &request, &model, rules.granularity) {
                 return Ok(offset);
@@ -129,6 +132,10 @@ impl<L: Data + Extents> Shared<L> {
                 Choice::Lazy => Some(Vec::new()),
                 Choice::Mixed(blocks) => Some(blocks),
                 Choice::Eager => None,
+                Choice::Past => {
+                    may_pay = false;
+                    None
+                }
             };
             if let Some(eager) = eager
                 && let Some(offset) =
@@ -137,7 +144,7 @@ impl<L: Data + Extents> Shared<L> {
                 return Ok(offset);
             }
         }
-        self.with_space(|| self.write_eagerly(node, file, &request, &model))
+        self.with_space(|| self.write_eagerly(node, file, &request, Some(&model).filter(|_| may_pay)))
     }
 
     /// Whether a file has blocks behind its size: more than those that it has before.
@@ -170,7 +177,7 @@ impl<L: Data + Extents> Shared<L> {
             return Choice::Eager;
         }
         if !model.can_pay(offset, offset.saturating_add(request.len), file.size()) {
-            return Choice::Eager;
+            return Choice::Past;
         }
         if file.ghosts.load(Ordering::Relaxed) == 0 {
             return Choice::Lazy;
@@ -331,13 +338,14 @@ impl<L: Data + Extents> Shared<L> {
         Ok(Some(offset))
     }
 
-    /// Writes past DRAM: what waits of the blocks that it touches goes with it, and what its size would show before it.
+    /// Writes past DRAM: what waits of the blocks that it touches goes with it, and what its size would show before it. The
+    /// model is told, where there is one to tell.
     fn write_eagerly(
         &self,
         node: &CacheNode<L::Node>,
         file: &Arc<File>,
         request: &Request<'_>,
-        model: &Model,
+        model: Option<&Model>,
     ) -> Result<u64> {
         let range = |offset: u64| offset / BLOCK_SIZE..(offset + request.len).div_ceil(BLOCK_SIZE);
         {
@@ -371,7 +379,7 @@ impl<L: Data + Extents> Shared<L> {
         file: &File,
         blocks: &Blocks,
         request: &Request<'_>,
-        model: &Model,
+        model: Option<&Model>,
     ) -> Result<u64> {
         let &Request { at, data, len, durability, now } = request;
         let size = file.size();
@@ -390,11 +398,9 @@ impl<L: Data + Extents> Shared<L> {
     }
 
     /// Tells the model of a write that went past DRAM, to a file that had this size.
-    fn note_eager(&self, file: &File, request: &Request<'_>, offset: u64, size: u64, model: &Model) {
-        // Where writes cannot pay, nothing need be remembered.
-        if !model.can_pay(offset, offset + request.len, size) {
-            return;
-        }
+    fn note_eager(&self, file: &File, request: &Request<'_>, offset: u64, size: u64, model: Option<&Model>) {
+        let can_pay = |model: &&Model| model.can_pay(offset, offset + request.len, size);
+        let Some(model) = model.filter(can_pay) else { return };
         let mut history = file.history.lock();
         if history.last_sync_ms().is_none() || !history.is_synced_lately(self.clock.now_ms(), model) {
             return;

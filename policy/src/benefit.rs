@@ -60,7 +60,7 @@ pub struct Model {
     /// An eager block is lazy again when its file was not synchronised for longer than this, in milliseconds.
     pub forget_ms: u64,
     /// Lines that media takes at the least for one write to a block: 1 where data is updated in place, 64 where it is
-    /// copied on write. 1 to 64.
+    /// copied on write. A power of two from 1 to 64.
     pub unit_lines: u32,
 }
 
