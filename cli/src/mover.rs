@@ -195,7 +195,15 @@ fn describe(status: &Value) -> String {
             ),
         ),
         ("predictor", predictor(status)),
-        ("DRAM", format!("{} for blocks of tiers{}", bytes("cached"), hits(status))),
+        (
+            "DRAM",
+            format!(
+                "{} for transfers, {} for blocks of tiers{}",
+                bytes("transfer_buffers"),
+                bytes("cached"),
+                hits(status)
+            ),
+        ),
     ]);
     if status["rate"].is_u64() {
         fields.push(("limit", format!("{} in a second", bytes("rate"))));

@@ -141,7 +141,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         keep: bool,
     ) -> Result<Vec<Result<Moved>>> {
         let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
-        let mut content = Pages::new((blocks * BLOCK_SIZE) as usize);
+        let mut content = Pages::lent((blocks * BLOCK_SIZE) as usize);
         let mut readable = Vec::new();
         let mut done = Vec::new();
         let mut read = 0;

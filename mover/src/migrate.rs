@@ -133,7 +133,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         }
     }
 
-    /// The content of blocks from where they were found, one behind the other.
+    /// The content of blocks from where they were found, one behind the other; all of `content` is written to.
     pub(crate) fn read_all(&self, node: &L::Node, found: &[Movable], content: &mut [u8]) -> Result<()> {
         let mut rest = content;
         for at in found {
@@ -144,11 +144,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
                     let extent = TierRun { tier, start: block, len };
                     self.tiers.read(block.offset(), part, extent, 0)?;
                 }
-                // Where it is somewhere else by now, the version is another one, too.
-                _ => match self.layout.read(node, start.offset(), part, None) {
-                    Err(error) if error.kind() == Kind::Elsewhere => {}
-                    other => drop(other?),
-                },
+                _ => {
+                    let count = match self.layout.read(node, start.offset(), part, None) {
+                        // Where it is somewhere else by now, the version is another one, too.
+                        Err(error) if error.kind() == Kind::Elsewhere => 0,
+                        other => other?,
+                    };
+                    // The end of the file is in the last block.
+                    part[count..].fill(0);
+                }
             }
             rest = behind;
         }

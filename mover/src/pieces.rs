@@ -12,11 +12,13 @@ pub(crate) fn length(data: &[IoSlice<'_>]) -> u64 {
 
 /// So many blocks with these bytes from `at` on, one slice behind the other, and zeros around them.
 pub(crate) fn gather(blocks: u64, mut at: usize, data: &[IoSlice<'_>]) -> Pages {
-    let mut content = Pages::new((blocks * BLOCK_SIZE) as usize);
+    let mut content = Pages::lent((blocks * BLOCK_SIZE) as usize);
+    content[..at].fill(0);
     for slice in data {
         content[at..at + slice.len()].copy_from_slice(slice);
         at += slice.len();
     }
+    content[at..].fill(0);
     content
 }
 
@@ -41,6 +43,8 @@ mod tests {
 
     #[test]
     fn slices_become_blocks_and_blocks_the_parts_of_runs() {
+        // What is lent is as it was left.
+        drop(gather(3, 0, &[IoSlice::new(&[9; 12_288])]));
         let (first, second) = ([1; 4000], [2; 8000]);
         let data = [IoSlice::new(&first), IoSlice::new(&second)];
         assert_eq!(length(&data), 12_000);

@@ -6,7 +6,7 @@ use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Tiered};
 use nacre_media::Durable;
-use nacre_media::block::BlockDevice;
+use nacre_media::block::{BlockDevice, transfer_memory};
 use nacre_tiers::PageCounters;
 
 use crate::fs::MoverFs;
@@ -60,6 +60,8 @@ pub struct MoverStatus {
     pub cached: u64,
     /// Bytes of tiers that may be there.
     pub cache_capacity: u64,
+    /// Bytes of DRAM that transfers of tiers have beside it, those of all file systems of this process.
+    pub transfer_buffers: u64,
     /// How often reads of tiers found there what they wanted.
     pub pages: PageCounters,
     /// Why it moved nothing when it last tried.
@@ -278,6 +280,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             synchronicity: self.predictors.accuracy(),
             cached: pages.bytes(),
             cache_capacity: pages.capacity(),
+            transfer_buffers: transfer_memory(),
             pages: pages.counters(),
             failure,
             told: self.wishes.len() as u64,

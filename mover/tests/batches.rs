@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, NewInode, Place, Result, Tiered,
-    Timestamp, WriteAt,
+    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, NewInode, Place, Result,
+    SetAttr, Tiered, Timestamp, WriteAt,
 };
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
-use nacre_media::block::{BlockDevice, SimDisk, Transfer};
+use nacre_media::block::{BlockDevice, Pages, SimDisk, Transfer};
 use nacre_media::{Durable, SimPm};
 use nacre_mover::{Moved, MoverFs, MoverOptions, PIN};
 use uuid::Uuid;
@@ -297,4 +297,23 @@ fn the_last_room_of_a_tier_is_used() {
     for (number, node) in files.iter().enumerate() {
         assert!(machine.read(node) == content(number, 5), "file {number}");
     }
+}
+
+/// What moves is gathered in memory that others had before, and a file ends in the middle of a block.
+#[test]
+fn behind_the_end_of_a_file_there_are_zeros_on_disk() {
+    let machine = Machine::new(64 << 20);
+    let file = machine.file(0, 1);
+    let change = SetAttr { size: Some(100), ..SetAttr::default() };
+    machine.fs.setattr(&file, &change, time(1)).expect("truncated");
+    let mut before: Vec<Pages> = (0..80).map(|_| Pages::lent(BLOCK)).collect();
+    before.iter_mut().for_each(|pages| pages.fill(9));
+    drop(before);
+    let done = machine.fs.move_files_down(std::slice::from_ref(&file), TIER, false);
+    assert_eq!(done[0].as_ref().ok(), Some(&moved(1)));
+    let place = machine.fs.resolve(&file, FileBlock(0), 1).expect("resolve")[0].place;
+    let Place::Tier { block, .. } = place else { panic!("it is on {place:?}") };
+    let mut seen = vec![0xff; BLOCK];
+    machine.disk.read(block.offset(), &mut seen).expect("read");
+    assert!(seen[..100] == content(0, 1)[..100] && seen[100..].iter().all(|byte| *byte == 0));
 }

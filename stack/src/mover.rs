@@ -51,6 +51,9 @@ pub struct MoverInfo {
     pub cached: u64,
     /// Bytes of DRAM that there may be of them.
     pub cache_size: u64,
+    /// Bytes of DRAM that are on the way between DRAM and tiers, or wait for what will be: those of all file systems that this
+    /// process has.
+    pub transfer_buffers: u64,
     /// Bytes of tiers that were read from DRAM.
     pub cache_hits: u64,
     /// Bytes that were not there.
@@ -173,6 +176,7 @@ impl MoverInfo {
             synchronicity_wrong: status.synchronicity.wrong,
             cached: status.cached,
             cache_size: status.cache_capacity,
+            transfer_buffers: status.transfer_buffers,
             cache_hits: status.pages.hit_bytes,
             cache_misses: status.pages.missed_bytes,
             cache_evicted: status.pages.evicted_bytes,

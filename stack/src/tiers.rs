@@ -10,7 +10,7 @@ use nacre_engine::{
 };
 use nacre_layout_log::{LogFs, Summary};
 use nacre_media::RealPm;
-use nacre_media::block::{BlockDevice, DiskOptions, Pages, RealDisk};
+use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
 use nacre_mover::{Drained, MoverFs};
 use nacre_tiers::{Attachment, Label};
@@ -72,6 +72,9 @@ pub struct TierInfo {
     /// Why it does not take writes, or cannot be read, since one failed and until one succeeds again: blocks go elsewhere, if they
     /// can.
     pub failing: Option<String>,
+    /// How its device makes transfers: `registered_buffers` or `io_uring` where the kernel offers it, else `system_calls`; none
+    /// until that is known.
+    pub io: Option<&'static str>,
     /// What was read from it and written to it since the file system was opened.
     #[serde(flatten)]
     pub traffic: TrafficInfo,
@@ -188,10 +191,11 @@ impl FileSystem {
         let info = |tier: Tier| {
             let space = mover.layout().tier_space(tier.number).unwrap_or_default();
             let attached = mover.tiers().attachment(tier.number);
-            let Attachment { device, errors, failing } = attached.unwrap_or_else(|| Attachment {
+            let Attachment { device, errors, failing, io } = attached.unwrap_or_else(|| Attachment {
                 device: Err("it is not attached".into()),
                 errors: 0,
                 failing: None,
+                io: None,
             });
             TierInfo {
                 number: tier.number,
@@ -204,6 +208,7 @@ impl FileSystem {
                 missing: device.err(),
                 errors,
                 failing,
+                io: io.map(Io::as_str),
                 traffic: TrafficInfo::of(mover.tiers().traffic_of(tier.number)),
             }
         };

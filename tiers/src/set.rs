@@ -11,7 +11,7 @@ use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, OnceLock, RwLock, thread};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierRun, background};
 use nacre_media::Durable;
-use nacre_media::block::{BlockDevice, Pages, Transfer};
+use nacre_media::block::{BlockDevice, Io, Pages, Transfer};
 
 use crate::failing::{Change, Failings};
 use crate::label::Label;
@@ -69,6 +69,8 @@ pub struct Attachment {
     pub errors: u64,
     /// Why it does not take writes, or cannot be read, since one failed and until one succeeds again.
     pub failing: Option<String>,
+    /// How its device makes transfers, when that is known.
+    pub io: Option<Io>,
 }
 
 impl<D: BlockDevice> TierSet<D> {
@@ -134,11 +136,14 @@ impl<D: BlockDevice> TierSet<D> {
     pub fn attachment(&self, number: u8) -> Option<Attachment> {
         match &*self.slot(number).read() {
             Slot::None => None,
-            Slot::Missing(why) => Some(Attachment { device: Err(why.clone()), errors: 0, failing: None }),
+            Slot::Missing(why) => {
+                Some(Attachment { device: Err(why.clone()), errors: 0, failing: None, io: None })
+            }
             Slot::There(there) => Some(Attachment {
                 device: Ok(there.device.name().to_owned()),
                 errors: there.errors.load(Ordering::Relaxed),
                 failing: there.failing.lock().why().map(str::to_owned),
+                io: there.device.io(),
             }),
         }
     }
@@ -298,7 +303,7 @@ impl<D: BlockDevice> TierSet<D> {
             let missing =
                 (1..needed).find(|next| self.pages.has(tier, Block(block + next))).unwrap_or(needed);
             let wanted = if missing < needed { missing } else { needed.max(ahead).min(end - block) };
-            let mut fetched = Pages::new((wanted * BLOCK_SIZE) as usize);
+            let mut fetched = Pages::lent((wanted * BLOCK_SIZE) as usize);
             let mut have = wanted;
             let mut read = self.read_blocks(tier, Block(block), &mut fetched);
             if read.is_err() && wanted > missing {

@@ -61,6 +61,7 @@ pub(crate) struct Mover {
     pub(crate) unheard: u64,
     pub(crate) cached: u64,
     pub(crate) cache_size: u64,
+    pub(crate) transfer_buffers: u64,
     pub(crate) cache_hits: u64,
     pub(crate) cache_misses: u64,
     pub(crate) failure: Option<String>,
@@ -216,17 +217,18 @@ fn memory(info: &Value, below: u64, mover: Option<&Mover>) -> Place {
     }
 }
 
-/// The write buffer and blocks of tiers, where there are any.
+/// The write buffer, and blocks of tiers with the buffers that they are moved in, where there are any.
 fn dram(mover: Option<&Mover>, buffer: Option<&Buffer>) -> Option<Place> {
     if mover.is_none() && buffer.is_none() {
         return None;
     }
     let of_mover = |field: fn(&Mover) -> u64| mover.map_or(0, field);
     let of_buffer = |field: fn(&Buffer) -> u64| buffer.map_or(0, field);
+    let transfers = of_mover(|mover| mover.transfer_buffers);
     Some(Place {
         name: "dram".to_owned(),
-        size: of_mover(|mover| mover.cache_size) + of_buffer(|buffer| buffer.size),
-        used: of_mover(|mover| mover.cached) + of_buffer(|buffer| buffer.used),
+        size: transfers + of_mover(|mover| mover.cache_size) + of_buffer(|buffer| buffer.size),
+        used: transfers + of_mover(|mover| mover.cached) + of_buffer(|buffer| buffer.used),
         read: Some(of_mover(|mover| mover.cache_hits) + of_buffer(|buffer| buffer.read_from_dram)),
         written: Some(of_buffer(|buffer| buffer.written_lazily)),
         ..Place::default()
@@ -255,7 +257,7 @@ pub(crate) mod tests {
             "mover": { "phase": "moving", "doing": { "inode": 17, "way": "space" }, "queue": null, "waiting": 1,
                 "usage_percent": 80.0, "threshold_percent": 70.0, "moved": 1 << 20, "lowered": 0, "raised": 4096,
                 "rate": null, "read": 1000, "written": 9000, "unheard": 0, "cached": 1 << 20,
-                "cache_size": 64 << 20, "cache_hits": 300, "cache_misses": 100, "failure": null },
+                "cache_size": 64 << 20, "transfer_buffers": 32 << 20, "cache_hits": 300, "cache_misses": 100, "failure": null },
         });
         let temperature = json!({ "ages_s": [30, 300, 3600],
             "memory": { "files": [1, 2, 3, 4], "bytes": [4096, 8192, 0, 1 << 20] },
@@ -278,7 +280,7 @@ pub(crate) mod tests {
         let [memory, dram, first, third] = &now.places[..] else { panic!("four") };
         assert_eq!((memory.size, memory.used), (100 << 20, 80 << 20));
         assert_eq!((memory.read, memory.written), (Some(1000), Some(9000)));
-        assert_eq!((dram.size, dram.used), (96 << 20, 9 << 20));
+        assert_eq!((dram.size, dram.used), (128 << 20, 41 << 20));
         assert_eq!((dram.read, dram.written), (Some(1000), Some(5000)));
         assert_eq!((first.used, first.reads, first.written), (25 << 20, Some(4), Some(8192)));
         assert_eq!(third.state, "missing: it was taken offline");

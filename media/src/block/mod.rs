@@ -2,13 +2,14 @@
 //!
 //! [`BlockDevice`] is the interface; [`RealDisk`] is a file or a block device of the machine, slowed down where it stands
 //! for another [`Disk`](crate::disk::Disk); [`SimDisk`] is simulated, and knows what a crash may leave of it.
-//! [`Pages`] is memory that transfers need not copy.
+//! [`Pages`] is memory that transfers need not copy, [lent](Pages::lent) where it is for one transfer.
 //!
 //! # What a write promises
 //!
 //! Nothing until [`BlockDevice::flush`] returns: before that, any of its sectors of 512 bytes may be on the medium or not,
 //! in any combination with those of other writes. A read sees every write that returned.
 
+mod buffers;
 mod pages;
 mod real;
 mod ring;
@@ -21,6 +22,7 @@ use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 use crate::disk::Access;
 use crate::token::Durable;
 
+pub use buffers::transfer_memory;
 pub use pages::Pages;
 pub use real::{DiskOptions, RealDisk};
 pub use sim::SimDisk;
@@ -96,6 +98,29 @@ impl Transfer<'_> {
     }
 }
 
+/// How a device of the machine makes its transfers. What is better falls back to what is below it where the kernel refuses
+/// it, and for the transfers that it does not suit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Io {
+    /// Through io_uring, which knows the memory of large ones beforehand.
+    RegisteredBuffers,
+    /// Through io_uring.
+    Ring,
+    /// pread and pwrite.
+    SystemCalls,
+}
+
+impl Io {
+    /// Its name for machines.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Io::RegisteredBuffers => "registered_buffers",
+            Io::Ring => "io_uring",
+            Io::SystemCalls => "system_calls",
+        }
+    }
+}
+
 /// A device of blocks of 4096 bytes. It may be used by any number of threads at once.
 pub trait BlockDevice: Send + Sync {
     /// Its size in bytes, a multiple of a block.
@@ -108,6 +133,11 @@ pub trait BlockDevice: Send + Sync {
 
     /// What it is called in messages.
     fn name(&self) -> &str;
+
+    /// How it makes transfers; `None` when it has not found out yet, or is no device of the machine.
+    fn io(&self) -> Option<Io> {
+        None
+    }
 
     /// Makes all transfers, in any order and as far as the device can at once, and returns when none is under way. They
     /// must not overlap where one of them writes.

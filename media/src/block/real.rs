@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::ring::{Outcome, Rings, part_len};
-use super::{BlockDevice, Pages, Transfer, check};
+use super::{BlockDevice, Io, Pages, Transfer, check};
 use crate::device::{Device, DeviceKind};
 use crate::disk::{Access, Disk, Pace, wait_until};
 use crate::token::Durable;
@@ -25,10 +25,12 @@ pub struct DiskOptions {
     pub emulation: Option<Disk>,
     /// io_uring is not used, as where the kernel refuses it.
     pub only_system_calls: bool,
+    /// io_uring is not told of buffers before they are used, as where the kernel refuses it.
+    pub unregistered: bool,
 }
 
 /// A disk of the machine, locked against a second owner. Transfers go past the page cache where the file system below
-/// allows it (`O_DIRECT`), and through io_uring where there are several.
+/// allows it (`O_DIRECT`), and through io_uring where there are several, or a large one of [lent](Pages::lent) memory.
 #[derive(Debug)]
 pub struct RealDisk {
     device: Device,
@@ -69,7 +71,7 @@ impl RealDisk {
         let is_direct = fcntl_getfl(&device.file)
             .and_then(|flags| fcntl_setfl(&device.file, flags | OFlags::DIRECT))
             .is_ok();
-        let rings = (!options.only_system_calls).then(Rings::default);
+        let rings = (!options.only_system_calls).then(|| Rings::new(!options.unregistered));
         let pace = options.emulation.clone().map(|disk| (Pace::new(disk), Instant::now()));
         Ok(RealDisk { device, len, is_direct, rings, pace })
     }
@@ -85,6 +87,18 @@ impl RealDisk {
         let now = epoch.elapsed().as_nanos() as u64;
         let done = accesses.map(|access| pace.admit(now, access)).max()?;
         Some(*epoch + Duration::from_nanos(done))
+    }
+
+    /// The rings, when they are to make these transfers.
+    fn rings_for(&self, batch: &[Transfer<'_>]) -> Option<&Rings> {
+        let is_aligned = |transfer: &Transfer<'_>| (transfer.memory() as u64).is_multiple_of(BLOCK_SIZE);
+        let can_be = !self.is_direct || batch.iter().all(is_aligned);
+        self.rings.as_ref().filter(|rings| match batch {
+            [] => false,
+            // Through the page cache a single one is copied there and then, or handed to a thread of the kernel.
+            [only] => self.is_direct && can_be && rings.takes_alone(only),
+            _ => can_be,
+        })
     }
 
     /// Makes what is left of a transfer, from `done` bytes on, by system calls.
@@ -175,14 +189,16 @@ impl BlockDevice for RealDisk {
         &self.device.name
     }
 
+    fn io(&self) -> Option<Io> {
+        self.rings.as_ref().map_or(Some(Io::SystemCalls), Rings::io)
+    }
+
     fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()> {
         batch.iter().try_for_each(|transfer| check(transfer, self))?;
         let deadline = self.admit(batch.iter().map(Transfer::access));
-        let is_aligned = |transfer: &Transfer<'_>| (transfer.memory() as u64).is_multiple_of(BLOCK_SIZE);
-        let through_ring = batch.len() > 1 && (!self.is_direct || batch.iter().all(is_aligned));
-        let outcomes = match &self.rings {
-            Some(rings) if through_ring => rings.run(self.device.file.as_fd(), batch),
-            _ => vec![Outcome::None; batch.len()],
+        let outcomes = match self.rings_for(batch) {
+            Some(rings) => rings.run(self.device.file.as_fd(), batch),
+            None => vec![Outcome::None; batch.len()],
         };
         for (transfer, outcome) in batch.iter_mut().zip(outcomes) {
             match outcome {

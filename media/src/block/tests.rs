@@ -1,9 +1,11 @@
-use std::sync::Arc;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nacre_engine::{BLOCK_SIZE, Kind};
 
-use super::{BlockDevice, DiskOptions, Pages, RealDisk, SimDisk, Transfer};
+use super::buffers::{BUFFERS, Pool};
+use super::{BlockDevice, DiskOptions, Io, Pages, RealDisk, SimDisk, Transfer, transfer_memory};
 use crate::crash::{Replay, Sampling};
 use crate::pm::Pm;
 use crate::sim::SimPm;
@@ -237,4 +239,183 @@ fn a_sector_that_cannot_be_read_is_good_again_when_it_is_written() {
     assert_eq!(disks[0].read(0, &mut pages).unwrap_err().kind(), Kind::Media);
     disks[0].write(BLOCK_SIZE, &pages[..BLOCK]).unwrap();
     disks[0].read(0, &mut pages).unwrap();
+}
+
+/// Tests that need the pool of the process, or want it empty, wait for each other.
+static POOL: Mutex<()> = Mutex::new(());
+
+/// Bytes lent by the pool, or of the heap when it has none any more.
+fn lent(len: usize, first: u8) -> Pages {
+    let mut pages = Pages::lent(len);
+    pages.copy_from_slice(&bytes(len, first));
+    pages
+}
+
+fn is_lent(pages: &Pages) -> bool {
+    Pool::of_process().is_some_and(|pool| pool.holds(pages.as_ptr(), pages.len()))
+}
+
+/// What this kernel lets this process have, found out without what is tested.
+fn expected_io() -> Io {
+    let Ok(ring) = io_uring::IoUring::new(4) else { return Io::SystemCalls };
+    let memory = crate::real::map::Mapping::anonymous(BUFFERS).unwrap();
+    let whole = libc::iovec { iov_base: memory.base().as_ptr().cast(), iov_len: BUFFERS as usize };
+    // SAFETY: nothing is ever transferred from or to this memory, and the ring holds its pages, not its addresses.
+    match unsafe { ring.submitter().register_buffers(&[whole]) } {
+        Ok(()) => Io::RegisteredBuffers,
+        Err(_) => Io::Ring,
+    }
+}
+
+/// Writes and reads 100 pieces, of more memory than the pool has, at once; what the file then has is asked of another.
+fn more_than_the_pool_has(dir: &tempfile::TempDir, name: &str, options: &DiskOptions) -> RealDisk {
+    let path = dir.path().join(name);
+    let disk = RealDisk::create(&path, 400 * BLOCK_SIZE, options).unwrap();
+    let written: Vec<_> = (0..100).map(|at| lent((1 + at % 4) * BLOCK, at as u8)).collect();
+    assert!(written.iter().any(is_lent) && !written.iter().all(is_lent));
+    let place = |at: usize| (at * 4) as u64 * BLOCK_SIZE;
+    let mut batch = Vec::new();
+    for (at, from) in written.iter().enumerate() {
+        batch.push(Transfer::Write { offset: place(at), from });
+    }
+    disk.transfer(&mut batch).unwrap();
+    let other = std::fs::File::open(&path).unwrap();
+    for (at, pages) in written.iter().enumerate() {
+        let mut seen = vec![0; pages.len()];
+        other.read_exact_at(&mut seen, place(at)).unwrap();
+        assert!(seen == pages[..], "{name}: piece {at}");
+    }
+    drop(written);
+    let mut read: Vec<_> = (0..100).map(|at| lent((1 + at % 4) * BLOCK, 77)).collect();
+    assert!(read.iter().any(is_lent) && !read.iter().all(is_lent));
+    let mut batch = Vec::new();
+    for (at, into) in read.iter_mut().enumerate() {
+        batch.push(Transfer::Read { offset: place(at), into });
+    }
+    disk.transfer(&mut batch).unwrap();
+    for (at, pages) in read.iter().enumerate() {
+        assert!(pages[..] == bytes(pages.len(), at as u8)[..], "{name}: piece {at}");
+    }
+    disk
+}
+
+#[test]
+fn lent_memory_moves_the_same_bytes_however_a_disk_does_it() {
+    let _alone = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let cases = [
+        ("registered", DiskOptions::default(), expected_io()),
+        (
+            "unregistered",
+            DiskOptions { unregistered: true, ..DiskOptions::default() },
+            if expected_io() == Io::SystemCalls { Io::SystemCalls } else { Io::Ring },
+        ),
+        ("calls", DiskOptions { only_system_calls: true, ..DiskOptions::default() }, Io::SystemCalls),
+    ];
+    for (name, options, expected) in cases {
+        let disk = more_than_the_pool_has(&dir, name, &options);
+        assert_eq!(disk.io(), Some(expected), "{name}");
+    }
+    assert_eq!(transfer_memory(), BUFFERS);
+    assert_eq!(Pages::lent(BUFFERS as usize)[..100], [0; 100], "of the heap");
+}
+
+/// RLIMIT_MEMLOCK holds for who may not lock memory.
+#[test]
+fn where_memory_may_not_be_pinned_transfers_go_on() {
+    let _alone = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let limited = std::thread::spawn(|| {
+        let dir = tempfile::tempdir().unwrap();
+        give_up_rights();
+        let before = rustix::process::getrlimit(rustix::process::Resource::Memlock);
+        let limit = |current| {
+            let limit = rustix::process::Rlimit { current, ..before };
+            rustix::process::setrlimit(rustix::process::Resource::Memlock, limit).unwrap();
+        };
+        limit(Some(before.current.unwrap_or(u64::MAX).min(1 << 20)));
+        let refused = expected_io();
+        let io = more_than_the_pool_has(&dir, "limited", &DiskOptions::default()).io();
+        limit(before.current);
+        (refused, io)
+    });
+    let (refused, io) = limited.join().unwrap();
+    assert_ne!(refused, Io::RegisteredBuffers, "the limit is one");
+    assert_eq!(io, Some(refused));
+}
+
+/// This thread has no capabilities any more.
+fn give_up_rights() {
+    let none = rustix::thread::CapabilitySets {
+        effective: rustix::thread::CapabilitySet::empty(),
+        permitted: rustix::thread::CapabilitySet::empty(),
+        inheritable: rustix::thread::CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, none).unwrap();
+}
+
+#[test]
+fn a_file_that_ends_early_is_told_and_lent_memory_is_good_for_others_after() {
+    let _alone = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    // A quarter of it takes a ring for itself.
+    const LARGE: u64 = 4 * SIZE;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    let disk = RealDisk::create(&path, LARGE, &DiskOptions::default()).unwrap();
+    disk.write(0, &lent(LARGE as usize, 1)).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for (len, kind) in [(LARGE / 2 + BLOCK_SIZE, "in it"), (LARGE / 4, "before it")] {
+        file.set_len(len).unwrap();
+        let mut whole = [lent(8 * BLOCK, 9), lent(LARGE as usize / 2, 9)];
+        let [good, short] = &mut whole;
+        let mut batch =
+            [Transfer::Read { offset: 0, into: good }, Transfer::Read { offset: LARGE / 2, into: short }];
+        assert_eq!(disk.transfer(&mut batch).unwrap_err().kind(), Kind::DeviceLost, "{kind}");
+        // The same alone.
+        let alone = disk.read(LARGE / 2, &mut whole[1]).unwrap_err();
+        assert_eq!(alone.kind(), Kind::DeviceLost, "{kind}");
+        disk.read(0, &mut whole[0]).unwrap();
+        assert!(whole[0][..] == bytes(8 * BLOCK, 1)[..], "{kind}");
+    }
+    // A disk that only reads, whose writes fail, and the ring of the other is gone.
+    drop((disk, file));
+    let reader = DiskOptions { read_only: true, ..DiskOptions::default() };
+    let disk = RealDisk::open(&path, &reader).unwrap();
+    let mut pages = lent(64 * BLOCK, 5);
+    assert_eq!(disk.write(0, &pages).unwrap_err().kind(), Kind::ReadOnly);
+    assert!(pages[..] == bytes(64 * BLOCK, 5)[..]);
+    disk.read(0, &mut pages).unwrap();
+    assert!(pages[..] == bytes(64 * BLOCK, 1)[..]);
+}
+
+/// More threads than a disk has rings.
+#[test]
+fn threads_move_lent_memory_side_by_side() {
+    let _alone = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    const THREADS: usize = 12;
+    const EACH: usize = 72 * BLOCK;
+    let dir = tempfile::tempdir().unwrap();
+    let len = (THREADS * EACH) as u64;
+    let disk = RealDisk::create(dir.path().join("disk"), len, &DiskOptions::default()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let disk = &disk;
+            scope.spawn(move || {
+                let start = (thread * EACH) as u64;
+                for round in 0..20 {
+                    let first = (thread * 20 + round) as u8;
+                    let whole = lent(EACH, first);
+                    let (one, two) = whole.split_at(17 * BLOCK);
+                    let mut batch = [
+                        Transfer::Write { offset: start, from: one },
+                        Transfer::Write { offset: start + one.len() as u64, from: two },
+                    ];
+                    disk.transfer(&mut batch).unwrap();
+                    drop(whole);
+                    let mut seen = lent(EACH, !first);
+                    disk.read(start, &mut seen).unwrap();
+                    assert!(seen[..] == bytes(EACH, first)[..], "thread {thread}, round {round}");
+                }
+            });
+        }
+    });
 }
