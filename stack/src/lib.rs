@@ -71,6 +71,7 @@ mod mover;
 mod names;
 mod preset;
 pub mod signature;
+mod tier_check;
 mod tier_settings;
 mod tiers;
 
