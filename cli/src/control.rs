@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nacre::{FileBlock, FileSystem, InodeId, Kind, NewTier, TierDevice};
+use nacre::{FileBlock, FileSystem, InodeId, Kind, MoverLimit, NewTier, TierDevice};
 use nacre_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -130,8 +130,16 @@ impl Control {
             Order::RemoveTier(number) => json!(fs.remove_tier(number)?),
             Order::MovePart { to, from } => json!(fs.move_part(file, to, FileBlock(from))?),
             Order::PauseMover(paused) => json!(fs.pause_mover(paused)?),
-            Order::LimitMover(rate) => json!(fs.limit_mover(rate)?),
+            Order::LimitMover(rate) => json!(self.limit(rate)?),
         })
+    }
+
+    /// The limit is one of the settings of the mount, and so a remount that says nothing of it leaves it.
+    fn limit(&self, rate: Option<u64>) -> Result<()> {
+        let mut settings = lock(&self.settings);
+        self.file_system.limit_mover(rate)?;
+        settings.tier_settings.mover_limit = Some(MoverLimit::nearest(rate));
+        Ok(())
     }
 
     fn order(&self, file: InodeId, value: &str) -> Result<()> {
@@ -208,6 +216,29 @@ mod tests {
         assert_eq!(rate_of("start"), Some(None));
         assert_eq!(rate_of("start 4096"), Some(Some(4096)));
         assert_eq!((rate_of("starting"), rate_of("start "), rate_of("stop")), (None, None, None));
+    }
+
+    #[test]
+    fn a_limit_is_there_after_a_remount_that_says_nothing_of_it() {
+        let file_system = FileSystem::in_memory(64 << 20, &OpenOptions::default()).unwrap();
+        let control = Control::new(file_system, MountSettings::default());
+        let rate = |control: &Control| control.file_system.mover_status().unwrap().rate;
+        control.limit(Some(1 << 20)).unwrap();
+        control.change("tier_group=64K").unwrap();
+        assert_eq!(rate(&control), Some(1 << 20));
+        assert_eq!(control.info()["mount"]["options"], "rw,tier_group=64K,mover_limit=1M");
+        control.change("mover_limit=2M,mover_hours=22:00-06:00").unwrap();
+        assert_eq!(rate(&control), Some(2 << 20));
+        assert_eq!(control.file_system.mover_status().unwrap().hours.as_deref(), Some("22:00-06:00"));
+        // Less than a block, or more than can be set, is what comes nearest.
+        for wanted in [0, u64::MAX] {
+            control.limit(Some(wanted)).unwrap();
+            control.change("tier_group=128K").unwrap();
+        }
+        control.limit(None).unwrap();
+        control.change("mover_hours=always").unwrap();
+        let status = control.file_system.mover_status().unwrap();
+        assert_eq!((status.rate, status.hours), (None, None));
     }
 
     #[test]

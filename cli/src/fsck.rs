@@ -38,6 +38,10 @@ pub(crate) struct FsckArgs {
     /// are never allocated again
     #[arg(short = 'c', long)]
     media: bool,
+    /// Also check that this device is a tier of the file system, as it was when that was used last; as often as needed. With -p or
+    /// -y, a copy of its superblock that is damaged is written from the other one
+    #[arg(long = "tier", value_name = "PATH")]
+    tiers: Vec<PathBuf>,
     /// Read it as memory of this kind, such as dram,poison=OFFSET+LENGTH
     #[arg(long, value_name = "KIND")]
     emulate: Option<Emulation>,
@@ -68,7 +72,8 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
 
 fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
     let printed = |result: Result<(), Failure>| result.map_err(|failure| (failure, OPERATIONAL_ERROR));
-    if args.preen && !args.force && !args.media && may_be_passed_over(&args.device) {
+    let is_more_than_usual = args.force || args.media || !args.tiers.is_empty();
+    if args.preen && !is_more_than_usual && may_be_passed_over(&args.device) {
         if args.json {
             printed(output::json(
                 json!({ "device": args.device.display().to_string(), "passed_over": true }),
@@ -78,7 +83,8 @@ fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
         }
         return Ok(0);
     }
-    let checked = CheckOptions { media: args.media, emulation: args.emulate.clone() };
+    let checked =
+        CheckOptions { media: args.media, tiers: args.tiers.clone(), emulation: args.emulate.clone() };
     let repair = match (args.preen, args.yes) {
         (_, true) => Repair::All,
         (true, _) => Repair::Safe,
@@ -117,9 +123,10 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
             (true, Some(repair), _) => format!("repaired: {repair}"),
             (_, Some(repair), _) if problem.loses => format!("-y would: {repair}"),
             (_, Some(repair), _) => format!("-p would: {repair}"),
-            (_, None, _) => {
-                "nothing proves what it should be; save what can be read, then make it anew".to_owned()
-            }
+            (_, None, _) => problem
+                .advice
+                .unwrap_or("nothing proves what it should be; save what can be read, then make it anew")
+                .to_owned(),
         };
         text += &format!("{}: {} ({outcome})\n", device.display(), problem.what);
     }

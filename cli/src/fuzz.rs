@@ -15,7 +15,7 @@ use crate::{mount, umount};
 
 /// Words of command lines. In an input, bytes from 0x80 on stand for them; a line end separates words, and all other
 /// bytes are themselves.
-const WORDS: [&str; 105] = [
+const WORDS: [&str; 109] = [
     "mkfs",
     "mount",
     "umount",
@@ -121,6 +121,10 @@ const WORDS: [&str; 105] = [
     "name_index=off",
     "x-",
     "/dev/pmem0",
+    "tier_cache",
+    "mover_hours",
+    "22:00-06:00",
+    "mover_limit",
 ];
 
 /// Reads bytes as a command line, as the lines of mount(8) and umount(8) to their helpers, as mount options, and as each

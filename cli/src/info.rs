@@ -91,6 +91,9 @@ fn describe(info: &Value) -> String {
     }
     info["tiers"].as_array().into_iter().flatten().for_each(|tier| add("tier", describe_tier(tier)));
     if info["mover"].is_object() {
+        if info["mover"]["next_window"].is_string() {
+            add("mover", mover::reason(&info["mover"]));
+        }
         add("predictor", mover::predictor(&info["mover"]));
     }
     add("label", text("volume", "label"));
@@ -191,6 +194,7 @@ mod tests {
                 "tiers": [{ "number": 1, "device": "/dev/sdb", "missing": null, "size": 8192, "free": 4096,
                     "read": 12288, "written": 4096 },
                 { "number": 3, "device": null, "missing": "it is gone", "size": 8192, "free": 0 }],
+            "mover": { "phase": "outside_hours", "hours": "22:00-06:00", "next_window": "22:00" },
         });
         let text = describe(&info);
         assert!(text.contains("device:        /dev/pmem0 (block device, 1 GiB)\n"), "{text}");
@@ -198,6 +202,7 @@ mod tests {
         assert!(text.contains("not unmounted in order") && text.contains("3 errors"), "{text}");
         assert!(text.contains("1: /dev/sdb, 4 KiB of 8 KiB in use, 12 KiB read, 4 KiB written\n"), "{text}");
         assert!(text.contains("3: missing (it is gone), 8 KiB of 8 KiB in use"), "{text}");
+        assert!(text.contains("outside its hours, 22:00-06:00, until 22:00\n"), "{text}");
         assert!(!text.contains("label") && !text.contains("available"), "{text}");
     }
 }

@@ -6,7 +6,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use nacre::{CacheOptions, CacheSettings, Disk, Emulation, Preset, Promise, TierDevice, TierSettings};
+use nacre::{
+    CacheOptions, CacheSettings, Disk, Emulation, MoverLimit, Preset, Promise, TierDevice, TierSettings,
+};
 
 /// The options of one mount.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -153,8 +155,17 @@ const LAZY_DEFAULT: u64 = 256 << 20;
 /// The least that it may name.
 const LAZY_MIN: u64 = 1 << 20;
 /// How data comes to tiers and from there: all that a remount can change, with the settings of the buffer.
-const TIER_SETTINGS: [&str; 5] =
-    ["tier_cache", "tier_group", "sync_threshold", "large_writes", "tier_balance"];
+const TIER_SETTINGS: [&str; 7] = [
+    "tier_cache",
+    "tier_group",
+    "sync_threshold",
+    "large_writes",
+    "tier_balance",
+    "mover_hours",
+    "mover_limit",
+];
+/// How it is written that the mover moves as much as it can.
+const NO_LIMIT: &str = "none";
 /// The longest that the buffer may be told to wait.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -294,6 +305,8 @@ impl MountSettings {
             sync_threshold: asked.sync_threshold.or(is.sync_threshold),
             large_writes: asked.large_writes.or(is.large_writes),
             balance: asked.balance.or(is.balance),
+            mover_hours: asked.mover_hours.or(is.mover_hours),
+            mover_limit: asked.mover_limit.or(is.mover_limit),
         };
     }
 
@@ -407,13 +420,20 @@ impl fmt::Display for MountSettings {
 
 /// The settings of tiers that are named, as they are written after `-o`.
 fn tier_options(settings: &TierSettings) -> Vec<String> {
-    let TierSettings { cache, group, sync_threshold, large_writes, balance } = *settings;
+    let TierSettings { cache, group, sync_threshold, large_writes, balance, mover_hours, mover_limit } =
+        *settings;
+    let limit = |limit| match limit {
+        MoverLimit::None => NO_LIMIT.to_owned(),
+        MoverLimit::Rate(rate) => as_option(rate),
+    };
     let values = [
         cache.map(as_option),
         group.map(as_option),
         sync_threshold.map(as_option),
         large_writes.map(|count| count.to_string()),
         balance.map(|is_on| on_off(is_on).to_owned()),
+        mover_hours.map(|hours| hours.to_string()),
+        mover_limit.map(limit),
     ];
     let option = |(name, value): (&str, Option<String>)| value.map(|value| format!("{name}={value}"));
     TIER_SETTINGS.into_iter().zip(values).filter_map(option).collect()
@@ -475,21 +495,20 @@ fn lazy_size(text: &str) -> Result<u64, String> {
 }
 
 fn take_tier_setting(settings: &mut TierSettings, key: &str, value: &str) -> Result<(), String> {
-    if key == "tier_balance" {
-        settings.balance = Some(on_or_off(value)?);
-        return Ok(());
-    }
-    if key == "large_writes" {
-        let count =
-            value.parse().map_err(|_| format!("{value:?} is no number of writes; give 0 to 65535"))?;
-        settings.large_writes = Some(count);
-        return Ok(());
-    }
-    let size = Some(nacre_engine::size::parse(value)?);
+    let size = || nacre_engine::size::parse(value);
     match key {
-        "tier_cache" => settings.cache = size,
-        "tier_group" => settings.group = size,
-        _ => settings.sync_threshold = size,
+        "tier_cache" => settings.cache = Some(size()?),
+        "tier_group" => settings.group = Some(size()?),
+        "sync_threshold" => settings.sync_threshold = Some(size()?),
+        "large_writes" => {
+            let count = value.parse();
+            settings.large_writes =
+                Some(count.map_err(|_| format!("{value:?} is no number of writes; give 0 to 65535"))?);
+        }
+        "tier_balance" => settings.balance = Some(on_or_off(value)?),
+        "mover_hours" => settings.mover_hours = Some(value.parse()?),
+        _ if value == NO_LIMIT => settings.mover_limit = Some(MoverLimit::None),
+        _ => settings.mover_limit = Some(MoverLimit::Rate(size()?)),
     }
     settings.check().map_err(|error| error.to_string())
 }
@@ -571,8 +590,11 @@ mod tests {
         let settings = take("tier_cache=8M,tier=/srv/disk").unwrap();
         assert_eq!((settings.tier_settings.cache, settings.tiers.len()), (Some(8 << 20), 1));
         assert_eq!(settings.to_string(), "rw,tier_cache=8M,tier=/srv/disk");
-        let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2,tier_balance=off";
+        let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2,tier_balance=off,\
+                   mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M";
         assert_eq!(take(all).unwrap().to_string(), all);
+        let none = "rw,mover_hours=always,mover_limit=none";
+        assert_eq!(take(none).unwrap().to_string(), none);
         assert_eq!(take("lazy").unwrap().lazy.unwrap().options().size, 256 << 20);
         assert_eq!(take("lazy=64M").unwrap().to_string(), "rw,lazy=64M");
         let all = "rw,lazy=64M,lazy_low=10,lazy_high=30,lazy_period=1000,lazy_age=2000,lazy_forget=0,\
@@ -605,6 +627,10 @@ mod tests {
             ("sync_threshold=512", "4 KiB to 1 TiB"),
             ("large_writes=-1", "0 to 65535"),
             ("tier_cache=much", "tier_cache"),
+            ("mover_hours=22:00", "22:00-06:00"),
+            ("mover_hours=night", "mover_hours"),
+            ("mover_limit=1K", "4 KiB to 1 TiB, or none"),
+            ("mover_limit=slow", "mover_limit"),
             ("emulate=nothing", "emulate"),
             ("require=luck", "require"),
             ("emulate=\"pcm,latency=5", "quotation mark"),
@@ -640,6 +666,13 @@ mod tests {
         assert_eq!(named, "lazy_age=7,sync_threshold=1M");
         assert_eq!(changed.to_string(), "rw,lazy=64M,lazy_age=7,sync_threshold=1M");
         assert_eq!(remount("remount").unwrap(), (running.clone(), String::new()));
+        // Hours and limits are taken back, too.
+        let nights = take("mover_hours=22:00-06:00,mover_limit=1M").unwrap();
+        let always = take("remount,mover_hours=always,mover_limit=none").unwrap();
+        let (always, named) = nights.remounted(&always, &[]).unwrap();
+        assert_eq!(named, "mover_hours=always,mover_limit=none");
+        assert_eq!(always.to_string(), "rw,mover_hours=always,mover_limit=none");
+        assert_eq!(nights.remounted(&take("remount").unwrap(), &[]).unwrap().0, nights);
         let message = remount("remount,tier=/srv/other").unwrap_err();
         assert!(message.contains("nacre tier online"), "{message}");
     }

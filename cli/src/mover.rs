@@ -13,6 +13,8 @@ use crate::{mounted, output};
 
 /// What a mount is asked about its mover.
 const QUESTION: &str = "system.nacre.mover";
+/// The phase in which it waits for its hours.
+const OUTSIDE_HOURS: &str = "outside_hours";
 /// How often it is asked while it is waited for.
 const PERIOD: Duration = Duration::from_millis(100);
 
@@ -40,7 +42,8 @@ enum MoverCommand {
         #[command(flatten)]
         change: ChangeArgs,
     },
-    /// Move at most so many bytes in a second, until the file system is unmounted; who finds no space does not wait for that
+    /// Move at most so many bytes in a second, until the file system is unmounted; who finds no space does not wait for that.
+    /// The mount options mover_limit=RATE and mover_hours=22:00-06:00 can stand in fstab
     Limit {
         #[command(flatten)]
         change: ChangeArgs,
@@ -147,6 +150,9 @@ fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
         if let Some(failure) = status["failure"].as_str() {
             return failed(failure.to_owned());
         }
+        if status["phase"] == OUTSIDE_HOURS && is_above(&status) {
+            return failed(format!("{}, and there is more to move", reason(&status)));
+        }
         if status["idle"] == true {
             return Ok(status);
         }
@@ -161,12 +167,18 @@ fn report(how: &HowArgs, status: Value) -> Result<(), Failure> {
     if how.json { output::json(status) } else { output::text_out(&describe(&status)) }
 }
 
+/// Whether more of persistent memory is in use than is to be.
+fn is_above(status: &Value) -> bool {
+    status["usage_percent"].as_f64() > status["threshold_percent"].as_f64()
+}
+
 fn describe(status: &Value) -> String {
     let bytes = |field: &str| size::print(status[field].as_u64().unwrap_or(0));
     let percent = |field: &str| status[field].as_f64().unwrap_or(0.0);
     let (usage, threshold) = (percent("usage_percent"), percent("threshold_percent"));
-    let state = match (status["paused"] == true, status["idle"] == true, usage > threshold) {
+    let state = match (status["paused"] == true, status["idle"] == true, is_above(status)) {
         (true, ..) => "paused",
+        _ if status["phase"] == OUTSIDE_HOURS => "waiting for its hours",
         (_, true, true) => "idle: nothing that is in use can move",
         (_, true, false) => "idle",
         _ => "moving blocks",
@@ -178,8 +190,8 @@ fn describe(status: &Value) -> String {
             format!("{usage:.1} % in use; above {threshold:.1} % what was not written for long moves down"),
         ),
     ];
-    if let Some(phase) = status["phase"].as_str() {
-        fields.push(("why", doing(status).unwrap_or_else(|| self::phase(phase).to_owned())));
+    if status["phase"].is_string() {
+        fields.push(("why", doing(status).unwrap_or_else(|| reason(status))));
     }
     fields.extend(queue(status).map(|queue| ("queue", queue)));
     fields.extend([
@@ -205,6 +217,9 @@ fn describe(status: &Value) -> String {
             ),
         ),
     ]);
+    if let Some(hours) = status["hours"].as_str() {
+        fields.push(("hours", hours.to_owned()));
+    }
     if status["rate"].is_u64() {
         fields.push(("limit", format!("{} in a second", bytes("rate"))));
     }
@@ -220,12 +235,26 @@ fn describe(status: &Value) -> String {
     output::fields(&fields)
 }
 
-/// What the mover is at, or why it does nothing, in words.
-pub(crate) fn phase(phase: &str) -> &'static str {
+/// What the mover is at, or why it does nothing, and until when, as a mount tells of it.
+pub(crate) fn reason(status: &Value) -> String {
+    let text = |field: &str| status[field].as_str();
+    phase(text("phase").unwrap_or_default(), text("hours"), text("next_window"))
+}
+
+/// The same of a phase, with its hours and when they begin again.
+pub(crate) fn phase(phase: &str, hours: Option<&str>, next: Option<&str>) -> String {
+    match (phase, hours, next) {
+        (OUTSIDE_HOURS, Some(hours), Some(next)) => format!("it is outside its hours, {hours}, until {next}"),
+        _ => words(phase).to_owned(),
+    }
+}
+
+fn words(phase: &str) -> &'static str {
     match phase {
         "moving" => "blocks are moving",
         "paused" => "it is paused",
         "no_tier" => "no tier takes blocks",
+        OUTSIDE_HOURS => "it is outside its hours",
         "failed" => "what it tried last has failed",
         "below_threshold" => "usage is below the threshold",
         "limited" => "as much was moved as the limit allows for now",
@@ -305,6 +334,16 @@ mod tests {
     }
 
     #[test]
+    fn people_see_when_it_goes_on() {
+        let status = json!({ "paused": false, "idle": true, "usage_percent": 80.0, "threshold_percent": 70.0,
+            "phase": "outside_hours", "hours": "12:00-13:00+22:00-06:00", "next_window": "22:00" });
+        let text = describe(&status);
+        assert!(text.contains("waiting for its hours\n"), "{text}");
+        assert!(text.contains("outside its hours, 12:00-13:00+22:00-06:00, until 22:00\n"), "{text}");
+        assert!(text.contains(" 12:00-13:00+22:00-06:00\n") && super::is_above(&status), "{text}");
+    }
+
+    #[test]
     fn people_see_what_it_does() {
         let mut status = json!({ "paused": false, "idle": true, "usage_percent": 12.34, "threshold_percent": 70.0,
             "moved": 1 << 20, "rate": null, "read": 0, "written": 4096, "cached": 0, "failure": null });
@@ -340,6 +379,7 @@ mod tests {
         assert!(text.contains("inode 9: tier 1: in use"), "{text}");
         (status["idle"], status["rate"]) = (json!(false), json!(4096));
         let text = describe(&status);
+        assert!(!text.contains("hours"), "{text}");
         assert!(text.contains("moving blocks") && text.contains("4 KiB in a second"), "{text}");
     }
 }

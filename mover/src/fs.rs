@@ -11,6 +11,7 @@ use nacre_engine::{
 use nacre_engine::{Capabilities, Extents, PlacedExtent, PromiseCost};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_policy::Hours;
 use nacre_tiers::{Attachment, Label, NewLabel, TierSet};
 use uuid::Uuid;
 
@@ -35,6 +36,10 @@ pub struct MoverOptions {
     pub placement: Placement,
     /// Blocks move for the sake of reads, too.
     pub balance: bool,
+    /// When blocks move by themselves.
+    pub hours: Hours,
+    /// Bytes that are moved in a second at the most, but for who needs space now; see [`MoverFs::limit`].
+    pub rate: Option<u64>,
     /// Files whose temperature is known at the most, of those on persistent memory and of those on tiers.
     pub known_files: usize,
 }
@@ -48,6 +53,8 @@ impl Default for MoverOptions {
             group: (16 << 20) / BLOCK_SIZE,
             placement: Placement::default(),
             balance: true,
+            hours: Hours::default(),
+            rate: None,
             known_files: 1 << 16,
         }
     }
@@ -61,6 +68,9 @@ pub struct MoverFs<L, D> {
     pub(crate) options: MoverOptions,
     group: AtomicU64,
     balances: AtomicBool,
+    pub(crate) hours: Mutex<Hours>,
+    /// Seconds that local time is ahead of UTC at a time in milliseconds since 1970.
+    pub(crate) ahead_s: fn(u64) -> i64,
     pub(crate) sink: Sink,
     pub(crate) predictors: Predictors,
     pub(crate) readers: Readers,
@@ -101,7 +111,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         for tier in layout.tiers() {
             tiers.detach(tier.number, "it is not attached");
         }
-        MoverFs {
+        let fs = MoverFs {
             layout,
             tiers,
             predictors: Predictors::new(options.placement),
@@ -111,6 +121,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             keeper: Mutex::new(Keeper::new(options.known_files)),
             group: AtomicU64::new(options.group),
             balances: AtomicBool::new(options.balance),
+            hours: Mutex::new(options.hours),
+            ahead_s: |_| 0,
             filling: Mutex::new(()),
             drains: Mutex::new(BTreeMap::new()),
             wishes: Wishes::default(),
@@ -125,15 +137,26 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             look_again: AtomicBool::new(false),
             changing: Mutex::new(()),
             options,
-        }
+        };
+        fs.limit(fs.options.rate);
+        fs
     }
 
-    /// From now on it is as these options say: the page cache, what is moved as one, the rules of the predictors, and whether
-    /// blocks move for the sake of reads. The others are as it was set up.
+    /// Hours are those of local time, which is ahead of UTC by as many seconds as this says, for a time in milliseconds since
+    /// 1970. Without it they are of UTC.
+    pub fn with_local_time(self, ahead_s: fn(u64) -> i64) -> MoverFs<L, D> {
+        MoverFs { ahead_s, ..self }
+    }
+
+    /// From now on it is as these options say: the page cache, what is moved as one, the rules of the predictors, whether
+    /// blocks move for the sake of reads, in which hours they move, and how many bytes in a second. The others are as it was
+    /// set up.
     pub fn change(&self, options: &MoverOptions) {
         self.tiers.pages().resize(options.page_cache);
         self.group.store(options.group, Ordering::Relaxed);
         self.balances.store(options.balance, Ordering::Relaxed);
+        *self.hours.lock() = options.hours;
+        self.limit(options.rate);
         if let Placement::Predicted(rules) = options.placement {
             self.predictors.change(rules);
         }

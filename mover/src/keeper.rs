@@ -119,6 +119,18 @@ impl Drop for Waiting<'_> {
     }
 }
 
+impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+    /// Moves blocks only for who needs space now, or as usual again.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
+    }
+
+    /// Bytes that are moved in a second at the most, but for who needs space now. A block at least is.
+    pub fn limit(&self, rate: Option<u64>) {
+        self.rate.store(rate.map_or(u64::MAX, |rate| rate.max(BLOCK_SIZE)), Ordering::Relaxed);
+    }
+}
+
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Blocks of persistent memory that are in use, in percent of those that can be.
     pub fn usage(&self) -> f64 {
@@ -135,6 +147,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Looks at what was accessed, and moves files that were told to move, cold blocks down while usage is above the threshold,
     /// and blocks that are read to where reads want them; gives the number of blocks. For a thread that does it again and again, a few times in a second,
     /// at a time in milliseconds since 1970.
+    ///
+    /// It may take as long as there is something to move. Whether it is in its hours is known of the time that it was given:
+    /// where there are any, `goes_on` says no after a while.
     ///
     /// Who needs room goes first: this ends after a group when somebody waits for some. What there is to move is less by
     /// then, and as it is not here again at once, the lock is theirs.
@@ -199,17 +214,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Whether blocks may move of which nobody needs the space at once.
     pub(crate) fn may_move(&self) -> bool {
-        !self.paused.load(Ordering::Relaxed) && !self.usable().is_empty()
-    }
-
-    /// Moves blocks only for who needs space now, or as usual again.
-    pub fn pause(&self, paused: bool) {
-        self.paused.store(paused, Ordering::Relaxed);
-    }
-
-    /// Bytes that are moved in a second at the most, but for who needs space now. A block at least is.
-    pub fn limit(&self, rate: Option<u64>) {
-        self.rate.store(rate.map_or(u64::MAX, |rate| rate.max(BLOCK_SIZE)), Ordering::Relaxed);
+        !self.paused.load(Ordering::Relaxed) && self.is_in_hours() && !self.usable().is_empty()
     }
 
     /// Makes at least so many blocks of persistent memory free; false when nothing more can be moved.

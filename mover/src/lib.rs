@@ -13,6 +13,7 @@
 //! | `drain` | taking everything from a tier before it goes |
 //! | `pin`, `wishes` | files that stay where they are; files that were told where to be |
 //! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
+//! | `hours` | in which hours of the day anything moves by itself |
 //! | `status` | what it does, why it waits, and how hot files are, for who asks |
 //! | `walk` | looking for files of which nothing is known |
 //!
@@ -36,6 +37,7 @@ mod batch;
 mod data;
 mod drain;
 mod fs;
+mod hours;
 mod keeper;
 mod migrate;
 mod names;
@@ -50,8 +52,9 @@ mod wishes;
 
 pub use drain::Drained;
 pub use fs::{MoverFs, MoverOptions};
+pub use hours::NextWindow;
 pub use migrate::Moved;
-pub use nacre_policy::Rules;
+pub use nacre_policy::{Hours, Rules};
 pub use pin::PIN;
 pub use predict::{Accuracy, Placement};
 pub use status::{AGES_S, Ages, Doing, HotFile, MoverStatus, Phase, Queue, Temperature, Way};

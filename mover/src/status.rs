@@ -7,9 +7,11 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, transfer_memory};
+use nacre_policy::Hours;
 use nacre_tiers::PageCounters;
 
 use crate::fs::MoverFs;
+use crate::hours::NextWindow;
 use crate::keeper::Keeper;
 use crate::predict::Accuracy;
 use crate::watch::Heats;
@@ -40,6 +42,10 @@ pub struct MoverStatus {
     pub moved: u64,
     /// Bytes that it moves in a second at the most.
     pub rate: Option<u64>,
+    /// When it moves blocks by itself.
+    pub hours: Hours,
+    /// Outside its hours, when they begin again.
+    pub next_window: Option<NextWindow>,
     /// Bytes that moved down, into DRAM, because they were read.
     pub lowered: u64,
     /// Bytes that moved up because they were read.
@@ -81,6 +87,8 @@ pub enum Phase {
     Paused,
     /// No tier takes blocks: there is none, or all are missing, failing, or being drained.
     NoTier,
+    /// It is outside its hours.
+    OutsideHours,
     /// Nothing could be moved when it last tried.
     Failed,
     /// Usage is below the threshold.
@@ -102,6 +110,7 @@ impl Phase {
             Phase::Moving => "moving",
             Phase::Paused => "paused",
             Phase::NoTier => "no_tier",
+            Phase::OutsideHours => "outside_hours",
             Phase::Failed => "failed",
             Phase::BelowThreshold => "below_threshold",
             Phase::Limited => "limited",
@@ -271,6 +280,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             moved: self.moved.load(Ordering::Relaxed) * BLOCK_SIZE,
             lowered: self.lowered.load(Ordering::Relaxed) * BLOCK_SIZE,
             raised: self.raised.load(Ordering::Relaxed) * BLOCK_SIZE,
+            hours: self.hours(),
+            next_window: self.next_window(),
             rate: Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX),
             read,
             read_below: self.sink.reads().1,
@@ -299,7 +310,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let is_limited = self.rate.load(Ordering::Relaxed) != u64::MAX;
         match keeper {
             None => Phase::Moving,
-            // Not even a pause keeps them.
+            // Neither a pause nor the hours keep them.
             Some(keeper) if !self.wishes.is_empty() => {
                 if is_limited && keeper.allowance <= 0 {
                     Phase::Limited
@@ -309,6 +320,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
             Some(_) if self.paused.load(Ordering::Relaxed) => Phase::Paused,
             Some(_) if self.usable().is_empty() => Phase::NoTier,
+            Some(_) if !self.is_in_hours() => Phase::OutsideHours,
             Some(keeper) if keeper.failure.is_some() => Phase::Failed,
             Some(_) if !self.is_too_full() => Phase::BelowThreshold,
             Some(keeper) if is_limited && keeper.allowance <= 0 => Phase::Limited,

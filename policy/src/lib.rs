@@ -6,6 +6,7 @@
 //! - [`placement`]: TPFS's predictors (paper 002, section 4): whether a write goes to persistent memory or through DRAM to
 //!   disk, and how that meets the benefit model.
 //! - [`read_ahead`]: how much of a file on disk is read ahead, by what was read of it in order.
+//! - [`schedule`]: in which hours of the day data moves by itself.
 //! - [`thresholds`], [`temperature`]: when data moves between persistent memory and disk, and which (paper 002, section 5).
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or locks: times are given in milliseconds since any start, and
@@ -15,6 +16,7 @@ pub mod benefit;
 pub mod ghost;
 pub mod placement;
 pub mod read_ahead;
+pub mod schedule;
 pub mod temperature;
 pub mod thresholds;
 
@@ -22,5 +24,6 @@ pub use benefit::{Block, Checker, Latencies, Model, Path, Verdict};
 pub use ghost::{FileHistory, Judged};
 pub use placement::{FileAccess, Incoming, Route, Rules};
 pub use read_ahead::ReadAhead;
+pub use schedule::{Hours, Minute};
 pub use temperature::{Heat, Temperatures};
 pub use thresholds::{Dataflow, Flow};

@@ -1,17 +1,19 @@
 //! Checking a file system that nobody has open, and repairing what the format can prove.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nacre_engine::{BLOCK_SIZE, Error, Result};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 pub use nacre_layout_log::check::Repair;
 use nacre_layout_parts::report::MediaReport;
+use nacre_media::block::RealDisk;
 use nacre_media::{Emulation, PmOptions, RealPm};
 use serde::Serialize;
 
 use crate::info::VolumeInfo;
 use crate::layout::probe;
 use crate::preset::LayoutKind;
+use crate::tier_check;
 
 /// One thing that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -20,6 +22,8 @@ pub struct Problem {
     pub what: String,
     /// What a repair does about it; none when nothing can be proved.
     pub repair: Option<&'static str>,
+    /// What can be done about it where no repair can, if that is known.
+    pub advice: Option<&'static str>,
     /// The repair gives up what cannot be saved.
     pub loses: bool,
     /// It was repaired.
@@ -70,6 +74,7 @@ impl CheckReport {
             self.problems.push(Problem {
                 what: format!("{} blocks with media errors may be allocated", media.new_blocks),
                 repair: Some("put them into the list of bad blocks"),
+                advice: None,
                 loses: false,
                 repaired: recorded,
             });
@@ -83,6 +88,8 @@ impl CheckReport {
 pub struct CheckOptions {
     /// Also read every block, for errors of the media.
     pub media: bool,
+    /// Devices of its tiers. Each is to be one, as it was when the file system was used last.
+    pub tiers: Vec<PathBuf>,
     /// Slow the device down to what it emulates.
     pub emulation: Option<Emulation>,
 }
@@ -90,8 +97,8 @@ pub struct CheckOptions {
 /// Checks every structure of the file system on a device. What `repair` allows is written: what can be proved right, and
 /// with [`Repair::All`] also what has to give up something.
 ///
-/// [`Busy`](nacre_engine::Kind::Busy) when somebody has it open; [`Corrupt`](nacre_engine::Kind::Corrupt) when there is
-/// no file system, or nothing that leads into it.
+/// [`Busy`](nacre_engine::Kind::Busy) when somebody has it, or a tier that was given, open;
+/// [`Corrupt`](nacre_engine::Kind::Corrupt) when there is no file system, or nothing that leads into it.
 ///
 /// ```
 /// # fn main() -> nacre::Result<()> {
@@ -111,21 +118,26 @@ pub fn check(path: impl AsRef<Path>, repair: Repair, checked: &CheckOptions) -> 
         emulation: checked.emulation.clone(),
         ..PmOptions::default()
     };
+    let tiers = tier_check::open(&checked.tiers, repair)?;
     let run = || {
         let pm = RealPm::open(path.as_ref(), &options)?;
         match probe(&pm)?.0 {
-            LayoutKind::Log => check_log(&pm, repair, checked),
+            LayoutKind::Log => check_log(&pm, repair, checked, &tiers),
+            LayoutKind::Inplace if !tiers.is_empty() => Err(Error::new(Kind::InvalidInput)
+                .object(format!("tiers of {name}"))
+                .advice("leave them out: the layout inplace has none")),
             LayoutKind::Inplace => check_inplace(&pm, repair, checked),
         }
     };
-    run().map_err(|error: Error| error.operation("check").object(name))
+    run().map_err(|error: Error| error.operation("check").object(&*name))
 }
 
-fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<CheckReport> {
+fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions, tiers: &[RealDisk]) -> Result<CheckReport> {
     let found = nacre_layout_log::check::check_with(pm, repair)?;
     let problem = |problem: &nacre_layout_log::check::Problem| Problem {
         what: problem.what.clone(),
         repair: (!problem.repair.is_empty()).then_some(problem.repair),
+        advice: None,
         loses: problem.loses,
         repaired: problem.repaired,
     };
@@ -141,6 +153,9 @@ fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<Chec
         free: found.free_blocks * BLOCK_SIZE,
         duration: found.walk.duration,
     };
+    for device in tiers {
+        report.problems.extend(tier_check::check(device, found.summary.uuid, &found.tiers, repair));
+    }
     if checked.media {
         let record = repair != Repair::None;
         report.add_media(nacre_layout_log::check::check_media(pm, record)?, record);
@@ -155,6 +170,7 @@ fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<
     let problem = |problem: &nacre_layout_inplace::check::Problem| Problem {
         what: problem.what.clone(),
         repair: (!problem.repair.is_empty()).then_some(problem.repair),
+        advice: None,
         loses: false,
         repaired: problem.repaired,
     };

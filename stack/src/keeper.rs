@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use nacre_engine::{Error, Result, background};
 use nacre_vfs::Vfs;
 
@@ -11,6 +13,8 @@ use crate::layout::AnyLayout;
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_millis(100);
+/// How long it goes on at the most before it looks at the clock again: its hours may be over.
+const GOES_ON: Duration = Duration::from_secs(10);
 
 /// Runs as long as this lives.
 pub(crate) struct Keeper {
@@ -63,8 +67,16 @@ fn keep(vfs: &Weak<Vfs<AnyLayout>>, ends: &(Mutex<bool>, Condvar)) {
         let Some(vfs) = vfs.upgrade() else { return };
         if let Some(mover) = vfs.layout().mover() {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let begun = Instant::now();
             // A device that fails, or a tier that is full, is told to who meets it; later it may be otherwise.
-            let _ = mover.keep(now.as_millis() as u64, &|| !is_over());
+            let _ = mover.keep(now.as_millis() as u64, &|| !is_over() && begun.elapsed() < GOES_ON);
         }
     }
+}
+
+/// Seconds that local time is ahead of UTC at a time in milliseconds since 1970. The time zone is that of the system, or of
+/// `TZ`, and is looked at again every few minutes; without any it is UTC.
+pub(crate) fn local_ahead_s(at_ms: u64) -> i64 {
+    let at = i64::try_from(at_ms).ok().and_then(|at_ms| Timestamp::from_millisecond(at_ms).ok());
+    at.map_or(0, |at| TimeZone::system().to_offset(at).seconds().into())
 }

@@ -71,6 +71,7 @@ mod mover;
 mod names;
 mod preset;
 pub mod signature;
+mod tier_check;
 mod tier_settings;
 mod tiers;
 
@@ -95,7 +96,7 @@ pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures};
 pub use mover::{AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, TemperatureInfo, TrafficInfo};
-pub use nacre_mover::{Drained, PIN, TIER};
+pub use nacre_mover::{Drained, Hours, PIN, TIER};
 pub use preset::{LayoutKind, Preset};
-pub use tier_settings::TierSettings;
+pub use tier_settings::{MoverLimit, TierSettings};
 pub use tiers::{MovedPart, NewTier, TierDevice, TierInfo};

@@ -14,8 +14,8 @@ pub struct MoverInfo {
     pub paused: bool,
     /// Nothing is to be moved now, or nothing can be.
     pub idle: bool,
-    /// What it is at, or why it does nothing: `moving`, `paused`, `no_tier`, `failed`, `below_threshold`, `limited`,
-    /// `beginning`, `young` or `nothing`.
+    /// What it is at, or why it does nothing: `moving`, `paused`, `no_tier`, `outside_hours`, `failed`, `below_threshold`,
+    /// `limited`, `beginning`, `young` or `nothing`.
     pub phase: &'static str,
     /// The file whose blocks are moving.
     pub doing: Option<DoingInfo>,
@@ -35,6 +35,12 @@ pub struct MoverInfo {
     pub raised: u64,
     /// Bytes that it moves in a second at the most.
     pub rate: Option<u64>,
+    /// The hours in which it moves blocks by itself, as `22:00-06:00`; none when it always does.
+    pub hours: Option<String>,
+    /// Outside its hours, when the next window begins, in milliseconds since 1970.
+    pub next_window_ms: Option<u64>,
+    /// The same in local time of the process, as `22:00`.
+    pub next_window: Option<String>,
     /// Bytes that were read from persistent memory since then, while there were tiers.
     pub read: u64,
     /// Bytes that were read from tiers, or from DRAM before them.
@@ -168,6 +174,9 @@ impl MoverInfo {
             lowered: status.lowered,
             raised: status.raised,
             rate: status.rate,
+            hours: (!status.hours.is_always()).then(|| status.hours.to_string()),
+            next_window_ms: status.next_window.map(|next| next.at_ms),
+            next_window: status.next_window.map(|next| next.minute.to_string()),
             read: status.read,
             read_below: status.read_below,
             written: status.written,

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
-use nacre_mover::{MoverOptions, Placement, Rules};
+use nacre_mover::{Hours, MoverOptions, Placement, Rules};
 use serde::{Deserialize, Serialize};
 
 /// With less nothing would be kept, and with more nobody has a machine.
@@ -12,6 +12,31 @@ const CACHE: RangeInclusive<u64> = 1 << 20..=1 << 40;
 const GROUP: RangeInclusive<u64> = BLOCK_SIZE..=1 << 30;
 /// From a block on, and no more than anybody writes between two syncs.
 const SYNC_THRESHOLD: RangeInclusive<u64> = BLOCK_SIZE..=1 << 40;
+/// From a block on, and more than any disk writes in a second.
+const RATE: RangeInclusive<u64> = BLOCK_SIZE..=1 << 40;
+
+/// How much the mover moves in a second at the most, but for who needs space now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MoverLimit {
+    /// As much as it can.
+    None,
+    /// Bytes, 4 KiB to 1 TiB.
+    Rate(u64),
+}
+
+impl MoverLimit {
+    /// What comes nearest to so many bytes, and can be had.
+    pub fn nearest(rate: Option<u64>) -> MoverLimit {
+        rate.map_or(MoverLimit::None, |rate| MoverLimit::Rate(rate.clamp(*RATE.start(), *RATE.end())))
+    }
+
+    fn rate(self) -> Option<u64> {
+        match self {
+            MoverLimit::None => None,
+            MoverLimit::Rate(rate) => Some(rate),
+        }
+    }
+}
 
 /// How data comes to tiers and from there. What is not said is as TPFS has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -28,12 +53,22 @@ pub struct TierSettings {
     pub balance: Option<bool>,
     /// What was written more often than this in large pieces is written straight to disk; by default 4 times.
     pub large_writes: Option<u16>,
+    /// The hours in which blocks move by themselves, in local time; by default always. Outside them they move only for who needs
+    /// space now, and as users say.
+    #[serde(default, with = "as_text")]
+    pub mover_hours: Option<Hours>,
+    /// What moves in a second at the most; by default there is no limit.
+    #[serde(default)]
+    pub mover_limit: Option<MoverLimit>,
 }
 
 impl TierSettings {
     /// An error says which of them cannot be had, and what can.
     pub fn check(&self) -> Result<()> {
-        let Self { cache, group, sync_threshold, large_writes: _, balance: _ } = *self;
+        // All that can be said of the others can be had.
+        let Self { cache, group, sync_threshold, mover_limit, large_writes: _, balance: _, mover_hours: _ } =
+            *self;
+        let rate = mover_limit.and_then(MoverLimit::rate);
         let settings = [
             ("tier_cache", cache, CACHE, 1, "give 1 MiB to 1 TiB"),
             ("tier_group", group, GROUP, BLOCK_SIZE, "give 4 KiB to 1 GiB in whole blocks of 4 KiB"),
@@ -44,6 +79,7 @@ impl TierSettings {
                 BLOCK_SIZE,
                 "give 4 KiB to 1 TiB in whole blocks of 4 KiB",
             ),
+            ("mover_limit", rate, RATE, 1, "give 4 KiB to 1 TiB, or none"),
         ];
         for (name, bytes, range, unit, advice) in settings {
             let Some(bytes) = bytes else { continue };
@@ -68,8 +104,26 @@ impl TierSettings {
                 ..rules
             }),
             balance: self.balance.unwrap_or(usual.balance),
+            hours: self.mover_hours.unwrap_or(usual.hours),
+            rate: self.mover_limit.map_or(usual.rate, MoverLimit::rate),
             ..usual
         })
+    }
+}
+
+/// Hours as they are written, `22:00-06:00`.
+mod as_text {
+    use nacre_mover::Hours;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(hours: &Option<Hours>, serializer: S) -> Result<S::Ok, S::Error> {
+        hours.map(|hours| hours.to_string()).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Hours>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
     }
 }
 
@@ -77,7 +131,7 @@ impl TierSettings {
 mod tests {
     use nacre_mover::{MoverOptions, Placement};
 
-    use super::TierSettings;
+    use super::{MoverLimit, TierSettings};
 
     #[test]
     fn what_is_said_is_so_and_the_rest_is_as_usual() {
@@ -90,10 +144,15 @@ mod tests {
             sync_threshold: Some(64 << 10),
             large_writes: Some(2),
             balance: Some(false),
+            mover_hours: Some("22:00-06:00".parse().unwrap()),
+            mover_limit: Some(MoverLimit::Rate(1 << 20)),
         };
         let told = all.mover_options().unwrap();
         assert_eq!((told.page_cache, told.group, told.read_ahead), (8 << 20, 256, usual.read_ahead));
         assert!(usual.balance && !told.balance);
+        assert_eq!((told.hours.to_string().as_str(), told.rate), ("22:00-06:00", Some(1 << 20)));
+        let none = TierSettings { mover_limit: Some(MoverLimit::None), ..none };
+        assert_eq!(none.mover_options().unwrap(), usual);
         let Placement::Predicted(rules) = told.placement else { panic!("it is predicted") };
         assert_eq!((rules.sync_blocks, rules.large_writes), (16, 2));
     }
@@ -108,10 +167,19 @@ mod tests {
             (TierSettings { group: Some(2 << 30), ..none }, "tier_group of 2 GiB", "to 1 GiB"),
             (TierSettings { group: Some(5000), ..none }, "tier_group", "whole blocks of 4 KiB"),
             (TierSettings { sync_threshold: Some(1), ..none }, "sync_threshold", "4 KiB to 1 TiB"),
+            (
+                TierSettings { mover_limit: Some(MoverLimit::Rate(9)), ..none },
+                "mover_limit of 9 B",
+                "1 TiB, or none",
+            ),
         ] {
             let error = asked.check().unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(can), "{error}");
             assert!(asked.mover_options().is_err());
+        }
+        for rate in [None, Some(0), Some(1 << 20), Some(u64::MAX)] {
+            let mover_limit = Some(MoverLimit::nearest(rate));
+            TierSettings { mover_limit, ..none }.check().unwrap();
         }
     }
 }

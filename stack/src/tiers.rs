@@ -18,6 +18,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::fs::{FileSystem, OpenOptions};
+use crate::keeper::local_ahead_s;
 use crate::layout::{AnyNode, TieredLog};
 use crate::mkfs::{Prepared, prepare};
 use crate::mover::TrafficInfo;
@@ -96,7 +97,7 @@ pub struct MovedPart {
 /// and nothing else does.
 pub(crate) fn mount(layout: LogFs<RealPm>, summary: &Summary, options: &OpenOptions) -> Result<TieredLog> {
     let beside = PathBuf::from(layout.pm().name());
-    let mover = MoverFs::new(layout, options.tier_settings.mover_options()?);
+    let mover = MoverFs::new(layout, options.tier_settings.mover_options()?).with_local_time(local_ahead_s);
     let known = mover.layout().tiers();
     if known.is_empty() && options.tiers.is_empty() {
         return Ok(mover);

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nacre::{
-    FileSystem, Kind, MkfsOptions, NewTier, OpenOptions, Place, Preset, TierDevice, TierSettings, WriteBuffer,
+    CheckOptions, FileSystem, Kind, MkfsOptions, NewTier, OpenOptions, Place, Preset, Repair, TierDevice,
+    TierSettings, WriteBuffer,
 };
 
 const MIB: u64 = 1 << 20;
@@ -140,6 +141,65 @@ fn what_is_on_a_tier_that_is_missing_fails_and_nothing_else() {
     let fs = FileSystem::open(&pm, &OpenOptions { read_only: true, ..given }).unwrap();
     assert!(fs.read("there").unwrap() == content(100_000));
     assert_eq!(fs.demote("here", 1).unwrap_err().kind(), Kind::ReadOnly);
+}
+
+/// A check said nothing of tiers: that one was an older copy, or had lost a copy of its superblock, showed when it was mounted.
+#[test]
+fn a_check_says_whether_devices_are_its_tiers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let (pm, disk, older) = (path("pm"), path("disk"), path("older"));
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(disk.clone(), 64 * MIB)).unwrap();
+    let check = |pm: &Path, tier: &Path, repair: Repair| {
+        nacre::check(pm, repair, &CheckOptions { tiers: vec![tier.to_owned()], ..CheckOptions::default() })
+    };
+    assert_eq!(check(&pm, &disk, Repair::None).unwrap_err().kind(), Kind::Busy);
+    fs.close().unwrap();
+    std::fs::copy(&disk, &older).unwrap();
+    FileSystem::open(&pm, &options()).unwrap().close().unwrap();
+    assert!(check(&pm, &disk, Repair::All).unwrap().problems.is_empty());
+
+    // A copy that is damaged is written from the other, and when nothing is to be changed, nothing is.
+    let whole = std::fs::read(&disk).unwrap();
+    for (at, copy) in [(50, "the first copy"), (whole.len() - 4096 + 50, "the last copy")] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        std::fs::write(&disk, &bytes).unwrap();
+        let report = check(&pm, &disk, Repair::None).unwrap();
+        let [problem] = &report.problems[..] else { panic!("{:?}", report.problems) };
+        assert!(problem.what.contains("tier 1") && problem.what.contains(copy), "{problem:?}");
+        assert!(problem.repair.is_some() && !problem.loses && !report.is_sound());
+        assert!(std::fs::read(&disk).unwrap() == bytes);
+        let report = check(&pm, &disk, Repair::Safe).unwrap();
+        assert!(report.is_sound() && report.is_repaired(), "{:?}", report.problems);
+        assert!(std::fs::read(&disk).unwrap() == whole);
+    }
+
+    // What cannot be repaired is left alone, and it is said what can be done.
+    let (short, none, others) = (path("short"), path("none"), path("others"));
+    std::fs::write(&short, &whole[..8 * MIB as usize]).unwrap();
+    std::fs::write(&none, vec![0_u8; MIB as usize]).unwrap();
+    std::fs::create_dir(&others).unwrap();
+    let other = create(&others, &options());
+    other.add_tier(&new(others.join("disk"), 64 * MIB)).unwrap();
+    other.close().unwrap();
+    for (tier, why, advice) in [
+        (older, "not used together", "older copy"),
+        (short, "the tier has 67108864", "restore its size"),
+        (none, "it is no tier", "nacre tier list"),
+        (others.join("disk"), "of file system", "belongs to this"),
+    ] {
+        let before = std::fs::read(&tier).unwrap();
+        let report = check(&pm, &tier, Repair::All).unwrap();
+        let [problem] = &report.problems[..] else { panic!("{why}: {:?}", report.problems) };
+        assert!(problem.what.contains(why) && problem.advice.unwrap().contains(advice), "{problem:?}");
+        assert!(problem.repair.is_none() && !report.is_sound() && std::fs::read(&tier).unwrap() == before);
+    }
+    let inplace = path("inplace");
+    let make = MkfsOptions { preset: Preset::Pmfs, ..MkfsOptions::with_size(64 * MIB) };
+    nacre::mkfs(&inplace, &make).unwrap();
+    assert_eq!(check(&inplace, &disk, Repair::None).unwrap_err().kind(), Kind::InvalidInput);
 }
 
 /// While any tier was missing, nobody was told that another device was lost.

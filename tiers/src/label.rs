@@ -115,17 +115,32 @@ impl Label {
         self.raw.token = token;
         self.raw.update += 1;
         self.raw.checksum = self.raw.compute_checksum();
+        let [first, last] = self.offsets();
+        let order = if std::mem::take(&mut self.first_is_stale) { [first, last] } else { [last, first] };
+        order.into_iter().try_for_each(|offset| self.write_copy(device, offset))
+    }
+
+    /// Which of its copies cannot be read, do not validate, or are another tier's: the first, and the last.
+    pub fn damaged(&self, device: &impl BlockDevice) -> [bool; 2] {
+        let is_whole = |raw: RawLabel| raw.uuid == self.raw.uuid;
+        self.offsets().map(|offset| !read_copy(device, offset).is_ok_and(|copy| copy.is_some_and(is_whole)))
+    }
+
+    /// Writes copies that are [damaged](Label::damaged) as this was read; durable when it returns.
+    pub fn mend(&self, device: &impl BlockDevice, damaged: [bool; 2]) -> Result<()> {
+        let offsets = self.offsets().into_iter().zip(damaged).filter(|(_, is_damaged)| *is_damaged);
+        offsets.map(|(offset, _)| offset).try_for_each(|offset| self.write_copy(device, offset))
+    }
+
+    fn offsets(&self) -> [u64; 2] {
+        [0, self.raw.blocks.saturating_sub(1) * BLOCK_SIZE]
+    }
+
+    fn write_copy(&self, device: &impl BlockDevice, offset: u64) -> Result<()> {
         let mut block = Pages::new(BLOCK_SIZE as usize);
         block.copy_from_slice(self.raw.as_bytes());
-        let mut order = [(self.raw.blocks - 1) * BLOCK_SIZE, 0];
-        if std::mem::take(&mut self.first_is_stale) {
-            order.reverse();
-        }
-        for offset in order {
-            device.write(offset, &block)?;
-            device.flush()?;
-        }
-        Ok(())
+        device.write(offset, &block)?;
+        device.flush().map(drop)
     }
 
     /// Its name for machines.
@@ -223,6 +238,29 @@ mod tests {
         disk.poke(100, &[1]);
         disk.poke((BLOCKS - 1) * BLOCK_SIZE + 100, &[1]);
         assert_eq!(Label::read(&disk).unwrap_err().kind(), Kind::Corrupt);
+    }
+
+    #[test]
+    fn a_copy_that_is_damaged_is_written_from_the_other() {
+        let (memory, disk) = machine();
+        Label::create(&disk, &new()).unwrap();
+        let read = || Label::read(&disk).unwrap().unwrap();
+        assert_eq!(read().damaged(&disk), [false; 2]);
+        let image = memory.image().to_vec();
+        for (offset, damaged) in [(0, [true, false]), ((BLOCKS - 1) * BLOCK_SIZE, [false, true])] {
+            // A flipped bit, no superblock at all, and one that cannot be read.
+            let damages: [&dyn Fn(); 3] =
+                [&|| disk.poke(offset + 50, &[1]), &|| disk.poke(offset, &[0; 8]), &|| {
+                    disk.poison(offset, 1)
+                }];
+            for damage in damages {
+                damage();
+                assert_eq!(read().damaged(&disk), damaged);
+                read().mend(&disk, damaged).unwrap();
+                assert_eq!(read().damaged(&disk), [false; 2]);
+                assert!(memory.image().to_vec() == image, "they are as they were");
+            }
+        }
     }
 
     #[test]

@@ -129,7 +129,7 @@ pub enum Opening {
         /// What becomes a tier of it, where it is to have one.
         tier: Option<PathBuf>,
         /// How data comes to that and from there.
-        tier_settings: TierSettings,
+        tier_settings: Box<TierSettings>,
     },
     /// A directory that is there.
     Directory(PathBuf),
@@ -143,7 +143,7 @@ impl Opening {
                 let buffer =
                     buffer.map_or(WriteBuffer::Preset, |bytes| WriteBuffer::With(CacheOptions::new(bytes)));
                 let emulation = emulate.as_deref().map(str::parse).transpose()?;
-                let (name_index, tier_settings) = (*name_index, *tier_settings);
+                let (name_index, tier_settings) = (*name_index, **tier_settings);
                 let options =
                     OpenOptions { emulation, buffer, name_index, tier_settings, ..OpenOptions::default() };
                 Box::new(Library::create(device, *size, preset.parse()?, tier.as_deref(), &options)?)
@@ -358,7 +358,7 @@ impl Plan {
             buffer: self.buffer,
             name_index: self.name_index,
             tier: below.path,
-            tier_settings: self.tier.as_ref().map(|tier| tier.settings).unwrap_or_default(),
+            tier_settings: Box::new(self.tier.as_ref().map(|tier| tier.settings).unwrap_or_default()),
         };
         pieces.keep(tmpfs);
         let plain = Prepared::plain(opening, about, Pays::Library);

@@ -147,7 +147,7 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
     let Some(status) = &now.mover else { return vec![Line::from("mover    no tiers, and nothing to move")] };
     let doing = match &status.doing {
         Some(doing) => format!("inode {} moves {}", doing.inode, mover::way(&doing.way)),
-        None => mover::phase(&status.phase).to_owned(),
+        None => mover::phase(&status.phase, status.hours.as_deref(), status.next_window.as_deref()),
     };
     let rate = |field: fn(&Mover) -> u64| {
         since.bytes(field(status), move |snapshot| snapshot.mover.as_ref().map(field))
@@ -388,6 +388,11 @@ mod tests {
         let mut other = later(&now);
         other.pid = 78;
         assert!(text(Some(&now), &other).contains("since the mount"));
+        let mut waits = now.clone();
+        let mover = waits.mover.as_mut().unwrap();
+        (mover.phase, mover.doing) = ("outside_hours".to_owned(), None);
+        (mover.hours, mover.next_window) = (Some("22:00-06:00".to_owned()), Some("22:00".to_owned()));
+        assert!(text(None, &waits).contains("outside its hours, 22:00-06:00, until 22:00\n"));
         let mut quiet = now.clone();
         (quiet.mover, quiet.temperature, quiet.buffer) = (None, None, None);
         assert!(text(None, &quiet).contains("no tiers, and nothing to move"));

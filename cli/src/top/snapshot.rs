@@ -56,6 +56,8 @@ pub(crate) struct Mover {
     pub(crate) lowered: u64,
     pub(crate) raised: u64,
     pub(crate) rate: Option<u64>,
+    pub(crate) hours: Option<String>,
+    pub(crate) next_window: Option<String>,
     pub(crate) read: u64,
     pub(crate) written: u64,
     pub(crate) unheard: u64,

@@ -300,6 +300,24 @@ fn top_shows_places_and_traffic_and_ends_with_the_mount() {
     assert_eq!(json("mover status", &[&dir])["cache_size"].as_u64(), Some(8 << 20));
     let options = json("info", &[&dir])["mount"]["options"].as_str().unwrap().to_owned();
     assert!(options.contains("tier_cache=8M,tier_balance=off"), "{options}");
+    // A window of an hour that begins after the next full hour but one.
+    let hour = Command::new("date").arg("+%H").output().unwrap().stdout;
+    let hour: u64 = String::from_utf8(hour).unwrap().trim().parse().unwrap();
+    let hours = format!("{:02}:00-{:02}:00", (hour + 2) % 24, (hour + 3) % 24);
+    let done = remount(&format!("remount,mover_hours={hours},mover_limit=64M"));
+    assert!(done.status.success(), "{}", text(&done));
+    let status = json("mover status", &[&dir]);
+    assert_eq!((&status["hours"], &status["rate"]), (&hours[..].into(), &(64 << 20).into()), "{status}");
+    assert_eq!(status["next_window"], hours[..5], "{status}");
+    let (_, words) = said("info", &[&dir]);
+    assert!(words.contains(&format!("outside its hours, {hours}, until {}", &hours[..5])), "{words}");
+    let done = remount("remount,mover_hours=always,mover_limit=none");
+    assert!(done.status.success(), "{}", text(&done));
+    let status = json("mover status", &[&dir]);
+    assert!(
+        status["hours"].is_null() && status["rate"].is_null() && status["next_window"].is_null(),
+        "{status}"
+    );
     let wrong = remount("remount,tier_group=5000");
     assert!(!wrong.status.success() && text(&wrong).contains("whole blocks"), "{}", text(&wrong));
     refused("top --interval 0", &[&dir], "seconds");

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Result, Tier};
 pub use nacre_layout_parts::report::MediaReport;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::{all_bad_lines, new_bad_blocks};
@@ -20,7 +20,7 @@ use crate::recover::Walk;
 use crate::scan::Ending;
 use crate::superblock::{Found, Summary, Superblock};
 use crate::table::InodeTable;
-use crate::tiers::{Reach, Tiers};
+use crate::tiers::{Reach, Tiers, listed};
 
 /// Rounds of repair. Each leaves less damage than the one before; what is still there after so many stays.
 const ROUNDS: usize = 8;
@@ -43,6 +43,8 @@ pub struct Problem {
 pub struct CheckReport {
     /// What the superblock says.
     pub summary: Summary,
+    /// Its tiers. Their devices are not looked at.
+    pub tiers: Vec<Tier>,
     /// What is not as it should be. An interrupted operation after a crash is no problem: the next mount completes or
     /// erases it.
     pub problems: Vec<Problem>,
@@ -250,6 +252,7 @@ fn examine<P: Pm>(pm: &P, repairs: bool) -> Result<Pass> {
     let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
     let mut report = CheckReport {
         summary: superblock.summary(valid),
+        tiers: listed(&superblock.raw),
         problems: Vec::new(),
         interrupted_superblock: interrupted,
         walk: RecoveryReport::default(),

@@ -187,9 +187,7 @@ fn unknown(tier: u8) -> Error {
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn tier_list(&self) -> Vec<Tier> {
-        let superblock = self.superblock.lock();
-        let rows = (1..).zip(&superblock.raw.tiers).filter(|(_, row)| row.state != 0);
-        rows.map(|(number, row)| tier_of(number, row)).collect()
+        listed(&self.superblock.lock().raw)
     }
 
     /// The tiers that new blocks may be on, the fastest first.
@@ -289,6 +287,12 @@ impl<P: Pm> Shared<P> {
         *self.reach.write() = Reach::of(self.pm.len() / BLOCK_SIZE, &superblock.raw);
         Ok(())
     }
+}
+
+/// The tiers that a superblock names.
+pub(crate) fn listed(raw: &RawSuperblock) -> Vec<Tier> {
+    let rows = (1..).zip(&raw.tiers).filter(|(_, row)| row.state != 0);
+    rows.map(|(number, row)| tier_of(number, row)).collect()
 }
 
 fn tier_of(number: u8, row: &RawTier) -> Tier {

@@ -1,0 +1,104 @@
+//! Whether devices are tiers of a file system that nobody has open, and are as they were when it was used last.
+
+use std::path::PathBuf;
+
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Tier};
+use nacre_layout_log::check::Repair;
+use nacre_media::block::{BlockDevice, DiskOptions, RealDisk};
+use nacre_tiers::Label;
+use uuid::Uuid;
+
+use crate::check::Problem;
+
+/// The copies of a superblock, in words.
+const COPIES: [&str; 2] = ["first", "last"];
+
+/// Opens devices, for a repair so that it may write. [`Busy`](Kind::Busy) when somebody uses one.
+pub(crate) fn open(paths: &[PathBuf], repair: Repair) -> Result<Vec<RealDisk>> {
+    let options = DiskOptions { read_only: repair == Repair::None, ..DiskOptions::default() };
+    let open = |path: &PathBuf| {
+        RealDisk::open(path, &options).map_err(|error| error.object(path.display().to_string()))
+    };
+    paths.iter().map(open).collect()
+}
+
+/// What is wrong with a device that is to be one of the known tiers of a file system. A copy of its superblock that is damaged is
+/// written from the other one, which loses nothing. Nothing else can be repaired here: which of two states of a file system is
+/// wanted only its owner knows.
+pub(crate) fn check(device: &impl BlockDevice, volume: Uuid, known: &[Tier], repair: Repair) -> Vec<Problem> {
+    let label = match read(device) {
+        Ok(label) => label,
+        Err(problem) => return vec![problem],
+    };
+    let uuid = label.uuid().into_bytes();
+    let Some(tier) = known.iter().find(|tier| tier.uuid == uuid && label.volume() == volume) else {
+        return vec![stranger(device, &label, volume)];
+    };
+    if let Some(problem) = differs(device, &label, tier) {
+        return vec![problem];
+    }
+    let damaged = label.damaged(device);
+    let is_to_mend = repair != Repair::None && damaged.contains(&true);
+    let has_failed = is_to_mend && label.mend(device, damaged).is_err();
+    let copies = COPIES.iter().zip(damaged).filter(|(_, is_damaged)| *is_damaged);
+    let problem = |(copy, _): (&&str, bool)| Problem {
+        what: format!(
+            "tier {} on {}: the {copy} copy of its superblock is damaged",
+            tier.number,
+            device.name()
+        ),
+        repair: (!has_failed).then_some("write it from the other"),
+        advice: has_failed.then_some("it cannot be written: nacre tier replace moves to another device"),
+        loses: false,
+        repaired: is_to_mend && !has_failed,
+    };
+    copies.map(problem).collect()
+}
+
+fn read(device: &impl BlockDevice) -> std::result::Result<Label, Problem> {
+    let nothing = "give the device of a tier, which nacre tier list names on the mount";
+    let refused = |error: Error| {
+        let advice = match error.kind() {
+            Kind::Unsupported => "use a newer nacre",
+            Kind::DeviceLost => "it was truncated: restore its size before anything else",
+            _ => "restore a copy of it that was made when the file system was used last",
+        };
+        unrepairable(error.object_name().to_owned(), advice)
+    };
+    Label::read(device)
+        .map_err(refused)?
+        .ok_or_else(|| unrepairable(format!("{}: it is no tier", device.name()), nothing))
+}
+
+/// It is a tier, and none of this file system.
+fn stranger(device: &impl BlockDevice, label: &Label, volume: Uuid) -> Problem {
+    let (name, number) = (device.name(), label.number());
+    if label.volume() == volume {
+        let what = format!("{name}: tier {number} of this file system was removed from it");
+        return unrepairable(what, "leave it out: nothing is on it that the file system knows of");
+    }
+    let what =
+        format!("{name}: it is tier {number} of file system {}, and this one is {volume}", label.volume());
+    unrepairable(what, "give the tier that belongs to this file system")
+}
+
+/// It was not used together with the file system last, or has another size.
+fn differs(device: &impl BlockDevice, label: &Label, tier: &Tier) -> Option<Problem> {
+    let (name, number, has) = (device.name(), tier.number, label.token());
+    if has != tier.token && (tier.pending == 0 || has != tier.pending) {
+        let what = format!("tier {number} on {name}: it was not used together with this file system last");
+        return Some(unrepairable(
+            what,
+            "one of them is an older copy: give the one that belongs to the other, and write to neither before",
+        ));
+    }
+    (label.blocks() != tier.blocks).then(|| {
+        let [is, was] = [label.blocks(), tier.blocks].map(|blocks| blocks * BLOCK_SIZE);
+        let what = format!("tier {number} on {name}: it has {is} bytes, and the file system says {was}");
+        unrepairable(what, "restore the one or the other from a copy of the same time")
+    })
+}
+
+fn unrepairable(what: String, advice: &'static str) -> Problem {
+    Problem { what, repair: None, advice: Some(advice), loses: false, repaired: false }
+}
