@@ -265,7 +265,7 @@ fn words(phase: &str) -> &'static str {
 }
 
 /// Where blocks move, and why, in words.
-pub(crate) fn way(way: &str) -> &'static str {
+fn way(way: &str) -> &'static str {
     match way {
         "lowered" => "down into DRAM, because it is read",
         "raised" => "up, because it is read",
@@ -276,7 +276,17 @@ pub(crate) fn way(way: &str) -> &'static str {
 
 fn doing(status: &Value) -> Option<String> {
     let doing = &status["doing"];
-    Some(format!("inode {} moves {}", doing["inode"].as_u64()?, way(doing["way"].as_str()?)))
+    Some(moves(doing["inode"].as_u64()?, doing["files"].as_u64().unwrap_or(1), doing["way"].as_str()?))
+}
+
+/// Which files move together, how many and the first of them, where and why, in words.
+pub(crate) fn moves(inode: u64, files: u64, why: &str) -> String {
+    let others = match files {
+        0 | 1 => String::new(),
+        2 => " with 1 other".to_owned(),
+        more => format!(" with {} others", more - 1),
+    };
+    format!("inode {inode} moves{others} {}", way(why))
 }
 
 /// What waits to be moved, and who waits for the mover.
@@ -369,6 +379,9 @@ mod tests {
         assert!(text.contains("75.0 % of what was read"), "{text}");
         status["doing"] = json!({ "inode": 17, "way": "raised" });
         assert!(describe(&status).contains("inode 17 moves up, because it is read"));
+        status["doing"]["files"] = json!(300);
+        assert!(describe(&status).contains("inode 17 moves with 299 others up, because"));
+        status["doing"]["files"] = json!(1);
         (status["doing"]["way"], status["told"]) = (json!("told"), json!(2));
         status["refused"] = json!("inode 9: tier 1: in use");
         let text = describe(&status);

@@ -4,14 +4,17 @@
 //! DRAM, from where it is read from then on. Where most came from tiers, what is read most of these moves up, while
 //! persistent memory has room below its threshold (TPFS, equation 2, 5.2 and 5.4).
 
+use std::ops::ControlFlow;
+
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, Durability, FileBlock, Kind, Result, Tiered};
+use nacre_engine::{BLOCK_SIZE, Durability, Error, FileBlock, InodeId, Kind, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::{Dataflow, Flow};
 
+use crate::batch::{Batch, Part};
 use crate::fs::MoverFs;
-use crate::keeper::{Keeper, Why};
+use crate::keeper::{Current, Keeper, Why};
 use crate::status::{Doing, Way};
 use crate::watch::{Chosen, millis};
 
@@ -66,6 +69,26 @@ impl Keeper {
         (*left, *turn) = (left.saturating_sub(blocks), turn.saturating_sub(blocks));
         self.allowance = self.allowance.saturating_sub_unsigned(blocks * BLOCK_SIZE);
     }
+
+    /// A file does not move for the sake of reads; gives what is to be told of that.
+    fn passed_by(&mut self, id: InodeId, error: Error) -> Option<Error> {
+        match error.kind() {
+            // It was removed.
+            Kind::Stale => {
+                self.heats.forget(id);
+                self.below.forget(id);
+                None
+            }
+            // A program has it mapped: it stays.
+            Kind::Busy => None,
+            // There may be room later.
+            Kind::NoSpace => {
+                self.balance.turn = 0;
+                None
+            }
+            _ => Some(error),
+        }
+    }
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
@@ -85,10 +108,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             return Ok(0);
         }
         keeper.balance.turn = keeper.balance.left.min(AT_ONCE / BLOCK_SIZE);
-        let mut moved = 0;
+        let (mut hot, mut moved) = (None, 0);
         while goes_on() && keeper.balance.turn > 0 && keeper.allowance > 0 && self.may_move() {
             let went = match keeper.balance.flow {
-                Some(Flow::ToDram) => self.lower_hottest(keeper)?,
+                Some(Flow::ToDram) => self.lower_hottest(keeper, &mut hot, goes_on)?,
                 Some(Flow::ToPm) => self.raise_hottest(keeper)?,
                 None => None,
             };
@@ -98,86 +121,85 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(moved)
     }
 
-    /// Moves what was read last of persistent memory to the fastest tier that has room, and into DRAM. `None` when nothing
-    /// more was read, or DRAM is full: what it has no room for would be read from disk, or others would.
-    fn lower_hottest(&self, keeper: &mut Keeper) -> Result<Option<u64>> {
+    /// Moves what was read last of persistent memory to the fastest tier that has room, and into DRAM, as one batch of one
+    /// file after another; `hot` is the one of which the rest comes next. `None` when nothing more was read, or DRAM is full:
+    /// what it has no room for would be read from disk, or others would.
+    fn lower_hottest(
+        &self,
+        keeper: &mut Keeper,
+        hot: &mut Option<Current<L::Node>>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Option<u64>> {
         let rules = self.predictors.rules().unwrap_or_default();
+        let next = |keeper: &mut Keeper| match keeper.heats.hottest(Some(&rules)) {
+            Some(chosen) => ControlFlow::Continue(Some(chosen)),
+            None => ControlFlow::Break(()),
+        };
         let pages = self.tiers.pages();
-        let room = || pages.capacity().saturating_sub(pages.bytes()) / BLOCK_SIZE;
-        if room() == 0 {
-            return Ok(None);
+        let room = pages.capacity().saturating_sub(pages.bytes()) / BLOCK_SIZE;
+        let most = room.min(keeper.balance.turn);
+        let allowed = keeper.allowance.unsigned_abs().div_ceil(BLOCK_SIZE);
+        let mut batch = Batch::default();
+        let gathered = self.gather(keeper, hot, &next, (allowed, most), goes_on, &mut batch);
+        if gathered.is_err() {
+            *hot = None;
         }
-        let Some(hot) = keeper.heats.hottest(Some(&rules)) else { return Ok(None) };
-        let down = |node: &L::Node, start, len| self.place_group(node, start, len, Why::Reads);
-        let (moved, done) = self.move_hot(keeper, &hot, Way::Lowered, &room, down);
+        let Some(first) = batch.parts().first().map(Part::id) else { return gathered.map(|_| None) };
+        let files = batch.parts().len() as u64;
+        let _doing = self.begin(Doing { inode: first.number, files, way: Way::Lowered });
+        let (mut moved, mut failure) = (0, gathered.err());
+        for (id, placed) in self.place_batch(batch, Why::Reads, &mut || true) {
+            match placed {
+                Ok(placed) => moved += placed.moved,
+                Err(error) => {
+                    hot.take_if(|hot| hot.chosen.id == id);
+                    failure = failure.or(keeper.passed_by(id, error));
+                }
+            }
+        }
         self.lowered.fetch_add(moved, Ordering::Relaxed);
-        done.map(|()| Some(moved))
+        keeper.account(moved);
+        failure.map_or(Ok(Some(moved)), Err)
     }
 
     /// Brings up what was read last of tiers. `None` when nothing more was read.
     fn raise_hottest(&self, keeper: &mut Keeper) -> Result<Option<u64>> {
         let Some(hot) = keeper.below.hottest(None) else { return Ok(None) };
-        let up = |node: &L::Node, start, len| {
-            self.bring_up_from(node, start, len, Durability::Now, |_| true).map(|up| up.moved)
-        };
-        let room = || self.room_below_threshold();
-        let (moved, done) = self.move_hot(keeper, &hot, Way::Raised, &room, up);
+        let (moved, failure) = self.raise(keeper, &hot);
         self.raised.fetch_add(moved, Ordering::Relaxed);
         if moved > 0
             && let Ok(attr) = self.layout.node(hot.id).and_then(|node| self.layout.getattr(&node))
         {
             keeper.heats.found(hot.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
         }
-        done.map(|()| Some(moved))
+        failure.map_or(Ok(Some(moved)), Err)
     }
 
-    /// Moves what of a file is hot by `go`, group by group, while there is room for so many blocks; gives the number of those
-    /// that moved, and what went wrong.
-    fn move_hot(
-        &self,
-        keeper: &mut Keeper,
-        hot: &Chosen,
-        way: Way,
-        room: &dyn Fn() -> u64,
-        go: impl Fn(&L::Node, FileBlock, u64) -> Result<u64>,
-    ) -> (u64, Result<()>) {
+    /// Brings up what of a file is hot, group by group, while there is room; gives the number of blocks that moved, and what
+    /// went wrong.
+    fn raise(&self, keeper: &mut Keeper, hot: &Chosen) -> (u64, Option<Error>) {
         let mut moved = 0;
         let done = self.layout.node(hot.id).and_then(|node| {
             if self.is_pinned(&node) {
                 return Ok(());
             }
-            let _doing = self.begin(Doing { inode: hot.id.number, way });
+            let _doing = self.begin(Doing { inode: hot.id.number, files: 1, way: Way::Raised });
             let mut at = 0;
             while let Some(group) = self.next_group(&node, hot, at)? {
-                let len = group.len.min(keeper.balance.turn).min(room());
+                let len = group.len.min(keeper.balance.turn).min(self.room_below_threshold());
                 if len == 0 || keeper.allowance <= 0 {
                     keeper.balance.turn = 0;
                     break;
                 }
                 at = group.start + len;
-                let blocks = go(&node, FileBlock(group.start), len)?;
+                let start = FileBlock(group.start);
+                let blocks = self.bring_up_from(&node, start, len, Durability::Now, |_| true)?.moved;
                 moved += blocks;
                 keeper.account(blocks);
             }
             Ok(())
         });
-        let done = match done {
-            // It was removed.
-            Err(error) if error.kind() == Kind::Stale => {
-                keeper.heats.forget(hot.id);
-                keeper.below.forget(hot.id);
-                Ok(())
-            }
-            // A program has it mapped: it stays.
-            Err(error) if error.kind() == Kind::Busy => Ok(()),
-            // There may be room later.
-            Err(error) if error.kind() == Kind::NoSpace => {
-                keeper.balance.turn = 0;
-                Ok(())
-            }
-            other => other,
-        };
-        (moved, done)
+        (moved, done.err().and_then(|error| keeper.passed_by(hot.id, error)))
     }
 
     /// Blocks of persistent memory that may be taken without any that would have to move down for it.

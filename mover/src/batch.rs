@@ -9,7 +9,7 @@
 //! Blocks that are on tiers must not be another's before they were read: who gathers such holds a [`Reading`] until the
 //! batch has moved. Those on persistent memory are read through their file and need none.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use nacre_engine::{
     BLOCK_SIZE, Copied, CopiedFile, Error, FileBlock, InodeId, Kind, Movable, Place, PlacedExtent, Result,
@@ -30,6 +30,8 @@ const MAX_FILES: usize = 4096;
 /// What moves as one; at most a group.
 pub(crate) struct Batch<N> {
     parts: Vec<Part<N>>,
+    /// The files that they are of.
+    files: HashSet<InodeId>,
     blocks: u64,
 }
 
@@ -45,7 +47,7 @@ pub(crate) struct Part<N> {
 
 impl<N> Default for Batch<N> {
     fn default() -> Batch<N> {
-        Batch { parts: Vec::new(), blocks: 0 }
+        Batch { parts: Vec::new(), files: HashSet::new(), blocks: 0 }
     }
 }
 
@@ -69,11 +71,17 @@ impl<N> Part<N> {
     pub(crate) fn id(&self) -> InodeId {
         self.id
     }
+
+    /// The block behind the last one that moves.
+    fn end(&self) -> u64 {
+        self.found.last().map_or(0, |last| last.extent.start.0 + last.extent.len)
+    }
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     /// Adds blocks of a file to a batch, of those in the range that are where `which` says. False, and nothing is added,
-    /// when there is no room for them behind others: then they are for the next batch.
+    /// when there is no room for them behind others: then they are for the next batch. So are those of a file that comes a
+    /// second time, as one with several names does.
     pub(crate) fn add_to(
         &self,
         batch: &mut Batch<L::Node>,
@@ -92,11 +100,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         let is_full = batch.parts.len() >= MAX_FILES;
         let has_room = batch.is_empty() || batch.blocks + blocks <= self.group();
         match batch.parts.last_mut().filter(|last| last.id == id) {
-            Some(last) if has_room => {
+            Some(last) if has_room && last.end() <= start.0 => {
                 last.found.extend(found);
                 last.blocks += blocks;
             }
-            None if has_room && !is_full => {
+            None if has_room && !is_full && !batch.files.contains(&id) => {
+                batch.files.insert(id);
                 batch.parts.push(Part { id, node: node.clone(), found, blocks, modified });
             }
             _ => return Ok(false),
@@ -106,18 +115,27 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     }
 
     /// Moves parts to a tier; gives what came of each. Where there is no room for all of them, as many move as there is
-    /// room for.
-    pub(crate) fn move_parts(&self, parts: &[Part<L::Node>], tier: u8, keep: bool) -> Vec<Result<Moved>> {
+    /// room for. When `may_go_on` says no between two of them, those behind are left where they are, and the answer ends
+    /// before them: to read them is what may take long.
+    pub(crate) fn move_parts(
+        &self,
+        parts: &[Part<L::Node>],
+        tier: u8,
+        keep: bool,
+        may_go_on: &mut dyn FnMut() -> bool,
+    ) -> Vec<Result<Moved>> {
         let blocks = parts.iter().map(|part| part.blocks).sum();
         let taken = self.layout.allocate_on(tier, None, blocks).map(|runs| Taken::new(self, runs));
         let moved = match taken {
             Err(error) if error.kind() == Kind::NoSpace && parts.len() > 1 && self.has_room(parts, tier) => {
                 let (some, others) = parts.split_at(parts.len() / 2);
-                let mut moved = self.move_parts(some, tier, keep);
-                moved.extend(self.move_parts(others, tier, keep));
+                let mut moved = self.move_parts(some, tier, keep, may_go_on);
+                if moved.len() == some.len() {
+                    moved.extend(self.move_parts(others, tier, keep, may_go_on));
+                }
                 return moved;
             }
-            taken => taken.and_then(|taken| self.move_into(taken, parts, tier, keep)),
+            taken => taken.and_then(|taken| self.move_into(taken, parts, tier, keep, may_go_on)),
         };
         moved.unwrap_or_else(|error| {
             let mut all: Vec<_> = parts.iter().skip(1).map(|_| Err(alike(&error))).collect();
@@ -132,13 +150,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         self.layout.tier_space(tier).is_ok_and(|space| space.free >= least)
     }
 
-    /// Moves parts to blocks of a tier; gives what came of each. What fails for all of them has changed nothing.
+    /// Moves parts to blocks of a tier; gives what came of each that it got to. What fails for all of them has changed
+    /// nothing.
     fn move_into(
         &self,
         mut taken: Taken<'_, L, D>,
         parts: &[Part<L::Node>],
         tier: u8,
         keep: bool,
+        may_go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<Result<Moved>>> {
         let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
         let mut content = Pages::lent((blocks * BLOCK_SIZE) as usize);
@@ -146,6 +166,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         let mut done = Vec::new();
         let mut read = 0;
         for (index, part) in parts.iter().enumerate() {
+            if index > 0 && !may_go_on() {
+                break;
+            }
             let end = read + (part.blocks * BLOCK_SIZE) as usize;
             done.push(
                 self.read_all(&part.node, &part.found, &mut content[read..end]).map(|()| Moved::default()),
@@ -224,8 +247,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves a batch to the fastest tiers that have room for it; gives what came of each file.
-    /// [`NoSpace`](Kind::NoSpace) for what none takes.
-    pub(crate) fn place_batch(&self, batch: Batch<L::Node>, why: Why) -> Vec<(InodeId, Result<Moved>)> {
+    /// [`NoSpace`](Kind::NoSpace) for what none takes. When `may_go_on` says no, files may be left that have no answer.
+    pub(crate) fn place_batch(
+        &self,
+        batch: Batch<L::Node>,
+        why: Why,
+        may_go_on: &mut dyn FnMut() -> bool,
+    ) -> Vec<(InodeId, Result<Moved>)> {
         let mut placed = Vec::new();
         let mut left = batch.parts;
         let mut full: Vec<Error> = left.iter().map(|_| Kind::NoSpace.into()).collect();
@@ -233,9 +261,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             if left.is_empty() {
                 break;
             }
-            // A copy stays in DRAM where it is to be read from there, and else while that has room (TPFS, 5.3).
-            let keep = why == Why::Reads || self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2;
-            let moved = self.move_parts(&left, tier.number, keep);
+            let keep = match why {
+                Why::Reads => true,
+                // While there is room (TPFS, 5.3).
+                Why::Space => self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2,
+                Why::Drain => false,
+            };
+            let moved = self.move_parts(&left, tier.number, keep, may_go_on);
             full.clear();
             for (part, moved) in std::mem::take(&mut left).into_iter().zip(moved) {
                 match moved {

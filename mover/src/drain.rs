@@ -1,5 +1,10 @@
 //! Taking everything from a tier, before it goes.
+//!
+//! It goes by steps: one file is looked at after another, until what is on the tier of them is a group, which moves to other
+//! tiers as one [`batch`](crate::batch). What these have no room for, or was written meanwhile, is brought up file by file. Who
+//! drains may end it at any file: the step is cut there, and what was not done of it waits as before.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use nacre_engine::{
@@ -8,7 +13,11 @@ use nacre_engine::{
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
+use crate::batch::Batch;
+use crate::data::Reading;
 use crate::fs::MoverFs;
+use crate::keeper::Why;
+use crate::migrate::{Moved, is_on};
 
 /// How far a drain is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,8 +31,10 @@ pub struct Drained {
     pub is_done: bool,
 }
 
-/// Groups of a file that are moved before the next question whether it goes on.
+/// Groups of a file that are looked at before the next question whether it goes on.
 const GROUPS_AT_ONCE: u64 = 4;
+/// Files that are looked at before that: most may be elsewhere.
+const FILES_AT_ONCE: usize = 4096;
 
 /// The rest of the files to look at.
 pub(crate) struct Drain {
@@ -37,6 +48,31 @@ struct Waiting {
     id: InodeId,
     kind: FileKind,
     from: u64,
+}
+
+/// What is done at once.
+struct Step<N> {
+    files: Vec<Taking<N>>,
+    /// What of them is on the tier.
+    batch: Batch<N>,
+}
+
+/// A part of a file, of which everything leaves the tier.
+struct Taking<N> {
+    id: InodeId,
+    node: N,
+    from: u64,
+    /// Where the next part begins, or none where this is the last one.
+    next: Option<u64>,
+    /// Something of it is in the batch.
+    is_in_batch: bool,
+}
+
+impl<N> Taking<N> {
+    /// The same file, from a block on.
+    fn waits_from(&self, from: u64) -> Waiting {
+        Waiting { id: self.id, kind: FileKind::Regular, from }
+    }
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
@@ -72,62 +108,143 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         drain: &mut Drain,
         goes_on: &mut dyn FnMut(&Drained) -> bool,
     ) -> Result<Drained> {
-        let state = |drain: &Drain, is_done| {
-            let space = self.layout.tier_space(tier)?;
-            let left = (space.blocks - space.free) * BLOCK_SIZE;
-            Ok(Drained { moved: drain.moved * BLOCK_SIZE, left, is_done })
-        };
-        // By a list instead of recursion: directories may be deeper than a stack.
-        while let Some(Waiting { id, kind, from }) = drain.waiting.pop() {
-            let node = match self.layout.node(id) {
-                // It was removed meanwhile.
-                Err(error) if error.kind() == Kind::Stale => continue,
-                other => other?,
-            };
-            match kind {
-                FileKind::Directory => {
-                    let waiting = &mut drain.waiting;
-                    self.layout.read_dir(&node, 0, &mut |entry: DirEntry<'_>| {
-                        waiting.push(Waiting { id: entry.id, kind: entry.kind, from: 0 });
-                        ControlFlow::Continue(())
-                    })?;
-                }
-                FileKind::Regular => match self.drain_part(&node, tier, from, &mut drain.moved) {
-                    Ok(Some(from)) => drain.waiting.push(Waiting { id, kind, from }),
-                    Ok(None) => {}
-                    // What fails is tried again by the next call.
-                    Err(error) => {
-                        drain.waiting.push(Waiting { id, kind, from });
-                        return Err(error);
-                    }
-                },
-                _ => {}
-            }
-            if !goes_on(&state(drain, false)?) {
-                return state(drain, false);
+        while !drain.waiting.is_empty() {
+            if !self.drain_step(tier, drain, goes_on)? || !goes_on(&self.drained(tier, drain, false)?) {
+                return self.drained(tier, drain, false);
             }
         }
-        state(drain, true)
+        self.drained(tier, drain, true)
     }
 
-    /// Moves what of a part of a file is on a tier; adds the blocks to those that were `moved`. Gives where the next part
-    /// begins.
-    fn drain_part(&self, node: &L::Node, tier: u8, from: u64, moved: &mut u64) -> Result<Option<u64>> {
-        let blocks = self.layout.getattr(node)?.size.div_ceil(BLOCK_SIZE);
-        let part = GROUPS_AT_ONCE * self.group();
-        // What is allocated behind the end of the file belongs to the last part.
-        let next = Some(from + part).filter(|next| *next < blocks);
-        let range = (FileBlock(from), next.map_or(u64::MAX - from, |next| next - from));
-        for other in self.takers(None) {
-            match self.move_between(node, tier, other.number, range) {
-                Err(error) if self.passes_on(other.number, &error) => {}
-                other => *moved += other?.moved,
+    fn drained(&self, tier: u8, drain: &Drain, is_done: bool) -> Result<Drained> {
+        let space = self.layout.tier_space(tier)?;
+        let left = (space.blocks - space.free) * BLOCK_SIZE;
+        Ok(Drained { moved: drain.moved * BLOCK_SIZE, left, is_done })
+    }
+
+    /// Looks at files and moves what of them is on the tier; false when it was told not to go on. A file that fails does so
+    /// alone, and waits: what fails is tried again by the next call.
+    fn drain_step(
+        &self,
+        tier: u8,
+        drain: &mut Drain,
+        goes_on: &mut dyn FnMut(&Drained) -> bool,
+    ) -> Result<bool> {
+        let now = self.drained(tier, drain, false)?;
+        let mut may_go_on = || goes_on(&now);
+        let mut step = Step { files: Vec::new(), batch: Batch::default() };
+        // What is on the tier is nobody else's to write before it was read.
+        let reading = Reading::begin(&self.layout);
+        let gathered = self.gather_step(tier, drain, &mut step, &mut may_go_on);
+        let mut is_over = matches!(gathered, Ok(ControlFlow::Break(())));
+        let mut placed = HashMap::new();
+        if !is_over {
+            placed.extend(self.place_batch(step.batch, Why::Drain, &mut may_go_on));
+        }
+        drop(reading);
+        drain.moved += placed.values().flatten().map(|placed| placed.moved).sum::<u64>();
+        let mut failure = gathered.err();
+        let mut left = Vec::new();
+        for file in step.files {
+            let came = if file.is_in_batch { placed.remove(&file.id) } else { Some(Ok(Moved::default())) };
+            // One without an answer is where it was told not to go on.
+            let Some(came) = came.filter(|_| !is_over) else {
+                is_over = true;
+                left.push(file.waits_from(file.from));
+                continue;
+            };
+            match self.take_rest(tier, &file, came) {
+                Ok(moved) => {
+                    drain.moved += moved;
+                    left.extend(file.next.map(|next| file.waits_from(next)));
+                    is_over = moved > 0 && !self.drained(tier, drain, false).is_ok_and(|now| goes_on(&now));
+                }
+                Err(error) => {
+                    left.push(file.waits_from(file.from));
+                    failure.get_or_insert(error);
+                }
             }
         }
-        // What was written meanwhile, and all when there is no other tier.
-        let up = || self.bring_up_from(node, range.0, range.1, Durability::Now, |here| here == tier);
-        *moved += self.with_room(up)?.moved;
-        *moved += self.layout.replace_unwritten(node, tier, range.0, range.1)?;
-        Ok(next)
+        drain.waiting.extend(left.into_iter().rev());
+        failure.map_or(Ok(!is_over), Err)
+    }
+
+    /// Looks at what waits, until what of it is on the tier fills a batch, or there is enough to look at. `Break` is that it may
+    /// not go on; after an error what was gathered before moves all the same.
+    fn gather_step(
+        &self,
+        tier: u8,
+        drain: &mut Drain,
+        step: &mut Step<L::Node>,
+        may_go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<ControlFlow<()>> {
+        // By a list instead of recursion: directories may be deeper than a stack.
+        while step.files.len() < FILES_AT_ONCE
+            && let Some(next) = drain.waiting.pop()
+        {
+            let goes_on = match next.kind {
+                FileKind::Directory => self.list(&next, drain).map(|()| true),
+                FileKind::Regular => self.take(tier, &next, step),
+                _ => Ok(true),
+            };
+            let is_directory = next.kind == FileKind::Directory;
+            match goes_on {
+                // Large ones take their time.
+                Ok(true) if is_directory && !may_go_on() => return Ok(ControlFlow::Break(())),
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    drain.waiting.push(next);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Has all that is in a directory wait.
+    fn list(&self, dir: &Waiting, drain: &mut Drain) -> Result<()> {
+        let node = match self.layout.node(dir.id) {
+            // It was removed meanwhile.
+            Err(error) if error.kind() == Kind::Stale => return Ok(()),
+            other => other?,
+        };
+        self.layout.read_dir(&node, 0, &mut |entry: DirEntry<'_>| {
+            drain.waiting.push(Waiting { id: entry.id, kind: entry.kind, from: 0 });
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// Adds a file, from where it waits, to what is done at once; false when that is not all of it.
+    fn take(&self, tier: u8, file: &Waiting, step: &mut Step<L::Node>) -> Result<bool> {
+        let node = match self.layout.node(file.id) {
+            Err(error) if error.kind() == Kind::Stale => return Ok(true),
+            other => other?,
+        };
+        let from = file.from;
+        let blocks = self.layout.getattr(&node)?.size.div_ceil(BLOCK_SIZE);
+        // What is allocated behind the end of the file belongs to the last part.
+        let end = Some(from + GROUPS_AT_ONCE * self.group()).filter(|end| *end < blocks);
+        let range = (&node, FileBlock(from), end.map_or(u64::MAX - from, |end| end - from));
+        let (before, mut at) = (step.batch.blocks(), from);
+        let is_all = self.add_range(&mut step.batch, range, &mut at, |place| is_on(place, tier))?;
+        let next = if is_all { end } else { Some(at) };
+        let is_in_batch = step.batch.blocks() > before;
+        step.files.push(Taking { id: file.id, node, from, next, is_in_batch });
+        Ok(next.is_none())
+    }
+
+    /// Brings up what of a part of a file is on the tier after its batch: what was written meanwhile, and all when there is
+    /// no other tier. Gives the number of blocks.
+    fn take_rest(&self, tier: u8, file: &Taking<L::Node>, came: Result<Moved>) -> Result<u64> {
+        if let Err(error) = came
+            && error.kind() != Kind::NoSpace
+        {
+            return Err(error);
+        }
+        let (start, len) =
+            (FileBlock(file.from), file.next.map_or(u64::MAX - file.from, |next| next - file.from));
+        let up = || self.bring_up_from(&file.node, start, len, Durability::Now, |here| here == tier);
+        Ok(self.with_room(up)?.moved + self.layout.replace_unwritten(&file.node, tier, start, len)?)
     }
 }

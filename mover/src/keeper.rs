@@ -55,7 +55,7 @@ impl Keeper {
     }
 
     /// A file of which the rest comes later.
-    fn put_back<N>(&mut self, cold: Option<Cold<N>>) {
+    fn put_back<N>(&mut self, cold: Option<Current<N>>) {
         if let Some(cold) = cold {
             self.heats.put_back(cold.chosen.id);
         }
@@ -71,9 +71,9 @@ impl Keeper {
     }
 }
 
-/// The file that is moving down, and its first block that was not looked at. It is in no list meanwhile.
-struct Cold<N> {
-    chosen: Chosen,
+/// The file that is moving down, and its first block that was not looked at.
+pub(crate) struct Current<N> {
+    pub(crate) chosen: Chosen,
     node: N,
     at: u64,
 }
@@ -88,13 +88,15 @@ struct Went {
     is_over: bool,
 }
 
-/// Why blocks move down.
+/// Why blocks move to a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
     /// Space is short.
     Space,
     /// They are read, and are to be read from DRAM.
     Reads,
+    /// The tier that they are on is to be empty.
+    Drain,
 }
 
 /// What was not moved in this time cannot be made up for.
@@ -170,7 +172,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     fn lower_coldest(
         &self,
         keeper: &mut Keeper,
-        cold: &mut Option<Cold<L::Node>>,
+        cold: &mut Option<Current<L::Node>>,
         now_ms: u64,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<u64> {
@@ -238,7 +240,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Moves what is coldest down until so many blocks of persistent memory are available, or nothing more can be moved;
     /// gives the number of blocks.
-    fn lower_until(&self, keeper: &mut Keeper, cold: &mut Option<Cold<L::Node>>, wanted: u64) -> Result<u64> {
+    fn lower_until(
+        &self,
+        keeper: &mut Keeper,
+        cold: &mut Option<Current<L::Node>>,
+        wanted: u64,
+    ) -> Result<u64> {
         let mut moved = 0;
         loop {
             let missing = wanted.saturating_sub(self.layout.stat().available);
@@ -290,13 +297,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     fn lower_batch(
         &self,
         keeper: &mut Keeper,
-        cold: &mut Option<Cold<L::Node>>,
+        cold: &mut Option<Current<L::Node>>,
         now_ms: Option<u64>,
         wanted: u64,
         may_go_on: &dyn Fn() -> bool,
     ) -> Went {
         let mut batch = Batch::default();
-        let gathered = self.gather(keeper, cold, now_ms, wanted, may_go_on, &mut batch);
+        let next = |keeper: &mut Keeper| self.next_cold(keeper, now_ms);
+        let gathered = self.gather(keeper, cold, &next, (wanted, u64::MAX), may_go_on, &mut batch);
         let is_over = batch.is_empty() && matches!(gathered, Ok(ControlFlow::Break(())));
         let mut went = Went { moved: 0, failure: gathered.err(), is_over };
         if went.failure.is_some() {
@@ -305,8 +313,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             *cold = None;
         }
         let Some(first) = batch.parts().first().map(Part::id) else { return went };
-        let _doing = self.begin(Doing { inode: first.number, way: Way::Space });
-        for (id, placed) in self.place_batch(batch, Why::Space) {
+        let files = batch.parts().len() as u64;
+        let _doing = self.begin(Doing { inode: first.number, files, way: Way::Space });
+        for (id, placed) in self.place_batch(batch, Why::Space, &mut || true) {
             let error = match placed {
                 Ok(placed) => {
                     went.moved += placed.moved;
@@ -333,35 +342,35 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         went
     }
 
-    /// Gathers what moves next, of one file after another. `Break` is that there is nothing more, or that it may not go on
-    /// looking.
-    fn gather(
+    /// Gathers what moves next, of one file after another, which come from `next`: until it is `enough` blocks, and never
+    /// more than `most`. `Break` is that there is nothing more, or that it may not go on looking.
+    pub(crate) fn gather(
         &self,
         keeper: &mut Keeper,
-        cold: &mut Option<Cold<L::Node>>,
-        now_ms: Option<u64>,
-        wanted: u64,
+        current: &mut Option<Current<L::Node>>,
+        next: &dyn Fn(&mut Keeper) -> ControlFlow<(), Option<Chosen>>,
+        (enough, most): (u64, u64),
         may_go_on: &dyn Fn() -> bool,
         batch: &mut Batch<L::Node>,
     ) -> Result<ControlFlow<()>> {
-        while batch.blocks() < wanted {
-            let Some(file) = cold else {
-                match self.next_cold(keeper, now_ms) {
-                    ControlFlow::Continue(Some(chosen)) => *cold = self.hold_cold(keeper, chosen)?,
+        while batch.blocks() < enough.min(most) {
+            let Some(file) = current else {
+                match next(keeper) {
+                    ControlFlow::Continue(Some(chosen)) => *current = self.hold_chosen(keeper, chosen)?,
                     ControlFlow::Continue(None) if may_go_on() => {}
                     _ => return Ok(ControlFlow::Break(())),
                 }
                 continue;
             };
             let Some(group) = self.next_group(&file.node, &file.chosen, file.at)? else {
-                *cold = None;
+                *current = None;
                 continue;
             };
-            let range = (FileBlock(group.start), group.len);
+            let range = (FileBlock(group.start), group.len.min(most - batch.blocks()));
             if !self.add_to(batch, &file.node, range, |place| matches!(place, Place::Pm(_)))? {
                 break;
             }
-            file.at = group.end();
+            file.at = group.start + range.1;
             if !batch.is_empty() && !may_go_on() {
                 break;
             }
@@ -370,7 +379,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Holds a file that was chosen; `None` when it is gone, or stays.
-    fn hold_cold(&self, keeper: &mut Keeper, chosen: Chosen) -> Result<Option<Cold<L::Node>>> {
+    fn hold_chosen(&self, keeper: &mut Keeper, chosen: Chosen) -> Result<Option<Current<L::Node>>> {
         match self.layout.node(chosen.id) {
             Err(error) if error.kind() == Kind::Stale => {
                 keeper.heats.forget(chosen.id);
@@ -378,7 +387,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             }
             node => {
                 let node = node?;
-                Ok((!self.is_pinned(&node)).then_some(Cold { chosen, node, at: 0 }))
+                Ok((!self.is_pinned(&node)).then_some(Current { chosen, node, at: 0 }))
             }
         }
     }
@@ -411,15 +420,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             held.iter().filter(|(of, block)| *of == id && (group.start..group.end()).contains(block));
         let end = inside.map(|(_, block)| *block).min().unwrap_or(group.end());
         Span { start: group.start, len: end - group.start }
-    }
-
-    /// Moves blocks of a file to the fastest tier that has room. [`NoSpace`](Kind::NoSpace) when none takes them.
-    pub(crate) fn place_group(&self, node: &L::Node, start: FileBlock, len: u64, why: Why) -> Result<u64> {
-        let mut batch = Batch::default();
-        self.add_to(&mut batch, node, (start, len), |place| matches!(place, Place::Pm(_)))?;
-        self.place_batch(batch, why)
-            .into_iter()
-            .try_fold(0, |sum, (_, placed)| placed.map(|placed| sum + placed.moved))
     }
 
     /// Whether other tiers may take what this one did not: it is full, or its device failed or is gone.

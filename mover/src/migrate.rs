@@ -36,7 +36,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         len: u64,
         keep: bool,
     ) -> Result<Moved> {
-        self.move_range(node, tier, (start, len), keep, |place| !is_on(place, tier))
+        self.move_ranges(&[(node, start, len)], tier, keep, |place| !is_on(place, tier))
+            .pop()
+            .unwrap_or_else(|| unreachable!("there is an answer for each file"))
     }
 
     /// Moves all blocks of files to a tier, as [`MoverFs::move_down`] does; files share groups, each with one write and one
@@ -44,19 +46,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     pub fn move_files_down(&self, nodes: &[L::Node], tier: u8, keep: bool) -> Vec<Result<Moved>> {
         let ranges: Vec<_> = nodes.iter().map(|node| (node, FileBlock(0), u64::MAX)).collect();
         self.move_ranges(&ranges, tier, keep, |place| !is_on(place, tier))
-    }
-
-    fn move_range(
-        &self,
-        node: &L::Node,
-        tier: u8,
-        (start, len): (FileBlock, u64),
-        keep: bool,
-        which: impl Fn(&Place) -> bool,
-    ) -> Result<Moved> {
-        self.move_ranges(&[(node, start, len)], tier, keep, which)
-            .pop()
-            .unwrap_or_else(|| unreachable!("there is an answer for each file"))
     }
 
     /// Moves blocks of ranges of files, in batches; a file of which something fails is left at that.
@@ -93,15 +82,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             if batch.is_empty() {
                 continue;
             }
-            for (owner, moved) in owners.into_iter().zip(self.move_parts(batch.parts(), tier, keep)) {
+            for (owner, moved) in
+                owners.into_iter().zip(self.move_parts(batch.parts(), tier, keep, &mut || true))
+            {
                 add(&mut total[owner], moved);
             }
         }
         total
     }
 
-    /// Adds what of a range is where `which` says, from the block `at` on; false when the batch had no room for all.
-    fn add_range(
+    /// Adds what of a range is where `which` says, from the block `at` on; false when the batch had no room for all, and
+    /// what is before `at` then is done.
+    pub(crate) fn add_range(
         &self,
         batch: &mut Batch<L::Node>,
         (node, start, len): (&L::Node, FileBlock, u64),
@@ -157,17 +149,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             rest = behind;
         }
         Ok(())
-    }
-
-    /// Moves blocks of a file from one tier to another; the parameters are those of [`MoverFs::move_down`].
-    pub(crate) fn move_between(
-        &self,
-        node: &L::Node,
-        from: u8,
-        to: u8,
-        range: (FileBlock, u64),
-    ) -> Result<Moved> {
-        self.move_range(node, to, range, false, |place| is_on(place, from))
     }
 
     /// Brings blocks of a file up to persistent memory, as far as they are on tiers.
@@ -290,6 +271,6 @@ fn add(total: &mut Result<Moved>, more: Result<Moved>) {
     }
 }
 
-fn is_on(place: &Place, tier: u8) -> bool {
+pub(crate) fn is_on(place: &Place, tier: u8) -> bool {
     matches!(place, Place::Tier { tier: there, .. } if *there == tier)
 }

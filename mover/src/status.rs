@@ -30,7 +30,7 @@ pub struct MoverStatus {
     pub is_idle: bool,
     /// What it is at, or why it does nothing.
     pub phase: Phase,
-    /// The file whose blocks are moving.
+    /// The file whose blocks are moving, alone or with others.
     pub doing: Option<Doing>,
     /// What waits to be moved; not known while it moves blocks.
     pub queue: Option<Queue>,
@@ -126,6 +126,8 @@ impl Phase {
 pub struct Doing {
     /// The number of its inode.
     pub inode: u64,
+    /// Files that move together, this one the first of them.
+    pub files: u64,
     /// Why they move.
     pub way: Way,
 }

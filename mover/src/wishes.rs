@@ -229,7 +229,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             keeper.heats.found(wish.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
             return Ok((0, None));
         };
-        let _doing = self.begin(Doing { inode: wish.id.number, way: Way::Told });
+        let _doing = self.begin(Doing { inode: wish.id.number, files: 1, way: Way::Told });
         let (start, len) = (FileBlock(data), self.group());
         let moved = match wish.to {
             Some(tier) => self.move_down(&node, tier, start, len, false)?,

@@ -17,7 +17,7 @@ pub struct MoverInfo {
     /// What it is at, or why it does nothing: `moving`, `paused`, `no_tier`, `outside_hours`, `failed`, `below_threshold`,
     /// `limited`, `beginning`, `young` or `nothing`.
     pub phase: &'static str,
-    /// The file whose blocks are moving.
+    /// The file whose blocks are moving, alone or with others.
     pub doing: Option<DoingInfo>,
     /// What waits to be moved; not known while it moves blocks.
     pub queue: Option<QueueInfo>,
@@ -79,6 +79,8 @@ pub struct MoverInfo {
 pub struct DoingInfo {
     /// The number of its inode.
     pub inode: u64,
+    /// Files that move together, this one the first of them.
+    pub files: u64,
     /// `space`: down, because space is short; `lowered`: into DRAM, because they are read; `raised`: up, for that;
     /// `told`: to where the file was told to be.
     pub way: &'static str,
@@ -156,7 +158,8 @@ impl TrafficInfo {
 
 impl MoverInfo {
     fn of(status: MoverStatus) -> MoverInfo {
-        let doing = |doing: Doing| DoingInfo { inode: doing.inode, way: doing.way.as_str() };
+        let doing =
+            |doing: Doing| DoingInfo { inode: doing.inode, files: doing.files, way: doing.way.as_str() };
         let queue = |queue: Queue| {
             let Queue { files, young, accesses, is_looking } = queue;
             QueueInfo { files, young, accesses, looking: is_looking }

@@ -146,7 +146,7 @@ fn bar(place: &Place) -> String {
 fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
     let Some(status) = &now.mover else { return vec![Line::from("mover    no tiers, and nothing to move")] };
     let doing = match &status.doing {
-        Some(doing) => format!("inode {} moves {}", doing.inode, mover::way(&doing.way)),
+        Some(doing) => mover::moves(doing.inode, doing.files, &doing.way),
         None => mover::phase(&status.phase, status.hours.as_deref(), status.next_window.as_deref()),
     };
     let rate = |field: fn(&Mover) -> u64| {

@@ -71,8 +71,11 @@ pub(crate) struct Mover {
 
 /// A file whose blocks are moving.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Doing {
     pub(crate) inode: u64,
+    /// Those that move together; the mounts of older versions do not tell.
+    pub(crate) files: u64,
     pub(crate) way: String,
 }
 

@@ -1,0 +1,152 @@
+//! A drain flushed for each file that it moved.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use nacre_engine::{
+    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, NewInode, WriteAt,
+};
+use nacre_mover::{Drained, MoverOptions};
+
+use crate::machine::{BLOCK, Machine, Node, OTHER, TIER, content, time};
+
+/// Files of so many blocks each that are on the first tier, above a second one.
+fn below(sizes: impl IntoIterator<Item = usize>, other: u64) -> (Machine, Vec<Node>) {
+    let options = MoverOptions { balance: false, ..MoverOptions::default() };
+    let machine = Machine::with(&[32 << 20, other], options);
+    let files = machine.files(sizes);
+    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    machine.fs.tiers().pages().drop_tier(TIER);
+    (machine, files)
+}
+
+fn drained(blocks: u64) -> Drained {
+    Drained { moved: blocks * BLOCK_SIZE, left: 0, is_done: true }
+}
+
+#[test]
+fn many_small_files_leave_a_tier_with_one_flush() {
+    for count in [40, 400] {
+        let (machine, files) = below([2].repeat(count), 32 << 20);
+        let root = machine.fs.root();
+        let dir = NewInode {
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            now: time(0),
+            xattrs: &[],
+            target: &[],
+        };
+        let links = machine.fs.create(&root, b"links", &dir).expect("create");
+        // A second name beside the first one, and one elsewhere.
+        machine.fs.link(&files[7], &root, b"7 again", time(1)).expect("link");
+        machine.fs.link(&files[8], &links, b"8 again", time(1)).expect("link");
+        let done = machine.fs.drain(TIER, &mut |_| true).expect("it drains");
+        assert_eq!(done, drained(2 * count as u64));
+        assert_eq!((machine.used(TIER), machine.used(OTHER)), (0, 2 * count as u64));
+        // Whoever comes with a second name ends a batch.
+        assert!(machine.flushes(OTHER) <= 3, "{} flushes for {count} files", machine.flushes(OTHER));
+        let expected: Vec<_> = (0..count).map(|number| content(number, 2)).collect();
+        for (number, node) in files.iter().enumerate() {
+            assert!(machine.read(node) == expected[number], "file {number}");
+        }
+        drop((files, root, links));
+        machine.crash(&expected);
+    }
+}
+
+#[test]
+fn a_drain_that_is_interrupted_at_any_file_goes_on_there() {
+    let (machine, files) = below([3; 60], 32 << 20);
+    let (mut calls, mut before) = (0, 0);
+    loop {
+        let mut asked = 0;
+        let goes_on = &mut |now: &Drained| {
+            assert_eq!(now.moved + now.left, 180 * BLOCK_SIZE);
+            asked += 1;
+            asked < 10
+        };
+        let now = machine.fs.drain(TIER, goes_on).expect("it drains");
+        calls += 1;
+        assert_eq!(now.left, machine.used(TIER) * BLOCK_SIZE);
+        if now.is_done {
+            break;
+        }
+        // The root is looked at, and nine files are read; after that it is ten.
+        assert!(asked == 10 && now.moved >= before + 9 * 3 * BLOCK_SIZE, "{asked} times, {now:?}");
+        assert!(now.moved <= before + 10 * 3 * BLOCK_SIZE, "{now:?}");
+        before = now.moved;
+    }
+    assert_eq!((machine.used(TIER), machine.used(OTHER)), (0, 180));
+    assert!(calls >= 6 && machine.flushes(OTHER) <= calls, "{} of {calls}", machine.flushes(OTHER));
+    // What is placed there again is drained anew.
+    machine.fs.set_state(TIER, nacre_engine::TierState::Active).expect("set");
+    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert_eq!(machine.fs.drain(TIER, &mut |_| true).expect("it drains"), drained(180));
+    let expected: Vec<_> = (0..60).map(|number| content(number, 3)).collect();
+    drop(files);
+    machine.crash(&expected);
+}
+
+/// One is written while the batch is on its way, and one is mapped.
+#[test]
+fn a_file_that_does_not_leave_keeps_no_other() {
+    let (machine, files) = below([3; 40], 32 << 20);
+    machine.fs.layout().pin(&files[30], FileBlock(0), 3).expect("pin");
+    let (fs, node) = (Arc::clone(&machine.fs), files[20].clone());
+    let newer = content(99, 1);
+    let bytes = newer.clone();
+    *machine.disks[1].meanwhile.lock().unwrap() = Some(Box::new(move || {
+        fs.write(&node, WriteAt::Offset(BLOCK_SIZE), &[IoSlice::new(&bytes)], Durability::Now, time(100))
+            .expect("write");
+    }));
+    let error = machine.fs.drain(TIER, &mut |_| true).expect_err("it is mapped");
+    assert_eq!(error.kind(), Kind::Busy);
+    assert_eq!((machine.used(TIER), machine.used(OTHER), machine.flushes(OTHER)), (3, 38 * 3, 1));
+    assert_eq!((machine.below(&files[20]), machine.below(&files[30])), (0, 3));
+    machine.fs.layout().unpin(&files[30]);
+    // All but the block that was written there.
+    assert_eq!(machine.fs.drain(TIER, &mut |_| true).expect("it drains"), drained(40 * 3 - 1));
+    let mut expected: Vec<_> = (0..40).map(|number| content(number, 3)).collect();
+    expected[20][BLOCK..2 * BLOCK].copy_from_slice(&newer);
+    for (number, node) in files.iter().enumerate() {
+        assert!(machine.read(node) == expected[number], "file {number}");
+    }
+    drop(files);
+    machine.crash(&expected);
+}
+
+#[test]
+fn what_the_other_tier_has_no_room_for_is_brought_up() {
+    let (machine, files) = below([3; 150], 256 * BLOCK_SIZE);
+    assert_eq!(machine.fs.drain(TIER, &mut |_| true).expect("it drains"), drained(450));
+    // Of 256 blocks the first and the last are the tier's own, and two are no room for a file.
+    assert_eq!((machine.used(TIER), machine.used(OTHER)), (0, 252));
+    assert!(machine.flushes(OTHER) <= 12, "{}", machine.flushes(OTHER));
+    let expected: Vec<_> = (0..150).map(|number| content(number, 3)).collect();
+    drop(files);
+    machine.crash(&expected);
+}
+
+/// A file of several groups, between small ones.
+#[test]
+fn a_large_file_leaves_in_groups() {
+    let options = MoverOptions { balance: false, group: 16, ..MoverOptions::default() };
+    let machine = Machine::with(&[32 << 20, 32 << 20], options);
+    let sizes = [1, 200, 2, 90, 3];
+    let files = machine.files(sizes);
+    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    let mut steps = Vec::new();
+    let goes_on = &mut |now: &Drained| {
+        steps.push(now.moved / BLOCK_SIZE);
+        true
+    };
+    assert_eq!(machine.fs.drain(TIER, goes_on).expect("it drains"), drained(296));
+    assert!(steps.windows(2).all(|pair| pair[1] - pair[0] <= 16), "{steps:?}");
+    assert!((19..=24).contains(&machine.flushes(OTHER)), "{}", machine.flushes(OTHER));
+    let expected: Vec<_> = sizes.iter().enumerate().map(|(number, size)| content(number, *size)).collect();
+    drop(files);
+    machine.crash(&expected);
+}

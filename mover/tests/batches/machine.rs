@@ -1,0 +1,171 @@
+//! A file system in memory over disks that count their flushes.
+
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use nacre_engine::{
+    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, Result, Tiered,
+    Timestamp, WriteAt,
+};
+use nacre_layout_log::check::check;
+use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_media::block::{BlockDevice, SimDisk, Transfer};
+use nacre_media::{Durable, SimPm};
+use nacre_mover::{MoverFs, MoverOptions};
+use uuid::Uuid;
+
+pub(crate) type Fs = MoverFs<LogFs<SimPm>, Disk>;
+pub(crate) type Node = <Fs as Names>::Node;
+
+pub(crate) const BLOCK: usize = BLOCK_SIZE as usize;
+/// The tier of the first disk.
+pub(crate) const TIER: u8 = 1;
+/// That of the second.
+pub(crate) const OTHER: u8 = 2;
+
+type Act = Box<dyn FnOnce() + Send>;
+
+/// A disk that counts its flushes, and has something done while the next one is under way.
+#[derive(Clone)]
+pub(crate) struct Disk {
+    pub(crate) disk: SimDisk,
+    flushes: Arc<AtomicU64>,
+    pub(crate) meanwhile: Arc<Mutex<Option<Act>>>,
+}
+
+impl BlockDevice for Disk {
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+    fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()> {
+        self.disk.transfer(batch)
+    }
+    fn flush(&self) -> Result<Durable> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        if let Some(act) = meanwhile {
+            act();
+        }
+        self.disk.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.disk.discard(offset, len)
+    }
+}
+
+pub(crate) struct Machine {
+    pub(crate) memory: Arc<SimPm>,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) fs: Arc<Fs>,
+}
+
+pub(crate) fn time(at: usize) -> Timestamp {
+    Timestamp::new(1_700_000_000 + at as i64, 0)
+}
+
+pub(crate) fn content(number: usize, blocks: usize) -> Vec<u8> {
+    (0..blocks * BLOCK).map(|at| (at / 512 + number * 7 + 1) as u8).collect()
+}
+
+impl Machine {
+    /// A tier of so many bytes; reads move nothing.
+    pub(crate) fn new(disk: u64) -> Machine {
+        Machine::with(&[disk], MoverOptions { balance: false, ..MoverOptions::default() })
+    }
+
+    /// Tiers of so many bytes, the first the fastest.
+    pub(crate) fn with(sizes: &[u64], options: MoverOptions) -> Machine {
+        let memory = Arc::new(SimPm::with_disks(16 << 20, sizes));
+        mkfs(&*memory, &MkfsOptions::default()).expect("mkfs");
+        let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+        let fs = Fs::new(layout, options);
+        let disk = |number| Disk {
+            disk: SimDisk::of(&memory, number),
+            flushes: Arc::default(),
+            meanwhile: Arc::default(),
+        };
+        let disks: Vec<Disk> = (0..sizes.len()).map(disk).collect();
+        for (disk, rank) in disks.iter().zip(1..) {
+            fs.add(disk.clone(), Uuid::from_u128(7), rank, 1, time(0)).expect("a tier");
+            disk.flushes.store(0, Ordering::Relaxed);
+        }
+        Machine { memory, disks, fs: Arc::new(fs) }
+    }
+
+    /// Files of so many blocks each.
+    pub(crate) fn files(&self, blocks: impl IntoIterator<Item = usize>) -> Vec<Node> {
+        blocks.into_iter().enumerate().map(|(number, blocks)| self.file(number, blocks)).collect()
+    }
+
+    pub(crate) fn file(&self, number: usize, blocks: usize) -> Node {
+        let new = NewInode {
+            kind: FileKind::Regular,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            now: time(number),
+            xattrs: &[],
+            target: &[],
+        };
+        let node = self.fs.create(&self.fs.root(), number.to_string().as_bytes(), &new).expect("create");
+        self.put(&node, &content(number, blocks), time(number));
+        node
+    }
+
+    fn put(&self, node: &Node, bytes: &[u8], now: Timestamp) {
+        self.fs
+            .write(node, WriteAt::Offset(0), &[IoSlice::new(bytes)], Durability::Now, now)
+            .expect("there is room");
+    }
+
+    pub(crate) fn read(&self, node: &Node) -> Vec<u8> {
+        self.read_at(node, None)
+    }
+
+    /// The same, by somebody who says when.
+    pub(crate) fn read_at(&self, node: &Node, now: Option<Timestamp>) -> Vec<u8> {
+        let mut seen = vec![0; self.fs.getattr(node).expect("getattr").size as usize];
+        assert_eq!(self.fs.read(node, 0, &mut seen, now).expect("read"), seen.len());
+        seen
+    }
+
+    /// Those of a tier's disk since it was added.
+    pub(crate) fn flushes(&self, tier: u8) -> u64 {
+        self.disks[usize::from(tier) - 1].flushes.load(Ordering::Relaxed)
+    }
+
+    /// Blocks that are in use on a tier.
+    pub(crate) fn used(&self, tier: u8) -> u64 {
+        self.fs.layout().tier_space(tier).map(|space| space.blocks - space.free).expect("a tier")
+    }
+
+    /// The blocks of a file that are on tiers.
+    pub(crate) fn below(&self, node: &Node) -> u64 {
+        let extents = self.fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve");
+        let on_tier = extents.iter().filter(|extent| matches!(extent.place, Place::Tier { .. }));
+        on_tier.map(|extent| extent.len).sum()
+    }
+
+    /// Crashes, and looks at all files again.
+    pub(crate) fn crash(self, expected: &[Vec<u8>]) {
+        let Machine { memory, disks, fs } = self;
+        Arc::into_inner(fs).expect("nobody else has it").into_layout().abandon();
+        let report = check(&*memory, false).expect("check");
+        assert!(report.is_sound(), "{:?}", report.problems);
+        let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+        let fs = Fs::new(layout, MoverOptions::default());
+        for disk in &disks {
+            fs.attach(disk.clone(), Uuid::from_u128(7), Some(2)).expect("the tier is there");
+        }
+        let machine = Machine { memory, disks, fs: Arc::new(fs) };
+        for (number, expected) in expected.iter().enumerate() {
+            let node = machine.fs.lookup(&machine.fs.root(), number.to_string().as_bytes()).expect("a file");
+            assert!(machine.read(&node) == *expected, "file {number}");
+        }
+    }
+}
