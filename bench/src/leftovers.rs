@@ -10,6 +10,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::mount::UnmountFlags;
@@ -20,6 +22,8 @@ use crate::run::memory::Groups;
 pub(crate) const PREFIX: &str = "nacre-bench-";
 /// The file in a workplace that says that it stays.
 const KEPT: &str = ".kept";
+/// How long the children of a run that was killed are waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Locks a workplace: a value to hold as long as it is in use.
 pub(crate) fn lock(path: &Path) -> io::Result<File> {
@@ -52,12 +56,25 @@ fn remove_left(process: u32, path: &Path, first: impl FnOnce()) {
     if path.join(KEPT).exists() || is_alive(process) {
         return;
     }
-    // Of another namespace of processes, perhaps: then it is locked.
-    let Ok(_lock) = lock(path) else { return };
+    let Ok(_lock) = lock_left(path) else { return };
     first();
     match fs::remove_dir_all(path) {
         Ok(()) => eprintln!("{}: a run that was killed had left it; it is removed", path.display()),
         Err(error) => eprintln!("{}: left by a run that was killed: {error}", path.display()),
+    }
+}
+
+/// Locks a workplace whose process is gone from here. A child that was just being made when it was killed holds the lock
+/// until it has become its program; longer than that, only a run does that another namespace of processes has.
+fn lock_left(path: &Path) -> io::Result<File> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match lock(path) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
+                thread::sleep(PATIENCE / 20);
+            }
+            locked => return locked,
+        }
     }
 }
 
@@ -144,8 +161,9 @@ fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::thread;
 
-    use super::{PREFIX, keep, lock, mounts_below, sweep};
+    use super::{PATIENCE, PREFIX, keep, lock, mounts_below, sweep};
 
     /// A process number that nobody has: beyond the largest that Linux gives.
     const NOBODY: u32 = (1 << 22) + 1;
@@ -169,6 +187,21 @@ mod tests {
             .map(|path| path.exists());
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(left, [false, false, true, true, true, true]);
+    }
+
+    #[test]
+    fn what_the_dead_left_goes_though_a_child_lets_go_of_it_late() {
+        let root = tempfile::tempdir().unwrap();
+        let dead = root.path().join(format!("{PREFIX}{NOBODY}"));
+        std::fs::create_dir(&dead).unwrap();
+        let held = lock(&dead).unwrap();
+        let child = thread::spawn(move || {
+            thread::sleep(PATIENCE / 5);
+            drop(held);
+        });
+        sweep(root.path(), root.path());
+        assert!(!dead.exists());
+        child.join().unwrap();
     }
 
     #[test]
