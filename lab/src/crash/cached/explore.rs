@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_cache::{CacheFs, CacheOptions, Clock, Settings};
-use nacre_engine::{Data, Error, Extents, Kind, Result};
+use nacre_engine::{Data, Error, Extents, Kind, Names, Result};
 use nacre_media::crash::{CrashImage, Replay, Sampling};
 use nacre_media::sim::Site;
 use nacre_media::{Image, Trace};
@@ -152,17 +152,21 @@ fn record_caught<S: Subject>(
     })
 }
 
-/// The names in the root, and what the files contain.
-fn contents<F: Data>(fs: &F) -> Result<Found> {
+/// The names in the root, each with its file.
+pub(super) fn files_in_root<F: Names>(fs: &F) -> Result<Vec<(Vec<u8>, F::Node)>> {
     let root = fs.root();
     let mut names = Vec::new();
     fs.read_dir(&root, 0, &mut |entry| {
         names.push(entry.name.to_vec());
         ControlFlow::Continue(())
     })?;
+    names.into_iter().map(|name| fs.lookup(&root, &name).map(|node| (name, node))).collect()
+}
+
+/// The names in the root, and what the files contain.
+fn contents<F: Data>(fs: &F) -> Result<Found> {
     let mut files = BTreeMap::new();
-    for name in names {
-        let node = fs.lookup(&root, &name)?;
+    for (name, node) in files_in_root(fs)? {
         let attr = fs.getattr(&node)?;
         let mut content = vec![0; attr.size as usize + 1];
         let count = fs.read(&node, 0, &mut content, None)?;

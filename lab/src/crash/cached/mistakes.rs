@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
-use std::ops::ControlFlow;
 
 use nacre_cache::{CacheFs, CacheNode};
 use nacre_engine::{Data, Durability, Extents, FileBlock, Names, RenameMode, Result, WriteAt};
 
 use super::super::op::{Hands, Op, Runner, time};
 use super::BLOCK;
+use super::explore::files_in_root;
 
 /// A mistake of a write buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,18 +133,9 @@ fn past<L: Data + Extents>(fs: &CacheFs<L>, step: u64, op: &Op) -> Result<()> {
 }
 
 fn sync_all_but_one<L: Data + Extents>(fs: &CacheFs<L>) -> Result<()> {
-    let root = fs.root();
-    let mut names = Vec::new();
-    fs.read_dir(&root, 0, &mut |entry| {
-        names.push(entry.name.to_vec());
-        ControlFlow::Continue(())
-    })?;
     // By number, as a file may have several names, and nothing of it may be written by another one.
-    let mut nodes = BTreeMap::new();
-    for name in names {
-        let node = fs.lookup(&root, &name)?;
-        nodes.insert(fs.id(&node).number, node);
-    }
+    let files = files_in_root(fs)?.into_iter();
+    let nodes: BTreeMap<_, _> = files.map(|(_, node)| (fs.id(&node).number, node)).collect();
     let mut is_left_out = false;
     for node in nodes.values() {
         let (below, above) = (content(fs.layout(), node.below())?, content(fs, node)?);
