@@ -1,0 +1,145 @@
+//! Several tiers: one that fails, cannot be read, is missing or drained, and those that are as fast as each other.
+
+use std::io::IoSlice;
+
+use nacre_engine::{
+    Block, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, TierState, Tiered, Timestamp, WriteAt,
+};
+
+use crate::{Fs, MEMORY, Machine, TIER, new_inode};
+
+fn time(at: u64) -> Timestamp {
+    Timestamp::new(1_700_000_000 + at as i64, 0)
+}
+
+/// Blocks of a tier that are in use.
+fn used(fs: &Fs, tier: u8) -> u64 {
+    fs.layout().tier_space(tier).map(|space| space.blocks - space.free).expect("a tier")
+}
+
+/// A tier that took no writes failed whoever needed room, although there was another one; and the mover tried it with the
+/// same file again and again.
+#[test]
+fn a_tier_that_fails_to_take_writes_leaves_them_to_others() {
+    const FILE: u64 = 1 << 20;
+    let (machine, fs, disks) = Machine::with_disks(16 << 20, &[1, 2]);
+    let put = |number: u64| {
+        let new = new_inode(FileKind::Regular, time(number));
+        let node = fs.create(&fs.root(), format!("{number}").as_bytes(), &new)?;
+        let bytes = vec![number as u8; FILE as usize];
+        fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(number))
+    };
+    let keep = |second: u64| fs.keep((1_700_000_000 + second) * 1000, &|| true);
+    let used = |tier| used(&fs, tier);
+    let errors = || fs.tiers().attachment(TIER).expect("it is there").errors;
+    keep(0).expect("there is nothing to do");
+    disks[0].fail_writes(true);
+    (0..40).for_each(|number| assert_eq!(put(number).expect("the other one has room"), 0));
+    assert!(used(1) == 0 && used(2) > 20 * 256);
+    assert_eq!(errors(), 1, "it was tried once");
+    let failing = || fs.tiers().attachment(TIER).expect("it is there").failing;
+    assert!(failing().is_some_and(|why| why.contains("asked for")));
+    // Not before its time, and then once more.
+    let mut next = 40..;
+    let mut fill = || {
+        while fs.usage() <= fs.threshold() {
+            assert_eq!(put(next.next().expect("a number")).expect("there is room"), 0);
+        }
+    };
+    fill();
+    keep(100).expect("what is cold moves");
+    assert_eq!(errors(), 2);
+    fill();
+    keep(101).expect("what is cold moves");
+    assert_eq!(errors(), 2);
+    // With both it is as if there were no room, and nobody is told that a device fails.
+    disks[1].fail_writes(true);
+    let error = (1000..1040).find_map(|number| put(number).err()).expect("memory is full");
+    assert_eq!(error.kind(), Kind::NoSpace);
+    assert!(keep(102).is_ok() || fs.status().failure.is_some());
+    disks.iter().for_each(|disk| disk.fail_writes(false));
+    let before = used(1);
+    assert!(keep(400).expect("they work again") > 0);
+    assert!(used(1) > before && failing().is_none());
+    fs.into_layout().unmount().expect("unmount");
+    machine.assert_sound();
+}
+
+/// Blocks went on to where others could not be read any more; but where there is no other tier that is better than no space.
+#[test]
+fn a_tier_that_cannot_be_read_is_filled_last() {
+    let (machine, fs, disks) = Machine::with_disks(16 << 20, &[1, 2]);
+    let mut next = 0..;
+    let mut fill_and_keep = |second: u64| {
+        while fs.usage() <= fs.threshold() {
+            let number = next.next().expect("a number");
+            let new = new_inode(FileKind::Regular, time(number));
+            let node = fs.create(&fs.root(), format!("{number}").as_bytes(), &new).expect("create");
+            let bytes = IoSlice::new(&[5; 1 << 20]);
+            fs.write(&node, WriteAt::Offset(0), &[bytes], Durability::Now, time(number)).expect("write");
+        }
+        fs.keep((1_700_000_000 + second) * 1000, &|| true).expect("it keeps")
+    };
+    let used = || [1, 2].map(|tier| used(&fs, tier));
+    assert!(fill_and_keep(1000) > 0);
+    let [first, 0] = used() else { panic!("the fastest is filled first: {:?}", used()) };
+    disks[0].poison(500 * 4096, 1);
+    fs.tiers().read_blocks(1, Block(500), &mut [0; 4096]).expect_err("it cannot be read");
+    assert!(fill_and_keep(1000) > 0);
+    let [same, second] = used();
+    assert!(same == first && second > 0 && fs.tiers().attachment(1).expect("there").failing.is_some());
+    // It is all that there is.
+    fs.tiers().detach(2, "it was taken offline");
+    assert!(fill_and_keep(1000) > 0 && used()[0] > first);
+    fs.into_layout().unmount().expect("unmount");
+    machine.assert_sound();
+}
+
+/// With a tier that nothing is placed on, what was on it was gone from df, as if it had been removed.
+#[test]
+fn what_is_on_a_tier_is_counted_while_nothing_is_placed_there() {
+    const FILE: u64 = 1 << 20;
+    let (machine, fs) = Machine::new(true);
+    let now = Timestamp::new(1_700_000_000, 0);
+    let node = fs.create(&fs.root(), b"file", &new_inode(FileKind::Regular, now)).expect("create");
+    let bytes = vec![1; FILE as usize];
+    fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, now).expect("write");
+    fs.move_down(&node, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
+    let before = fs.stat();
+    let free = fs.layout().tier_space(TIER).expect("a tier").free;
+    let assert_full = |what: &str| {
+        let stat = fs.stat();
+        assert_eq!(
+            (stat.blocks, stat.free, stat.available),
+            (before.blocks, before.free - free, before.available - free),
+            "{what}"
+        );
+    };
+    fs.set_state(TIER, TierState::Draining).expect("it drains");
+    assert_full("draining");
+    fs.set_state(TIER, TierState::Active).expect("it is used again");
+    assert_eq!(fs.stat(), before);
+    fs.tiers().detach(TIER, "it was pulled out");
+    assert_full("missing");
+    drop(node);
+    machine.unmount(fs);
+}
+
+/// Of two tiers of one rank, the second got nothing before the first was full.
+#[test]
+fn tiers_of_one_rank_take_turns() {
+    const FILE: u64 = 1 << 20;
+    let (machine, fs, _) = Machine::with_disks(MEMORY, &[2, 1, 1]);
+    for number in 0..50 {
+        let new = new_inode(FileKind::Regular, time(number));
+        let node = fs.create(&fs.root(), format!("{number}").as_bytes(), &new).expect("create");
+        let bytes = vec![number as u8; FILE as usize];
+        fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(number))
+            .expect("there is room");
+    }
+    let moved = fs.keep(1_700_010_000_000, &|| true).expect("blocks move");
+    let used = |tier| used(&fs, tier);
+    assert!(moved > 1000 && used(1) == 0 && used(2).abs_diff(used(3)) <= 32, "{} and {}", used(2), used(3));
+    fs.into_layout().unmount().expect("unmount");
+    machine.assert_sound();
+}

@@ -1,0 +1,85 @@
+//! While blocks move all the time, the behaviour suite passes and random calls are like the reference model.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nacre_engine::Extents;
+use nacre_lab::calls::{Settings, check_for};
+use nacre_lab::environment::{model_time, number};
+use nacre_lab::model::MemLayout;
+use nacre_lab::suite::{VfsTarget, all_cases, run};
+
+use crate::{Fs, Machine};
+
+fn target(machine: &Machine, fs: Arc<Fs>) -> VfsTarget<Arc<Fs>> {
+    let (again, after) = (machine.clone(), machine.clone());
+    let reopen = Arc::new(move |old: Arc<Fs>| {
+        again.unmount(old);
+        again.mount()
+    });
+    let crash = Arc::new(move |old: Arc<Fs>| {
+        after.crash(old);
+        after.mount()
+    });
+    VfsTarget::new("the log layout over memory and a disk", fs, reopen, &[]).with_crash(crash)
+}
+
+fn passes(is_calm: bool, which: fn(&str) -> bool) -> u64 {
+    let (machine, fs) = Machine::new(is_calm);
+    let mut target = target(&machine, fs);
+    let cases: Vec<_> = all_cases().into_iter().filter(|case| which(case.name)).collect();
+    assert!(cases.len() > 4);
+    let report = run(&mut target, &cases, &[]);
+    machine.unmount(target.into_layout());
+    report.assert_clean();
+    machine.unrest.moved.load(Ordering::Relaxed)
+}
+
+/// Does it until enough blocks have moved to tell something: on a machine that is busy the thread that moves them hardly runs.
+fn is_told(mut run: impl FnMut() -> u64) {
+    let enough = (0..20).map(|_| run()).any(|moved| moved > 100);
+    assert!(enough, "hardly a block was moved");
+}
+
+#[test]
+fn the_suite_passes_while_blocks_move() {
+    is_told(|| passes(false, |name| !counts_space(name)));
+}
+
+/// A copy that is being made takes space, and who makes it keeps the file, so that how much there is can only be told when nobody
+/// does.
+fn counts_space(name: &str) -> bool {
+    name.starts_with("full-") || name == "space-is-counted"
+}
+
+#[test]
+fn a_file_system_is_full_when_all_of_its_devices_are() {
+    passes(true, counts_space);
+}
+
+#[test]
+fn random_calls_are_like_the_model_while_blocks_move() {
+    let (machine, fs) = Machine::new(false);
+    let mut target = target(&machine, fs);
+    let layout = MemLayout::new(1 << 20, 1 << 20);
+    let reopen = Arc::new(|old: MemLayout| old.remount());
+    let mut model = VfsTarget::new("the reference model", layout, reopen, &[]);
+    let settings =
+        Settings { calls: 1500, compare_every: 100, remount_every: Some(400), exact_allocation: true };
+    let unrest = Arc::clone(&machine.unrest);
+    is_told(|| {
+        let seed = number("NACRE_SEED");
+        let total = match check_for(&mut target, &mut model, settings, seed, model_time()) {
+            Ok(total) => total,
+            Err(failure) => panic!("{failure}"),
+        };
+        total.assert_mixed();
+        let moved = unrest.moved.load(Ordering::Relaxed);
+        let changed = unrest.changed.load(Ordering::Relaxed);
+        println!("{:?}, {moved} blocks moved, {changed} changed meanwhile", total.total());
+        moved
+    });
+    let fs = target.into_layout();
+    assert!(fs.stat().free > 0);
+    machine.unmount(fs);
+}
