@@ -146,9 +146,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         utilisation_threshold(read, written)
     }
 
-    /// Looks at what was accessed, and moves files that were told to move, cold blocks down while usage is above the threshold,
-    /// and blocks that are read to where reads want them; gives the number of blocks. For a thread that does it again and again, a few times in a second,
-    /// at a time in milliseconds since 1970.
+    /// Looks at what was accessed, and moves files that were told to move, cold blocks down while usage is above the
+    /// threshold, and blocks that are read to where reads want them; gives the number of blocks. For a thread that does it
+    /// again and again, a few times in a second, at a time in milliseconds since 1970.
     ///
     /// It may take as long as there is something to move. Whether it is in its hours is known of the time that it was given:
     /// where there are any, `goes_on` says no after a while.
