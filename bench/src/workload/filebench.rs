@@ -20,7 +20,7 @@ use crate::target::{File, Open, Target};
 
 /// The log of the web servers.
 const LOG: &str = "weblog";
-/// It begins anew at this size.
+/// It begins anew at this size, which is scaled as the files are.
 const LOG_LIMIT: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,7 @@ struct Filebench {
     mean: u64,
     io: u64,
     append: u64,
+    log_limit: u64,
     threads: u64,
     pool: Mutex<Pool>,
 }
@@ -65,7 +66,8 @@ pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String>
         return Err(format!("{}: size, io and append are at least one byte", spec.name()));
     }
     let set = FileSet::new("files", files, width, mean);
-    Ok(Box::new(Filebench { personality, set, mean, io, append, threads, pool: Mutex::default() }))
+    let log_limit = scaled(LOG_LIMIT, scale, 4 * threads * append);
+    Ok(Box::new(Filebench { personality, set, mean, io, append, log_limit, threads, pool: Mutex::default() }))
 }
 
 /// One thread at work.
@@ -181,7 +183,7 @@ impl Worker<'_> {
 
     fn append_log(&mut self, log: &dyn File) -> Result<(), Error> {
         self.append(log)?;
-        if log.size()? > LOG_LIMIT {
+        if log.size()? > self.work.log_limit {
             log.set_len(0)?;
         }
         self.recorder.skip();
@@ -265,7 +267,7 @@ impl Workload for Filebench {
 
     fn bytes(&self) -> u64 {
         // Appends make files longer than they were made, and each takes a block that is not full.
-        self.set.files() * (2 * self.mean + self.append + 4096) + 2 * LOG_LIMIT
+        self.set.files() * (2 * self.mean + self.append + 4096) + 2 * self.log_limit
     }
 
     fn files(&self) -> u64 {
