@@ -1,12 +1,11 @@
-//! Directories: blocks of records, searched from their start; an index of names in DRAM is a setting.
+//! Directories: blocks of records, searched from their start; an index of names in DRAM is a setting. What is remembered of
+//! names without one is in `memo`.
 //!
 //! The records of a block fill it; what a record does not need for its name is free, and a free record (no inode) is
 //! only at a block's start. A record stays where it is as long as its name does, so its place in the directory is its
 //! cookie. How names change is in `names`.
 
 use hashbrown::HashTable;
-use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Kind, Result};
 use nacre_media::Pm;
 use smallvec::SmallVec;
@@ -15,6 +14,7 @@ use zerocopy::FromBytes;
 use crate::format::{DENTRY_HEADER, RawDentry, RawInode};
 use crate::fs::Shared;
 use crate::inode::Body;
+use crate::memo::{Absent, Memo};
 
 pub(crate) const BLOCK: usize = BLOCK_SIZE as usize;
 /// The longest name.
@@ -37,77 +37,15 @@ pub(crate) struct Directory {
     index: Option<HashTable<Slot>>,
     /// Without an index, where some are that were found or added.
     memo: Memo,
-    /// Without an index, the name that was looked for last and is not there: most operations that add one look for it, and
-    /// those below look again.
-    absent: Mutex<Option<Name>>,
+    /// Without an index, some that are not there.
+    absent: Absent,
 }
-
-type Name = SmallVec<[u8; 32]>;
 
 /// Hash of a name and place of its record.
 #[derive(Clone, Copy)]
 struct Slot {
     hash: u64,
     offset: u64,
-}
-
-/// Where the records of some names are: what a kernel's cache of names does for PMFS, as far as it goes in this space. Of
-/// names with the same place in here the last one stays.
-#[derive(Default)]
-struct Memo {
-    /// A part of the hash, which also says the place, above the record's place in units of 8 bytes, plus 1; or 0.
-    slots: Vec<AtomicU64>,
-}
-
-impl Memo {
-    const MIN_SLOTS: usize = 16;
-    const MAX_SLOTS: usize = 1 << 14;
-
-    fn get(&self, hash: u64) -> Option<u64> {
-        let slot = self.slot(hash)?.load(Ordering::Relaxed);
-        (slot != 0 && slot >> 32 == hash >> 32).then(|| ((slot & u64::from(u32::MAX)) - 1) * 8)
-    }
-
-    fn put(&self, hash: u64, offset: u64) {
-        if let Some((slot, value)) = self.slot(hash).zip(Self::value(hash, offset)) {
-            slot.store(value, Ordering::Relaxed);
-        }
-    }
-
-    /// A name is not there any more. Alone.
-    fn forget(&mut self, hash: u64, offset: u64) {
-        if let Some((slot, value)) = self.slot(hash).zip(Self::value(hash, offset))
-            && slot.load(Ordering::Relaxed) == value
-        {
-            slot.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Takes more space for a directory of so many names, as far as it may. Alone.
-    fn grow(&mut self, entries: u64) {
-        let wanted = (entries as usize).next_power_of_two().clamp(Self::MIN_SLOTS, Self::MAX_SLOTS);
-        if wanted <= self.slots.len() {
-            return;
-        }
-        let old = std::mem::take(&mut self.slots);
-        self.slots.resize_with(wanted, AtomicU64::default);
-        for slot in old {
-            let value = slot.load(Ordering::Relaxed);
-            if let Some(slot) = self.slot(value).filter(|_| value != 0) {
-                slot.store(value, Ordering::Relaxed);
-            }
-        }
-    }
-
-    fn slot(&self, hash: u64) -> Option<&AtomicU64> {
-        self.slots.get((hash >> 32) as usize % self.slots.len().max(1))
-    }
-
-    /// `None` for a place that does not fit: of a directory of over 32 GiB.
-    fn value(hash: u64, offset: u64) -> Option<u64> {
-        let place = u32::try_from(offset / 8 + 1).ok()?;
-        Some(hash >> 32 << 32 | u64::from(place))
-    }
 }
 
 /// A record of a block.
@@ -289,19 +227,25 @@ impl Directory {
             Some(index) => {
                 index.insert_unique(hash, Slot { hash, offset }, |slot| slot.hash);
             }
-            None => self.memo.put(hash, offset),
+            None => {
+                self.absent.forget(hash);
+                self.memo.put(hash, offset);
+            }
         }
     }
 
     /// A name was taken away.
-    pub(crate) fn forget(&mut self, hash: u64, offset: u64) {
+    pub(crate) fn forget(&mut self, hash: u64, name: &[u8], offset: u64) {
         match &mut self.index {
             Some(index) => {
                 if let Ok(entry) = index.find_entry(hash, |slot| slot.offset == offset) {
                     entry.remove();
                 }
             }
-            None => self.memo.forget(hash, offset),
+            None => {
+                self.memo.forget(hash, offset);
+                self.absent.put(hash, name);
+            }
         }
     }
 
@@ -309,6 +253,7 @@ impl Directory {
     pub(crate) fn make_memo(&mut self) {
         if self.index.is_none() {
             self.memo.grow(self.entries);
+            self.absent.grow(self.entries);
         }
     }
 
@@ -340,13 +285,13 @@ impl Directory {
         {
             return Ok(Some(found));
         }
-        if self.absent.lock().as_deref() == Some(name) {
+        if self.absent.has(hash, name) {
             return Ok(None);
         }
         let found = self.search(&*fs.pm, name)?;
         match found {
             Some(found) => self.memo.put(hash, found.offset),
-            None => *self.absent.lock() = Some(SmallVec::from_slice(name)),
+            None => self.absent.put(hash, name),
         }
         Ok(found)
     }
@@ -377,11 +322,6 @@ impl Directory {
             }
         }
         Ok(None)
-    }
-
-    /// Names have changed.
-    pub(crate) fn forget_absent(&self) {
-        *self.absent.lock() = None;
     }
 
     /// Up to `limit` entries with cookies greater than `after`, in order.
@@ -416,7 +356,8 @@ impl Directory {
         (size_of::<Directory>()
             + self.blocks.capacity() * 8
             + self.room.capacity() * 2
-            + self.memo.slots.capacity() * 8
+            + self.memo.heap_bytes()
+            + self.absent.heap_bytes()
             + index) as u64
     }
 }
@@ -428,37 +369,4 @@ fn found(at: usize, record: Record) -> Result<Found> {
 /// What is known of the directory with this body.
 pub(crate) fn directory_of(body: &Body) -> Result<&Directory> {
     body.directory.as_deref().ok_or(Error::new(Kind::NotDirectory))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Memo;
-
-    #[test]
-    fn some_names_are_remembered_until_they_go_or_another_takes_their_place() {
-        let mut memo = Memo::default();
-        memo.put(1 << 32, 0);
-        assert_eq!((memo.get(1 << 32), memo.get(0)), (None, None), "it has no space yet");
-        memo.grow(0);
-        let hash = |number: u64| number << 32 | 7;
-        for number in 0..16 {
-            memo.put(hash(number), number * 24);
-        }
-        assert!((0..16).all(|number| memo.get(hash(number)) == Some(number * 24)));
-        memo.grow(1000);
-        assert!((0..16).all(|number| memo.get(hash(number)) == Some(number * 24)), "after it grew");
-        memo.put(hash(3 + 1024), 8);
-        assert_eq!((memo.get(hash(3)), memo.get(hash(3 + 1024))), (None, Some(8)));
-        memo.forget(hash(3 + 1024), 16);
-        memo.forget(hash(3), 8);
-        assert_eq!(memo.get(hash(3 + 1024)), Some(8), "another name went, and the same name elsewhere");
-        memo.forget(hash(3 + 1024), 8);
-        assert_eq!(memo.get(hash(3 + 1024)), None);
-        memo.put(hash(5), 1 << 35);
-        assert_eq!(memo.get(hash(5)), Some(5 * 24), "a place that does not fit");
-        memo.put(hash(5), (1 << 35) - 16);
-        assert_eq!(memo.get(hash(5)), Some((1 << 35) - 16));
-        memo.grow(u64::from(u32::MAX));
-        assert_eq!(memo.slots.len(), Memo::MAX_SLOTS);
-    }
 }

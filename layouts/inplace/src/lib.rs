@@ -33,6 +33,7 @@ mod format;
 mod fs;
 mod inode;
 mod layout;
+mod memo;
 mod mkfs;
 mod mount;
 mod names;

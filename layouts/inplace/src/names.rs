@@ -114,7 +114,7 @@ impl Changed {
 /// What the index is told after the commit.
 enum Note {
     Added(u64, u64, FileKind),
-    Removed(u64, u64, FileKind),
+    Removed(u64, SmallVec<[u8; 32]>, u64, FileKind),
     Replaced(FileKind, FileKind),
 }
 
@@ -164,7 +164,8 @@ impl<'a, P: Pm> Edit<'a, P> {
         let (at, within) = (found.offset as usize / BLOCK, found.offset as usize % BLOCK);
         let room = self.page(directory, at)?.remove(within)?;
         self.freed.push((at, room));
-        self.notes.push(Note::Removed(hash(name, self.fs.hash_seed), found.offset, found.kind));
+        let (hash, name) = (hash(name, self.fs.hash_seed), SmallVec::from_slice(name));
+        self.notes.push(Note::Removed(hash, name, found.offset, found.kind));
         Ok(())
     }
 
@@ -279,7 +280,6 @@ impl<'a, P: Pm> Edit<'a, P> {
     pub(crate) fn done(self, body: &mut Body) {
         use nacre_engine::sync::atomic::Ordering::{Relaxed, Release};
         let Some(directory) = &mut body.directory else { return };
-        directory.forget_absent();
         directory.make_memo();
         if let Some((runs, tree)) = &self.grown {
             directory.blocks.push(runs[0].start.0);
@@ -301,8 +301,8 @@ impl<'a, P: Pm> Edit<'a, P> {
                     directory.entries += 1;
                     directory.subdirectories += is_directory(kind);
                 }
-                Note::Removed(hash, offset, kind) => {
-                    directory.forget(hash, offset);
+                Note::Removed(hash, ref name, offset, kind) => {
+                    directory.forget(hash, name, offset);
                     directory.entries -= 1;
                     directory.subdirectories -= is_directory(kind);
                 }
