@@ -123,11 +123,20 @@ impl<L: Data + Extents> Shared<L> {
     /// Writes everything of all files, with the help of the threads; the first error is told, after all were tried.
     pub(crate) fn flush_everything(&self) -> Result<()> {
         let draining = self.pool.drain();
+        if self.settings().threads > 0 {
+            self.help_to_drain();
+        }
         let result = self.flush_each();
         drop(draining);
         // Flights of files that are gone have space until they land.
         drop(self.flying.write());
         result
+    }
+
+    /// Does what the threads do as long as there is some of it, so that no thread has one file for itself that is large.
+    fn help_to_drain(&self) {
+        let now_ms = self.clock.now_ms();
+        while self.write_some_back(now_ms, u64::MAX) {}
     }
 
     fn flush_each(&self) -> Result<()> {

@@ -86,23 +86,39 @@ impl<L: Data + Extents> Shared<L> {
     pub(crate) fn write_some_back(&self, until_ms: u64, limit: u64) -> bool {
         let _flying = self.flying.read();
         let limit = limit.clamp(1, BATCH) as usize;
+        // First what nobody uses: who writes a file out for a sync has it for as long as slow memory takes. What was passed
+        // over is waited for when there is nothing else, as nobody might call when it is free.
+        let mut busy = Vec::new();
         for (file, block) in self.pool.candidates(CANDIDATES, until_ms) {
-            match self.take_off(&file, block, limit) {
-                Ok(Taken::Batch(batch)) => {
-                    self.fly(batch);
-                    return true;
-                }
-                Ok(Taken::Freed) => return true,
-                Ok(Taken::Nothing) => {}
-                Err(error) => {
-                    if self.failed(&file, error.kind()) {
-                        self.give_up(&file);
-                        return true;
-                    }
-                }
+            let Some(blocks) = file.blocks.try_write() else {
+                busy.push((file, block));
+                continue;
+            };
+            drop(blocks);
+            if self.write_one_back(&file, block, limit) {
+                return true;
             }
         }
-        false
+        busy.into_iter().any(|(file, block)| self.write_one_back(&file, block, limit))
+    }
+
+    /// Writes a block back with those that go with it. False when there was nothing to do.
+    fn write_one_back(&self, file: &Arc<File>, block: u64, limit: usize) -> bool {
+        match self.take_off(file, block, limit) {
+            Ok(Taken::Batch(batch)) => {
+                self.fly(batch);
+                true
+            }
+            Ok(Taken::Freed) => true,
+            Ok(Taken::Nothing) => false,
+            Err(error) => {
+                let given_up = self.failed(file, error.kind());
+                if given_up {
+                    self.give_up(file);
+                }
+                given_up
+            }
+        }
     }
 
     /// Takes a block, and those that go with it, out of what is dirty.
