@@ -302,3 +302,56 @@ impl<L: Data + Extents> Shared<L> {
         file.size.store(file.below(), Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use nacre_engine::{Data, Durability, FileKind, Names, NewInode, Timestamp, WriteAt};
+    use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+    use nacre_media::SimPm;
+
+    use crate::{CacheFs, CacheOptions, Settings};
+
+    #[test]
+    fn what_somebody_uses_is_passed_over_while_there_is_something_else() {
+        let pm = Arc::new(SimPm::new(16 << 20));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let layout = LogFs::mount(pm, &MountOptions { background: false, ..MountOptions::default() }).unwrap();
+        let settings = Settings { threads: 0, ..Settings::default() };
+        let fs = CacheFs::new(layout, &CacheOptions { settings, ..CacheOptions::new(1 << 20) }).unwrap();
+        let [oldest, newest] = [b"oldest", b"newest"].map(|name| {
+            let new = NewInode {
+                kind: FileKind::Regular,
+                mode: 0o644,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                target: b"",
+                xattrs: &[],
+                now: Timestamp::default(),
+            };
+            let node = fs.create(&fs.root(), name, &new).unwrap();
+            let data = [IoSlice::new(&[1; 4096])];
+            fs.write(&node, WriteAt::Offset(0), &data, Durability::Lazy, new.now).unwrap();
+            Arc::clone(node.file.get().unwrap())
+        });
+        let (written, was_written) = channel();
+        std::thread::scope(|scope| {
+            let in_use = oldest.blocks.read();
+            scope.spawn(|| {
+                written.send(fs.shared.write_some_back(u64::MAX, 1)).unwrap();
+                written.send(fs.shared.write_some_back(u64::MAX, 1)).unwrap();
+            });
+            let first = was_written.recv_timeout(Duration::from_secs(20));
+            assert_eq!((first, newest.is_cached(), oldest.is_cached()), (Ok(true), false, true));
+            drop(in_use);
+            let second = was_written.recv_timeout(Duration::from_secs(20));
+            assert_eq!((second, oldest.is_cached()), (Ok(true), false), "it is waited for, then");
+        });
+        fs.sync_all().unwrap();
+    }
+}
