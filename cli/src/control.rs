@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nacre::{FileBlock, FileSystem, InodeId, Kind, MoverLimit, NewTier, TierDevice};
+use nacre::{FileBlock, FileSystem, InodeId, Kind, MovedFiles, MoverLimit, NewTier, TierDevice};
 use nacre_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -19,8 +19,10 @@ use crate::mount_options::MountSettings;
 const MAX_RESULTS: usize = 64;
 /// How long a command goes on before it is to be given again.
 const SLICE: Duration = Duration::from_millis(200);
+/// Files that an answer says to have failed at the most: it is the value of an attribute.
+const MAX_FAILED: usize = 64;
 
-/// What a mount is told to do with its tiers, and with the file that the attribute is set on.
+/// What a mount is told to do with its tiers, and with files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
@@ -35,11 +37,8 @@ pub(crate) enum Order {
     /// Places blocks on it again.
     UseTier(u8),
     RemoveTier(u8),
-    /// Some of the file's blocks, from one on, to a tier or up to persistent memory.
-    MovePart {
-        to: Option<u8>,
-        from: u64,
-    },
+    /// Some of these files, to a tier or up to persistent memory.
+    MoveFiles(FilesToMove),
     PauseMover(bool),
     /// Bytes in a second.
     LimitMover(Option<u64>),
@@ -52,6 +51,40 @@ pub(crate) struct TierToAdd {
     pub(crate) rank: Option<u8>,
     pub(crate) force: bool,
     pub(crate) emulate: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FilesToMove {
+    pub(crate) to: Option<u8>,
+    /// The block of the first one that it begins with.
+    pub(crate) from: u64,
+    /// The numbers of their inodes.
+    pub(crate) inodes: Vec<u64>,
+}
+
+/// What became of files that were to move.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FilesMoved {
+    /// Bytes that are there now.
+    pub(crate) moved: u64,
+    /// The file to go on with, by its place among those that were to move, and the block that the rest of it begins with.
+    pub(crate) next: usize,
+    pub(crate) from: u64,
+    /// Which of those before that failed, and why.
+    pub(crate) failed: Vec<(usize, String)>,
+}
+
+impl FilesMoved {
+    fn of(done: MovedFiles) -> FilesMoved {
+        let MovedFiles { moved, mut next, mut from, mut failed } = done;
+        // The others fail again, and are told of then.
+        if let Some((file, _)) = failed.get(MAX_FAILED) {
+            (next, from) = (*file, 0);
+            failed.truncate(MAX_FAILED);
+        }
+        let failed = failed.into_iter().map(|(file, error)| (file, error.to_string())).collect();
+        FilesMoved { moved, next, from, failed }
+    }
 }
 
 /// An order, and the name under which its result is read.
@@ -107,8 +140,10 @@ impl Control {
         Ok(())
     }
 
-    fn run(&self, file: InodeId, order: Order) -> Result<Value> {
+    fn run(&self, order: Order) -> Result<Value> {
         let fs = &self.file_system;
+        let begun = Instant::now();
+        let mut goes_on = || begun.elapsed() < SLICE;
         let device = |path, emulate: Option<String>| -> Result<TierDevice> {
             let emulation = emulate.map(|text| text.parse()).transpose()?;
             Ok(TierDevice { path, emulation })
@@ -122,13 +157,15 @@ impl Control {
             }
             Order::DetachTier(number) => json!(fs.detach_tier(number)?),
             Order::DrainTier(number) => {
-                let begun = Instant::now();
-                let drained = fs.drain_tier(number, &mut |_| begun.elapsed() < SLICE)?;
+                let drained = fs.drain_tier(number, &mut |_| goes_on())?;
                 json!({ "moved": drained.moved, "left": drained.left, "done": drained.is_done })
             }
             Order::UseTier(number) => json!(fs.use_tier(number)?),
             Order::RemoveTier(number) => json!(fs.remove_tier(number)?),
-            Order::MovePart { to, from } => json!(fs.move_part(file, to, FileBlock(from))?),
+            Order::MoveFiles(FilesToMove { to, from, inodes }) => {
+                let done = fs.move_files(&inodes, to, FileBlock(from), &mut goes_on)?;
+                json!(FilesMoved::of(done))
+            }
             Order::PauseMover(paused) => json!(fs.pause_mover(paused)?),
             Order::LimitMover(rate) => json!(self.limit(rate)?),
         })
@@ -142,10 +179,10 @@ impl Control {
         Ok(())
     }
 
-    fn order(&self, file: InodeId, value: &str) -> Result<()> {
+    fn order(&self, value: &str) -> Result<()> {
         let Envelope { id, order } = serde_json::from_str(value)
             .map_err(|error| Error::new(Kind::InvalidInput).object(error.to_string()))?;
-        let result = match self.run(file, order) {
+        let result = match self.run(order) {
             Ok(result) => json!({ "result": result }),
             Err(error) => json!({ "error": error.to_string() }),
         };
@@ -177,14 +214,14 @@ impl nacre_fuse::Control for Control {
         Some(Ok(answer.to_string()))
     }
 
-    fn tell(&self, file: InodeId, name: &str, value: &str) -> Option<Result<()>> {
+    fn tell(&self, _: InodeId, name: &str, value: &str) -> Option<Result<()>> {
         Some(match name {
             "scrub" => match rate_of(value) {
                 Some(rate) => self.file_system.start_scrub(rate),
                 None => Err(Kind::InvalidInput.into()),
             },
             "options" => self.change(value),
-            "do" => self.order(file, value),
+            "do" => self.order(value),
             _ => return None,
         })
     }
@@ -204,11 +241,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use nacre::{FileSystem, OpenOptions};
+    use nacre::{FileSystem, Kind, MovedFiles, OpenOptions};
     use nacre_fuse::Control as _;
     use serde_json::{Value, json};
 
-    use super::{Control, MAX_RESULTS, rate_of};
+    use super::{Control, FilesMoved, MAX_FAILED, MAX_RESULTS, rate_of};
     use crate::mount_options::MountSettings;
 
     #[test]
@@ -239,6 +276,18 @@ mod tests {
         control.change("mover_hours=always").unwrap();
         let status = control.file_system.mover_status().unwrap();
         assert_eq!((status.rate, status.hours), (None, None));
+    }
+
+    #[test]
+    fn an_answer_has_room_for_the_files_that_it_names() {
+        let failed = |count: usize| (0..count).map(|file| (file * 2, Kind::NoSpace.into())).collect();
+        let done = |count| FilesMoved::of(MovedFiles { moved: 7, next: 900, from: 5, failed: failed(count) });
+        let all = done(MAX_FAILED);
+        assert_eq!((all.next, all.from, all.failed.len()), (900, 5, MAX_FAILED));
+        // It goes on with the first of those that it does not name.
+        let some = done(MAX_FAILED + 10);
+        assert_eq!((some.moved, some.next, some.from), (7, 2 * MAX_FAILED, 0));
+        assert_eq!(some.failed, all.failed);
     }
 
     #[test]

@@ -97,8 +97,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Top(args) => top::run(&args).map(success),
         Command::Stat(args) => stat::run(args).map(success),
         Command::Tier(args) => tier::run(args).map(success),
-        Command::Promote(args) => place::promote(&args).map(success),
-        Command::Demote(args) => place::demote(&args).map(success),
+        Command::Promote(args) => place::promote(&args).map(unless_failed),
+        Command::Demote(args) => place::demote(&args).map(unless_failed),
         Command::Pin(args) => place::pin(&args).map(success),
         Command::Unpin(args) => place::unpin(&args).map(success),
         Command::Mover(args) => mover::run(args).map(success),
@@ -114,4 +114,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
 
 fn success(_: ()) -> ExitCode {
     ExitCode::SUCCESS
+}
+
+/// The exit code of what says itself what has failed.
+fn unless_failed(all: bool) -> ExitCode {
+    if all { ExitCode::SUCCESS } else { ExitCode::from(failure::EXIT_FAILURE) }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use nacre_engine::size;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::control::Order;
@@ -179,6 +180,8 @@ fn describe(status: &Value) -> String {
     let state = match (status["paused"] == true, status["idle"] == true, is_above(status)) {
         (true, ..) => "paused",
         _ if status["phase"] == OUTSIDE_HOURS => "waiting for its hours",
+        // A drain does not wait for what it does by itself.
+        _ if status["doing"].is_object() => "moving blocks",
         (_, true, true) => "idle: nothing that is in use can move",
         (_, true, false) => "idle",
         _ => "moving blocks",
@@ -274,19 +277,36 @@ fn way(way: &str) -> &'static str {
     }
 }
 
+/// Files whose blocks are moving, as a mount tells of them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Doing {
+    inode: u64,
+    /// Those that move together; the mounts of older versions do not tell. None while a drain looks for files.
+    files: u64,
+    way: String,
+    /// The tier that is drained, where one is, and the bytes that are on it.
+    tier: Option<u8>,
+    left: Option<u64>,
+}
+
 fn doing(status: &Value) -> Option<String> {
-    let doing = &status["doing"];
-    Some(moves(doing["inode"].as_u64()?, doing["files"].as_u64().unwrap_or(1), doing["way"].as_str()?))
+    let doing: Option<Doing> = serde_json::from_value(status["doing"].clone()).ok()?;
+    doing.as_ref().map(moves)
 }
 
 /// Which files move together, how many and the first of them, where and why, in words.
-pub(crate) fn moves(inode: u64, files: u64, why: &str) -> String {
+pub(crate) fn moves(doing: &Doing) -> String {
+    let Doing { inode, files, way: why, tier, left } = doing;
     let others = match files {
         0 | 1 => String::new(),
         2 => " with 1 other".to_owned(),
         more => format!(" with {} others", more - 1),
     };
-    format!("inode {inode} moves{others} {}", way(why))
+    let moves = format!("inode {inode} moves{others}");
+    let Some(tier) = tier else { return format!("{moves} {}", way(why)) };
+    let moves = if *files == 0 { "looking for files".to_owned() } else { moves };
+    format!("tier {tier} is drained, {} left: {moves}", size::print(left.unwrap_or(0)))
 }
 
 /// What waits to be moved, and who waits for the mover.
@@ -390,6 +410,13 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("inode 9: tier 1: in use"), "{text}");
+        // A drain does not wait for what it does by itself.
+        assert!(text.contains("moving blocks\n"), "{text}");
+        status["doing"] = json!({ "inode": 17, "files": 3, "way": "drained", "tier": 2, "left": 5 << 20 });
+        let text = describe(&status);
+        assert!(text.contains("tier 2 is drained, 5 MiB left: inode 17 moves with 2 others\n"), "{text}");
+        (status["doing"]["inode"], status["doing"]["files"]) = (json!(0), json!(0));
+        assert!(describe(&status).contains("5 MiB left: looking for files\n"));
         (status["idle"], status["rate"]) = (json!(false), json!(4096));
         let text = describe(&status);
         assert!(!text.contains("hours"), "{text}");

@@ -10,9 +10,13 @@ use nacre::PIN;
 use nacre_engine::size;
 use serde_json::json;
 
-use crate::control::Order;
+use crate::control::{FilesMoved, FilesToMove, Order};
 use crate::failure::Failure;
 use crate::{mounted, output, tier};
+
+/// Files that a mount is told to move at once: as many move together at the most, and their numbers, of up to 14 digits
+/// each, are the value of an attribute.
+const FILES_AT_ONCE: usize = 4096;
 
 /// Files, and how they are dealt with.
 #[derive(Debug, Args)]
@@ -41,13 +45,13 @@ pub(crate) struct DemoteArgs {
     files: FilesArgs,
 }
 
-/// Brings files up to persistent memory.
-pub(crate) fn promote(args: &FilesArgs) -> Result<(), Failure> {
+/// Brings files up to persistent memory; false when one of them failed.
+pub(crate) fn promote(args: &FilesArgs) -> Result<bool, Failure> {
     relocate("promote", args, |_| Ok(None))
 }
 
-/// Moves files to a tier.
-pub(crate) fn demote(args: &DemoteArgs) -> Result<(), Failure> {
+/// Moves files to a tier; false when one of them failed.
+pub(crate) fn demote(args: &DemoteArgs) -> Result<bool, Failure> {
     relocate("demote", &args.files, |path| match args.tier {
         Some(number) => Ok(Some(number)),
         None => fastest(path).map(Some),
@@ -63,38 +67,89 @@ fn fastest(path: &Path) -> Result<u8, Failure> {
     })
 }
 
+/// Moves files; false when one of them failed, which was said.
 fn relocate(
     operation: &str,
     args: &FilesArgs,
     to: impl Fn(&Path) -> Result<Option<u8>, Failure>,
-) -> Result<(), Failure> {
-    let (mut files, mut moved) = (0, 0);
+) -> Result<bool, Failure> {
+    let (mut files, mut moved, mut failed) = (0, 0, 0);
     for top in &args.paths {
-        let to = to(top)?;
-        each(operation, args, top, &mut |path, metadata| {
+        let mut found = Found { operation, top, to: to(top)?, files: Vec::new(), moved: 0, failed: 0 };
+        let walked = each(operation, args, top, &mut |path, metadata| {
             if !metadata.is_file() {
                 return Ok(());
             }
             files += 1;
-            let mut next = Some(0);
-            while let Some(from) = next.filter(|_| !args.dry_run) {
-                let part = match mounted::order(operation, path, Order::MovePart { to, from }) {
-                    Err(_) if is_gone(path) => break,
-                    other => other.map_err(|failure| failure.of(path))?,
-                };
-                moved += part["moved"].as_u64().unwrap_or(0);
-                // An answer must not lead us backwards.
-                next = part["next"].as_u64().filter(|next| *next > from);
-            }
-            Ok(())
-        })?;
+            if args.dry_run { Ok(()) } else { found.add(path, metadata.ino()) }
+        });
+        // Also what was found before something could not be looked at.
+        found.move_all()?;
+        walked?;
+        (moved, failed) = (moved + found.moved, failed + found.failed);
     }
     if args.json {
-        return output::json(json!({ "files": files, "moved": moved, "dry_run": args.dry_run }));
+        let said = json!({ "files": files, "moved": moved, "failed": failed, "dry_run": args.dry_run });
+        return output::json(said).map(|()| failed == 0);
     }
-    let moved =
+    let mut said =
         if args.dry_run { "would be looked at".to_owned() } else { format!("{} moved", size::print(moved)) };
-    output::text_out(&format!("{files} files, {moved}\n"))
+    if failed > 0 {
+        said = format!("{said}, {failed} failed");
+    }
+    output::text_out(&format!("{files} files, {said}\n")).map(|()| failed == 0)
+}
+
+/// Files that were found, and wait to be moved together.
+struct Found<'a> {
+    operation: &'a str,
+    /// What their mount is told by.
+    top: &'a Path,
+    to: Option<u8>,
+    /// With the numbers of their inodes.
+    files: Vec<(PathBuf, u64)>,
+    /// Bytes.
+    moved: u64,
+    /// Those that did not move, or only in part.
+    failed: usize,
+}
+
+impl Found<'_> {
+    fn add(&mut self, path: &Path, inode: u64) -> Result<(), Failure> {
+        self.files.push((path.to_owned(), inode));
+        if self.files.len() < FILES_AT_ONCE { Ok(()) } else { self.move_all() }
+    }
+
+    /// Moves them, and names those that fail.
+    fn move_all(&mut self) -> Result<(), Failure> {
+        let files = std::mem::take(&mut self.files);
+        let (mut left, mut from) = (&files[..], 0);
+        while !left.is_empty() {
+            let inodes = left.iter().map(|(_, inode)| *inode).collect();
+            let order = Order::MoveFiles(FilesToMove { to: self.to, from, inodes });
+            let done = match mounted::order(self.operation, self.top, order) {
+                // Nothing is in it any more.
+                Err(_) if is_gone(self.top) => return Ok(()),
+                other => other.map_err(|failure| failure.of(self.top))?,
+            };
+            let done: FilesMoved = serde_json::from_value(done).map_err(|error| {
+                Failure::new(self.operation, self.top.display(), format!("the mount's answer: {error}"))
+            })?;
+            self.moved += done.moved;
+            self.failed += done.failed.len();
+            for (file, why) in done.failed {
+                if let Some((path, _)) = left.get(file) {
+                    Failure::named(self.operation, why).of(path).report();
+                }
+            }
+            // An answer must not lead us backwards.
+            if done.next == 0 && done.from <= from {
+                break;
+            }
+            (left, from) = (left.get(done.next..).unwrap_or_default(), done.from);
+        }
+        Ok(())
+    }
 }
 
 /// Has files stay where they are, and what is made in directories from now on.

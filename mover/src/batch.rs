@@ -72,6 +72,11 @@ impl<N> Part<N> {
         self.id
     }
 
+    /// The first block that moves.
+    pub(crate) fn start(&self) -> u64 {
+        self.found.first().map_or(0, |first| first.extent.start.0)
+    }
+
     /// The block behind the last one that moves.
     fn end(&self) -> u64 {
         self.found.last().map_or(0, |last| last.extent.start.0 + last.extent.len)

@@ -18,6 +18,7 @@ use crate::data::Reading;
 use crate::fs::MoverFs;
 use crate::keeper::Why;
 use crate::migrate::{Moved, is_on};
+use crate::status::{Doing, Way};
 
 /// How far a drain is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -131,11 +132,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         goes_on: &mut dyn FnMut(&Drained) -> bool,
     ) -> Result<bool> {
         let now = self.drained(tier, drain, false)?;
+        let way = Way::Drained { tier, left: now.left };
+        let _looking = self.begin(Doing { inode: 0, files: 0, way });
         let mut may_go_on = || goes_on(&now);
         let mut step = Step { files: Vec::new(), batch: Batch::default() };
         // What is on the tier is nobody else's to write before it was read.
         let reading = Reading::begin(&self.layout);
         let gathered = self.gather_step(tier, drain, &mut step, &mut may_go_on);
+        let parts = step.batch.parts();
+        let _moving = parts
+            .first()
+            .map(|first| self.begin(Doing { inode: first.id().number, files: parts.len() as u64, way }));
         let mut is_over = matches!(gathered, Ok(ControlFlow::Break(())));
         let mut placed = HashMap::new();
         if !is_over {

@@ -19,7 +19,7 @@ use crate::ahead::Readers;
 use crate::drain::Drain;
 use crate::keeper::Keeper;
 use crate::predict::{Placement, Predictors};
-use crate::status::Doing;
+use crate::status::AllDoing;
 use crate::watch::Sink;
 use crate::wishes::Wishes;
 
@@ -92,8 +92,8 @@ pub struct MoverFs<L, D> {
     pub(crate) paused: AtomicBool,
     /// Bytes that are moved in a second at the most, but for who needs space now.
     pub(crate) rate: AtomicU64,
-    /// The file whose blocks are moving, for who asks.
-    pub(crate) doing: Mutex<Option<Doing>>,
+    /// The files whose blocks are moving, for who asks.
+    pub(crate) doing: Mutex<AllDoing>,
     /// Which of the tiers of one rank is next.
     turn: AtomicUsize,
     /// Operations that wait for room.
@@ -131,7 +131,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             raised: AtomicU64::new(0),
             paused: AtomicBool::new(false),
             rate: AtomicU64::new(u64::MAX),
-            doing: Mutex::new(None),
+            doing: Mutex::default(),
             turn: AtomicUsize::new(0),
             waiting: AtomicU64::new(0),
             look_again: AtomicBool::new(false),

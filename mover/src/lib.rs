@@ -53,7 +53,7 @@ mod wishes;
 pub use drain::Drained;
 pub use fs::{MoverFs, MoverOptions};
 pub use hours::NextWindow;
-pub use migrate::Moved;
+pub use migrate::{Moved, MovedFiles};
 pub use nacre_policy::{Hours, Rules};
 pub use pin::PIN;
 pub use predict::{Accuracy, Placement};

@@ -22,6 +22,44 @@ pub struct Moved {
     pub changed: u64,
 }
 
+/// How far files have moved that move one after another.
+#[derive(Debug, Default)]
+pub struct MovedFiles {
+    /// Blocks that are there now and were not before.
+    pub moved: u64,
+    /// The first one that is not done; their number when all are.
+    pub next: usize,
+    /// The first block of it that was not looked at.
+    pub from: u64,
+    /// Those before it that failed, wholly or in part, in order, and why.
+    pub failed: Vec<(usize, Error)>,
+}
+
+/// How far ranges of files have moved.
+struct Course {
+    /// What came of each, as far as it was moved.
+    total: Vec<Result<Moved>>,
+    /// Blocks that moved, also of what failed later.
+    moved: u64,
+    /// The range that comes next, and the block of its file.
+    next: usize,
+    at: u64,
+}
+
+impl Course {
+    fn new(ranges: usize, at: u64) -> Course {
+        Course { total: (0..ranges).map(|_| Ok(Moved::default())).collect(), moved: 0, next: 0, at }
+    }
+
+    /// Whether there is more to move. A range of which something fails is left at that.
+    fn goes_on(&mut self) -> bool {
+        while self.total.get(self.next).is_some_and(Result::is_err) {
+            (self.next, self.at) = (self.next + 1, 0);
+        }
+        self.next < self.total.len()
+    }
+}
+
 impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     /// Moves blocks of a file, of those in the range that are not there, to a tier: in groups, each with one write, one
     /// flush and one commit. With `keep`, what was moved stays in DRAM.
@@ -48,7 +86,32 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         self.move_ranges(&ranges, tier, keep, |place| !is_on(place, tier))
     }
 
-    /// Moves blocks of ranges of files, in batches; a file of which something fails is left at that.
+    /// The same as far as `goes_on` says, which is asked between files and between batches: something is done in any case, and
+    /// who calls it again begins where it ended, with the files behind and a block of the first of them. Nothing stays in DRAM.
+    pub fn move_some_down(
+        &self,
+        nodes: &[L::Node],
+        from: FileBlock,
+        tier: u8,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> MovedFiles {
+        let ranges: Vec<_> = nodes.iter().map(|node| (node, FileBlock(0), u64::MAX)).collect();
+        let mut course = Course::new(ranges.len(), from.0);
+        while course.goes_on() {
+            self.move_batch(&ranges, tier, false, &|place| !is_on(place, tier), &mut course, goes_on);
+            if !goes_on() {
+                break;
+            }
+        }
+        course.goes_on();
+        let Course { total, moved, next, at } = course;
+        // What failed behind that is tried again, and said then.
+        let came = total.into_iter().take(next).enumerate();
+        let failed = came.filter_map(|(file, came)| Some((file, came.err()?))).collect();
+        MovedFiles { moved, next, from: at, failed }
+    }
+
+    /// Moves blocks of ranges of files, in batches.
     fn move_ranges(
         &self,
         ranges: &[(&L::Node, FileBlock, u64)],
@@ -56,39 +119,50 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         keep: bool,
         which: impl Fn(&Place) -> bool,
     ) -> Vec<Result<Moved>> {
-        let mut total: Vec<Result<Moved>> = ranges.iter().map(|_| Ok(Moved::default())).collect();
-        let mut next = 0;
-        let mut at = 0;
-        while next < ranges.len() {
-            if total[next].is_err() {
-                (next, at) = (next + 1, 0);
-                continue;
-            }
-            // What is on other tiers is nobody else's to write before it was read.
-            let _reading = Reading::begin(&self.layout);
-            let mut batch = Batch::default();
-            // Of which range each part is.
-            let mut owners = Vec::new();
-            while next < ranges.len() {
-                let added = self.add_range(&mut batch, ranges[next], &mut at, &which);
-                owners.resize(batch.parts().len(), next);
-                match added {
-                    Ok(false) => break,
-                    Ok(true) => {}
-                    Err(error) => total[next] = Err(error),
-                }
-                (next, at) = (next + 1, 0);
-            }
-            if batch.is_empty() {
-                continue;
-            }
-            for (owner, moved) in
-                owners.into_iter().zip(self.move_parts(batch.parts(), tier, keep, &mut || true))
-            {
-                add(&mut total[owner], moved);
-            }
+        let mut course = Course::new(ranges.len(), 0);
+        while course.goes_on() {
+            self.move_batch(ranges, tier, keep, &which, &mut course, &mut || true);
         }
-        total
+        course.total
+    }
+
+    /// Moves the next batch of ranges of files; where `may_go_on` says no, a part of it, and the course goes on behind that.
+    fn move_batch(
+        &self,
+        ranges: &[(&L::Node, FileBlock, u64)],
+        tier: u8,
+        keep: bool,
+        which: &dyn Fn(&Place) -> bool,
+        course: &mut Course,
+        may_go_on: &mut dyn FnMut() -> bool,
+    ) {
+        // What is on other tiers is nobody else's to write before it was read.
+        let _reading = Reading::begin(&self.layout);
+        let mut batch = Batch::default();
+        // Of which range each part is.
+        let mut owners = Vec::new();
+        while course.goes_on() {
+            let next = course.next;
+            let added = self.add_range(&mut batch, ranges[next], &mut course.at, which);
+            owners.resize(batch.parts().len(), next);
+            match added {
+                Ok(false) => break,
+                Ok(true) => {}
+                Err(error) => course.total[next] = Err(error),
+            }
+            (course.next, course.at) = (next + 1, 0);
+        }
+        if batch.is_empty() {
+            return;
+        }
+        let came = self.move_parts(batch.parts(), tier, keep, may_go_on);
+        if let Some(left) = batch.parts().get(came.len()) {
+            (course.next, course.at) = (owners[came.len()], left.start());
+        }
+        for (owner, moved) in owners.into_iter().zip(came) {
+            course.moved += moved.as_ref().map_or(0, |moved| moved.moved);
+            add(&mut course.total[owner], moved);
+        }
     }
 
     /// Adds what of a range is where `which` says, from the block `at` on; false when the batch had no room for all, and
@@ -204,6 +278,41 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             }
         }
         Ok(total)
+    }
+
+    /// Brings files up, of the first one what is from a block on, as far as `goes_on` says, as [`MoverFs::move_some_down`] moves
+    /// them down. There is no flush of a device that they could share: they come one by one.
+    pub fn bring_some_up(
+        &self,
+        nodes: &[L::Node],
+        from: FileBlock,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> MovedFiles {
+        let mut done = MovedFiles { from: from.0, ..MovedFiles::default() };
+        while let Some(node) = nodes.get(done.next) {
+            match self.bring_part_up(node, done.from) {
+                Ok(Some((moved, from))) => (done.moved, done.from) = (done.moved + moved, from),
+                other => {
+                    done.failed.extend(other.err().map(|error| (done.next, error)));
+                    (done.next, done.from) = (done.next + 1, 0);
+                }
+            }
+            if !goes_on() {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Brings up a group of a file; gives the number of blocks, and where the next one begins. `None` behind its data.
+    fn bring_part_up(&self, node: &L::Node, from: u64) -> Result<Option<(u64, u64)>> {
+        if self.layout.kind(node) != FileKind::Regular {
+            return Ok(None);
+        }
+        let Some(data) = self.next_data(node, from)? else { return Ok(None) };
+        let group = self.group();
+        let moved = self.bring_up(node, FileBlock(data), group)?;
+        Ok(Some((moved.moved, data.saturating_add(group))))
     }
 }
 

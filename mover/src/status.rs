@@ -2,6 +2,8 @@
 //!
 //! Nobody waits for these answers: while blocks move, what only the one who moves them knows is left out.
 
+use std::collections::BTreeMap;
+
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Tiered};
@@ -21,7 +23,7 @@ pub const AGES_S: [u64; 3] = [30, 300, 3600];
 /// Files of each kind that are named as the hottest.
 const HOTTEST: usize = 8;
 
-/// What the mover does by itself.
+/// What the mover does: by itself, but for `doing`.
 #[derive(Debug, Clone)]
 pub struct MoverStatus {
     /// It was told to pause.
@@ -30,7 +32,7 @@ pub struct MoverStatus {
     pub is_idle: bool,
     /// What it is at, or why it does nothing.
     pub phase: Phase,
-    /// The file whose blocks are moving, alone or with others.
+    /// The file whose blocks are moving, alone or with others: by itself or, while nothing is, because a tier is drained.
     pub doing: Option<Doing>,
     /// What waits to be moved; not known while it moves blocks.
     pub queue: Option<Queue>,
@@ -124,9 +126,9 @@ impl Phase {
 /// A file whose blocks are moving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Doing {
-    /// The number of its inode.
+    /// The number of its inode; 0 where a drain looks for files.
     pub inode: u64,
-    /// Files that move together, this one the first of them.
+    /// Files that move together, this one the first of them; none where a drain looks for files.
     pub files: u64,
     /// Why they move.
     pub way: Way,
@@ -143,6 +145,13 @@ pub enum Way {
     Raised,
     /// To where the file was told to be.
     Told,
+    /// Away from a tier that is drained.
+    Drained {
+        /// Its number.
+        tier: u8,
+        /// Bytes that were on it when these files were looked for.
+        left: u64,
+    },
 }
 
 impl Way {
@@ -153,6 +162,7 @@ impl Way {
             Way::Lowered => "lowered",
             Way::Raised => "raised",
             Way::Told => "told",
+            Way::Drained { .. } => "drained",
         }
     }
 }
@@ -219,12 +229,48 @@ impl Ages {
     }
 }
 
+/// What moves now: of who keeps memory from being full there is one, and drains go on beside it, one of each tier.
+#[derive(Debug, Default)]
+pub(crate) struct AllDoing {
+    keeper: Option<Doing>,
+    drains: BTreeMap<u8, Doing>,
+}
+
+impl AllDoing {
+    fn first(&self) -> Option<Doing> {
+        self.keeper.or_else(|| self.drains.values().next().copied())
+    }
+}
+
 /// Blocks of a file move as long as this lives.
-pub(crate) struct Moving<'f>(&'f Mutex<Option<Doing>>);
+pub(crate) struct Moving<'f> {
+    all: &'f Mutex<AllDoing>,
+    drained: Option<u8>,
+}
+
+impl<'f> Moving<'f> {
+    fn begin(all: &'f Mutex<AllDoing>, doing: Doing) -> Moving<'f> {
+        let drained = match doing.way {
+            Way::Drained { tier, .. } => {
+                all.lock().drains.insert(tier, doing);
+                Some(tier)
+            }
+            _ => {
+                all.lock().keeper = Some(doing);
+                None
+            }
+        };
+        Moving { all, drained }
+    }
+}
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        *self.0.lock() = None;
+        let mut all = self.all.lock();
+        match self.drained {
+            Some(tier) => drop(all.drains.remove(&tier)),
+            None => all.keeper = None,
+        }
     }
 }
 
@@ -250,8 +296,7 @@ fn look(heats: &Heats, is_below: bool, now_ms: u64) -> (Ages, Vec<HotFile>) {
 impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     /// Says of a file that its blocks move.
     pub(crate) fn begin(&self, doing: Doing) -> Moving<'_> {
-        *self.doing.lock() = Some(doing);
-        Moving(&self.doing)
+        Moving::begin(&self.doing, doing)
     }
 }
 
@@ -275,7 +320,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             paused: self.paused.load(Ordering::Relaxed),
             is_idle,
             phase: self.phase(keeper.as_deref()),
-            doing: *self.doing.lock(),
+            doing: self.doing.lock().first(),
             queue: keeper.as_deref().map(|keeper| self.queue(keeper)),
             usage: self.usage(),
             threshold: self.threshold(),
@@ -353,10 +398,30 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
 #[cfg(test)]
 mod tests {
+    use nacre_engine::sync::Mutex;
     use nacre_engine::{BLOCK_SIZE, InodeId};
 
-    use super::{HOTTEST, look};
+    use super::{AllDoing, Doing, HOTTEST, Moving, Way, look};
     use crate::watch::{Access, Heats, Sample};
+
+    #[test]
+    fn drains_show_beside_what_moves_by_itself() {
+        let all = Mutex::new(AllDoing::default());
+        let begin = |inode, way| Moving::begin(&all, Doing { inode, files: 1, way });
+        let shown = || all.lock().first().map(|doing| doing.inode);
+        let first = begin(10, Way::Drained { tier: 1, left: 0 });
+        let second = begin(20, Way::Drained { tier: 2, left: 0 });
+        assert_eq!(shown(), Some(10));
+        let keeper = begin(30, Way::Space);
+        assert_eq!(shown(), Some(30));
+        // What ends takes nothing else with it.
+        drop(first);
+        assert_eq!(shown(), Some(30));
+        drop(keeper);
+        assert_eq!(shown(), Some(20));
+        drop(second);
+        assert_eq!(shown(), None);
+    }
 
     #[test]
     fn files_are_told_apart_by_age_and_the_hottest_named() {

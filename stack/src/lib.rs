@@ -99,4 +99,4 @@ pub use mover::{AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, Temperat
 pub use nacre_mover::{Drained, Hours, PIN, TIER};
 pub use preset::{LayoutKind, Preset};
 pub use tier_settings::{MoverLimit, TierSettings};
-pub use tiers::{MovedPart, NewTier, TierDevice, TierInfo};
+pub use tiers::{MovedFiles, NewTier, TierDevice, TierInfo};

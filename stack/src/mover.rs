@@ -1,13 +1,13 @@
 //! What moves blocks by itself: what it does, how hot it finds files, and what it is told.
 
 use nacre_engine::Result;
-use nacre_mover::{Ages, Doing, HotFile, MoverStatus, Queue, Temperature};
+use nacre_mover::{Ages, Doing, HotFile, MoverStatus, Queue, Temperature, Way};
 use nacre_tiers::TierTraffic;
 use serde::Serialize;
 
 use crate::fs::FileSystem;
 
-/// What the mover does by itself.
+/// What the mover does: by itself, but for `doing`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MoverInfo {
     /// It moves blocks only for who needs space now.
@@ -17,7 +17,7 @@ pub struct MoverInfo {
     /// What it is at, or why it does nothing: `moving`, `paused`, `no_tier`, `outside_hours`, `failed`, `below_threshold`,
     /// `limited`, `beginning`, `young` or `nothing`.
     pub phase: &'static str,
-    /// The file whose blocks are moving, alone or with others.
+    /// The file whose blocks are moving, alone or with others: by itself or, while nothing is, because a tier is drained.
     pub doing: Option<DoingInfo>,
     /// What waits to be moved; not known while it moves blocks.
     pub queue: Option<QueueInfo>,
@@ -77,13 +77,17 @@ pub struct MoverInfo {
 /// A file whose blocks are moving.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DoingInfo {
-    /// The number of its inode.
+    /// The number of its inode; 0 where a drain looks for files.
     pub inode: u64,
-    /// Files that move together, this one the first of them.
+    /// Files that move together, this one the first of them; 0 where a drain looks for files.
     pub files: u64,
     /// `space`: down, because space is short; `lowered`: into DRAM, because they are read; `raised`: up, for that;
-    /// `told`: to where the file was told to be.
+    /// `told`: to where the file was told to be; `drained`: away from a tier that is drained.
     pub way: &'static str,
+    /// The number of the tier that is drained, where one is.
+    pub tier: Option<u8>,
+    /// Bytes that were on that tier when these files were looked for.
+    pub left: Option<u64>,
 }
 
 /// What waits to be moved.
@@ -158,8 +162,13 @@ impl TrafficInfo {
 
 impl MoverInfo {
     fn of(status: MoverStatus) -> MoverInfo {
-        let doing =
-            |doing: Doing| DoingInfo { inode: doing.inode, files: doing.files, way: doing.way.as_str() };
+        let doing = |Doing { inode, files, way }: Doing| {
+            let (tier, left) = match way {
+                Way::Drained { tier, left } => (Some(tier), Some(left)),
+                _ => (None, None),
+            };
+            DoingInfo { inode, files, way: way.as_str(), tier, left }
+        };
         let queue = |queue: Queue| {
             let Queue { files, young, accesses, is_looking } = queue;
             QueueInfo { files, young, accesses, looking: is_looking }

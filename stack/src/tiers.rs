@@ -5,9 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use nacre_engine::{
-    BLOCK_SIZE, Error, FileBlock, FileKind, InodeId, Kind, Names, Result, Tier, TierState, Tiered,
-};
+use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, Tiered};
 use nacre_layout_log::{LogFs, Summary};
 use nacre_media::RealPm;
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
@@ -81,16 +79,17 @@ pub struct TierInfo {
     pub traffic: TrafficInfo,
 }
 
-/// Bytes of a file that [`FileSystem::move_part`] looks at.
-const MOVED_AT_ONCE: u64 = 64 << 20;
-
-/// What became of a part of a file that was to move.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct MovedPart {
+/// How far files have moved.
+#[derive(Debug, Default)]
+pub struct MovedFiles {
     /// Bytes that are there now and were not before.
     pub moved: u64,
-    /// The block that the next part begins with, or none at the end of the file.
-    pub next: Option<u64>,
+    /// The first file that is not done; their number when all are.
+    pub next: usize,
+    /// The block that the rest of it begins with.
+    pub from: u64,
+    /// Those before it that failed, wholly or in part, in order, and why.
+    pub failed: Vec<(usize, Error)>,
 }
 
 /// Over a mounted layout, with the devices of its tiers. One that cannot be found, or used, is missing: what is on it fails,
@@ -337,19 +336,44 @@ impl FileSystem {
         })
     }
 
-    /// Moves some of a file's blocks to a tier, or up to persistent memory where that is none: as many as can be moved in
-    /// moderate time, from a block on. Of anything but a file nothing moves.
-    pub fn move_part(&self, id: InodeId, to: Option<u8>, from: FileBlock) -> Result<MovedPart> {
+    /// Moves files, by the numbers of their inodes, to a tier, or up to persistent memory where that is none: as far as
+    /// `goes_on` says, which is asked between files now and then. Who calls it again begins where it ended, with the files from
+    /// the next one on, and a block of that.
+    ///
+    /// Small files move together to a tier. One that fails does so alone. What is gone, or is no file, has nothing to move.
+    ///
+    /// [`InvalidInput`](Kind::InvalidInput) for a tier that there is not, [`DeviceLost`](Kind::DeviceLost) for one that is
+    /// missing.
+    pub fn move_files(
+        &self,
+        inodes: &[u64],
+        to: Option<u8>,
+        from: FileBlock,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<MovedFiles> {
         let mover = self.mover()?;
-        let node = mover.node(id)?;
-        let part = MOVED_AT_ONCE / BLOCK_SIZE;
-        let moved = match to {
-            Some(tier) => mover.move_down(&node, tier, from, part, false)?,
-            None => mover.bring_up(&node, from, part)?,
+        to.map_or(Ok(()), |tier| is_there(mover, tier))?;
+        let (mut nodes, mut files, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        for (file, inode) in inodes.iter().enumerate() {
+            match mover.node_by_number(*inode) {
+                Ok(node) => {
+                    nodes.push(node);
+                    files.push(file);
+                }
+                Err(error) if matches!(error.kind(), Kind::Stale | Kind::NotFound) => {}
+                Err(error) => failed.push((file, error)),
+            }
+        }
+        let from = if files.first() == Some(&0) { from } else { FileBlock(0) };
+        let done = match to {
+            Some(tier) => mover.move_some_down(&nodes, from, tier, goes_on),
+            None => mover.bring_some_up(&nodes, from, goes_on),
         };
-        let blocks = mover.getattr(&node)?.size.div_ceil(BLOCK_SIZE);
-        let next = Some(from.0.saturating_add(part)).filter(|next| *next < blocks);
-        Ok(MovedPart { moved: moved.moved * BLOCK_SIZE, next })
+        let next = files.get(done.next).copied().unwrap_or(inodes.len());
+        failed.retain(|(file, _)| *file < next);
+        failed.extend(done.failed.into_iter().map(|(file, error)| (files[file], error)));
+        failed.sort_by_key(|(file, _)| *file);
+        Ok(MovedFiles { moved: done.moved * BLOCK_SIZE, next, from: done.from, failed })
     }
 
     fn relocate(
@@ -367,6 +391,21 @@ impl FileSystem {
                 .advice("only files have blocks that move"));
         }
         act(mover, below).map(|blocks| blocks * BLOCK_SIZE)
+    }
+}
+
+/// Whether a tier can be moved to: or else each file would fail for that.
+fn is_there(mover: &TieredLog, number: u8) -> Result<()> {
+    if mover.layout().tiers().iter().all(|tier| tier.number != number) {
+        return Err(Error::new(Kind::InvalidInput)
+            .object(format!("tier {number}"))
+            .advice("there is no such tier; nacre tier list shows them"));
+    }
+    match mover.tiers().attachment(number) {
+        Some(Attachment { device: Err(why), .. }) => {
+            Err(Error::new(Kind::DeviceLost).object(format!("tier {number}: {why}")))
+        }
+        _ => Ok(()),
     }
 }
 

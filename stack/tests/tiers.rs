@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nacre::{
-    CheckOptions, FileSystem, Kind, MkfsOptions, NewTier, OpenOptions, Place, Preset, Repair, TierDevice,
-    TierSettings, WriteBuffer,
+    CheckOptions, FileBlock, FileOptions, FileSystem, Kind, MkfsOptions, NewTier, OpenOptions, Place, Preset,
+    Repair, TierDevice, TierSettings, WriteBuffer,
 };
 
 const MIB: u64 = 1 << 20;
@@ -66,6 +66,54 @@ fn files_live_on_tiers_and_are_found_there_again() {
         assert_eq!(places(&fs, "large"), [0]);
         fs.close().unwrap();
     }
+}
+
+/// Each had an order, a write and a flush of its own.
+#[test]
+fn files_move_together_by_the_numbers_of_their_inodes() {
+    const FILES: usize = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(dir.path().join("disk"), 64 * MIB)).unwrap();
+    let mut inodes = vec![fs.metadata("/").unwrap().ino()];
+    for number in 0..FILES {
+        fs.write(number.to_string(), content(5000)).unwrap();
+        inodes.push(fs.metadata(number.to_string()).unwrap().ino());
+    }
+    // What is gone, and what is a directory, has nothing to move; even where it is the one to go on with.
+    fs.remove_file("98").unwrap();
+    inodes.swap(0, 99);
+    let all = (FILES as u64 - 1) * 8192;
+    let done = fs.move_files(&inodes, Some(1), FileBlock(7), &mut || true).unwrap();
+    assert_eq!((done.moved, done.next, done.from, done.failed.len()), (all, inodes.len(), 0, 0));
+    let traffic = fs.tiers()[0].traffic;
+    assert!(traffic.writes <= 4 && traffic.written == all, "{traffic:?}");
+    // Back, by somebody who has little time.
+    let (mut moved, mut next, mut from) = (0, 0, 0);
+    while next < inodes.len() {
+        let done = fs.move_files(&inodes[next..], None, FileBlock(from), &mut || false).unwrap();
+        assert!((done.next, done.from) > (0, from) && done.failed.is_empty(), "{done:?}");
+        (moved, next, from) = (moved + done.moved, next + done.next, done.from);
+    }
+    assert_eq!(moved, all);
+    // Who fails is told of by its place: one is mapped.
+    let mapped = FileOptions::new().read(true).write(true).open(&fs, "41").unwrap();
+    let mapping = mapped.map(0..4096).unwrap();
+    let done = fs.move_files(&inodes, Some(1), FileBlock(0), &mut || true).unwrap();
+    assert_eq!((done.moved, done.next, done.failed.len()), (all - 8192, inodes.len(), 1));
+    assert_eq!((done.failed[0].0, done.failed[0].1.kind()), (42, Kind::Busy));
+    drop(mapping);
+    drop(mapped);
+    // Where nothing can go there, nothing else is said of each.
+    let kind = |to| fs.move_files(&inodes, Some(to), FileBlock(0), &mut || true).unwrap_err().kind();
+    assert_eq!(kind(2), Kind::InvalidInput);
+    fs.detach_tier(1).unwrap();
+    assert_eq!(kind(1), Kind::DeviceLost);
+    fs.attach_tier(&device(dir.path().join("disk"))).unwrap();
+    for number in (0..FILES).filter(|number| *number != 98) {
+        assert!(fs.read(number.to_string()).unwrap() == content(5000), "file {number}");
+    }
+    fs.close().unwrap();
 }
 
 /// Pieces that a file is appended to in, and a file that is rewritten as a whole: from the sixth write on they are for disk.

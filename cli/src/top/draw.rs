@@ -146,7 +146,7 @@ fn bar(place: &Place) -> String {
 fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
     let Some(status) = &now.mover else { return vec![Line::from("mover    no tiers, and nothing to move")] };
     let doing = match &status.doing {
-        Some(doing) => mover::moves(doing.inode, doing.files, &doing.way),
+        Some(doing) => mover::moves(doing),
         None => mover::phase(&status.phase, status.hours.as_deref(), status.next_window.as_deref()),
     };
     let rate = |field: fn(&Mover) -> u64| {
@@ -388,6 +388,13 @@ mod tests {
         let mut other = later(&now);
         other.pid = 78;
         assert!(text(Some(&now), &other).contains("since the mount"));
+        let mut drains = now.clone();
+        drains.mover.as_mut().unwrap().doing = serde_json::from_value(
+            serde_json::json!({ "inode": 9, "files": 2, "way": "drained", "tier": 3, "left": 1 << 20 }),
+        )
+        .unwrap();
+        let said = text(None, &drains);
+        assert!(said.contains("tier 3 is drained, 1 MiB left: inode 9 moves with 1 other\n"), "{said}");
         let mut waits = now.clone();
         let mover = waits.mover.as_mut().unwrap();
         (mover.phase, mover.doing) = ("outside_hours".to_owned(), None);

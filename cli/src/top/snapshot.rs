@@ -5,6 +5,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::mover::Doing;
+
 /// A mount at one time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Snapshot {
@@ -67,16 +69,6 @@ pub(crate) struct Mover {
     pub(crate) cache_hits: u64,
     pub(crate) cache_misses: u64,
     pub(crate) failure: Option<String>,
-}
-
-/// A file whose blocks are moving.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Doing {
-    pub(crate) inode: u64,
-    /// Those that move together; the mounts of older versions do not tell.
-    pub(crate) files: u64,
-    pub(crate) way: String,
 }
 
 /// What waits to be moved.

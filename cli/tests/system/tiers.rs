@@ -136,6 +136,63 @@ fn files_move_down_and_up_and_a_tier_is_replaced() {
     ground.fsck();
 }
 
+/// Each file had a write and a flush of its own, and the first one that could not move ended it all.
+#[test]
+fn many_files_move_together_and_one_that_cannot_stops_no_other() {
+    const FILES: usize = 5000;
+    const FEW: usize = 40;
+    if !can_mount("many files that move") {
+        return;
+    }
+    let mut ground = Ground::nacre("128M", None);
+    let dir = ground.dir();
+    json("tier add --size 128M", &[&dir, &ground.image().parent().unwrap().join("disk")]);
+    let (many, few) = (dir.join("many"), dir.join("few"));
+    for (sub, files) in [(&many, FILES), (&few, FEW)] {
+        fs::create_dir(sub).unwrap();
+        (0..files).for_each(|number| fs::write(sub.join(number.to_string()), number.to_string()).unwrap());
+    }
+    let count = |answer: &Value, field: &str| answer[field].as_u64().unwrap_or_else(|| panic!("{answer}"));
+    let dry = json("demote -r -n", &[&many]);
+    assert_eq!((count(&dry, "files"), count(&dry, "moved")), (FILES as u64, 0));
+    let went = json("demote -r", &[&many]);
+    let all = FILES as u64 * 4096;
+    assert_eq!(
+        (count(&went, "files"), count(&went, "moved"), count(&went, "failed")),
+        (FILES as u64, all, 0)
+    );
+    let writes = count(&tiers(&dir)[0], "writes");
+    assert!(writes <= FILES as u64 / 20, "{writes} writes");
+    let came = json("promote -r", &[&many]);
+    assert_eq!((count(&came, "moved"), count(&came, "failed")), (all, 0));
+
+    refused("demote -r --tier 9", &[&many], "no such tier");
+
+    // A file cannot be read.
+    let stat = json("stat", &[few.join("17")]);
+    let at = stat["extents"][0]["block"].as_u64().unwrap() * 4096;
+    ground.unmount();
+    ground.set_options(Some(&format!("emulate=poison={at}+64")));
+    ground.mount();
+    let (output, words) = said("demote -r", &[&few]);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(
+        words.contains("few/17: demote: ") && words.contains("40 files, 156 KiB moved, 1 failed"),
+        "{words}"
+    );
+    assert_eq!(words.matches("demote: ").count(), 1, "{words}");
+    for number in 0..FEW {
+        assert_eq!(places(&few.join(number.to_string())), [u64::from(number != 17)], "file {number}");
+    }
+    let output = run(nacre().args(["demote", "-r", "--json"]).arg(&few), LIMIT).unwrap();
+    let again: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((count(&again, "files"), count(&again, "moved"), count(&again, "failed")), (FEW as u64, 0, 1));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    for number in (0..FEW).filter(|number| *number != 17) {
+        assert_eq!(fs::read(few.join(number.to_string())).unwrap(), number.to_string().as_bytes());
+    }
+}
+
 #[test]
 fn what_is_on_a_tier_that_was_pulled_out_fails_until_it_is_back() {
     const TEST: &str = "a tier that is pulled out";

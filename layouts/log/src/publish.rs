@@ -216,10 +216,8 @@ impl<P: Pm> Shared<P> {
             }
         });
         let blocks = found.iter().map(|(_, len)| len).sum();
-        if blocks == 0 {
-            return Ok(0);
-        }
-        let taken = self.allocate_unwritten(blocks)?;
+        let Some(&(first, _)) = found.first() else { return Ok(0) };
+        let taken = self.allocate_unwritten(map, first, blocks)?;
         let mut changes = Changes::new();
         let mut places = taken.iter().copied();
         let (mut raw, mut left) = (0, 0);

@@ -238,7 +238,7 @@ impl<P: Pm> Shared<P> {
                 }
                 for piece in pieces.into_iter().filter(|piece| is_written(piece.place)) {
                     if place::tier(piece.place) != 0 {
-                        self.plan_unwritten(piece.start, piece.len, plan)?;
+                        self.plan_unwritten(map, piece.start, piece.len, plan)?;
                         continue;
                     }
                     // The same blocks, not written any more.
@@ -264,12 +264,12 @@ impl<P: Pm> Shared<P> {
         if at < last {
             holes.push((at, last - at));
         }
-        holes.into_iter().try_for_each(|(start, len)| self.plan_unwritten(start, len, plan))
+        holes.into_iter().try_for_each(|(start, len)| self.plan_unwritten(map, start, len, plan))
     }
 
     /// Plans unwritten blocks for a range.
-    fn plan_unwritten(&self, mut start: u64, len: u64, plan: &mut Plan) -> Result<()> {
-        for (raw, len) in self.allocate_unwritten(len)? {
+    fn plan_unwritten(&self, map: &BlockMap, mut start: u64, len: u64, plan: &mut Plan) -> Result<()> {
+        for (raw, len) in self.allocate_unwritten(map, start, len)? {
             plan.unwritten.push((raw, len));
             plan.changes.push(Change { start, len, place: Some(raw), kept: 0 });
             start += len;

@@ -8,13 +8,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use nacre_engine::sync::atomic::{AtomicUsize, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Tier, TierChange, TierRun, TierSpace, TierState};
 use nacre_layout_parts::format::{MAX_TIERS, RawTier, incompatible, tier_state};
 use nacre_media::Pm;
 
 use crate::alloc::{Allocator, Purpose, Run, Runs};
-use crate::blockmap::Piece;
+use crate::blockmap::{BlockMap, Piece};
 use crate::format::{RawSuperblock, place};
 use crate::fs::Shared;
 
@@ -76,6 +77,8 @@ pub(crate) struct Tiers {
     /// What is free, by number.
     space: RwLock<BTreeMap<u8, Allocator>>,
     limbo: Mutex<Limbo>,
+    /// Which of the tiers of one rank is next.
+    turn: AtomicUsize,
 }
 
 /// Blocks that were freed while somebody was reading.
@@ -190,24 +193,36 @@ impl<P: Pm> Shared<P> {
         listed(&self.superblock.lock().raw)
     }
 
-    /// The tiers that new blocks may be on, the fastest first.
-    fn tiers_in_use(&self) -> Vec<u8> {
+    /// The tiers that new blocks may be on, the fastest first; those of one rank take turns, but that blocks go where those
+    /// before them in the file are.
+    fn takers(&self, before: Option<u8>) -> Vec<u8> {
         let mut tiers = self.tier_list();
         tiers.retain(|tier| tier.state == TierState::Active);
         tiers.sort_by_key(|tier| (tier.rank, tier.number));
+        let turn = self.tiers.turn.fetch_add(1, Ordering::Relaxed);
+        for alike in tiers.chunk_by_mut(|one, other| one.rank == other.rank) {
+            let first = alike.iter().position(|tier| Some(tier.number) == before);
+            alike.rotate_left(first.unwrap_or(turn % alike.len()));
+        }
         tiers.into_iter().map(|tier| tier.number).collect()
     }
 
-    /// Places for so many blocks that nobody writes yet: on persistent memory, or where they do not fit there on tiers. Gives
-    /// the raw places, and how many blocks are at each.
-    pub(crate) fn allocate_unwritten(&self, blocks: u64) -> Result<Vec<(u64, u64)>> {
+    /// Places for so many blocks of a file, from one on, that nobody writes yet: on persistent memory, or where they do not
+    /// fit there on tiers. Gives the raw places, and how many blocks are at each.
+    pub(crate) fn allocate_unwritten(
+        &self,
+        map: &BlockMap,
+        start: u64,
+        blocks: u64,
+    ) -> Result<Vec<(u64, u64)>> {
         let mut runs = Runs::new();
         let Err(error) = self.alloc.allocate(blocks, Purpose::Data, &mut runs) else {
             return Ok(runs.into_iter().map(|run| (run.start.0 | place::UNWRITTEN, run.len)).collect());
         };
         let mut places = Vec::new();
         let mut missing = blocks;
-        for tier in self.tiers_in_use() {
+        let before = start.checked_sub(1).and_then(|before| map.find(before, 1).0).map(place::tier);
+        for tier in self.takers(before) {
             let free = self.tiers.space(tier).map_or(0, |space| space.free).min(missing);
             // What waits for readers is not free yet.
             if free > 0

@@ -569,3 +569,38 @@ fn allocated_blocks_of_a_tier_that_goes_get_other_places() {
         assert!(machine.content(&fs, &node) == expected);
     }
 }
+
+/// Of two tiers of one rank, the second got nothing before the first was full.
+#[test]
+fn allocated_blocks_take_turns_among_tiers_of_one_rank() {
+    let (machine, fs) = Machine::new();
+    for (number, rank) in [(5, 2), (9, 3)] {
+        fs.change_tier(TierChange::Set(Tier { number, uuid: [number; 16], rank, ..tier() })).unwrap();
+    }
+    let allocate = |node: &Node, start: u64, blocks: u64| {
+        let (offset, len) = (start * BLOCK_SIZE, blocks * BLOCK_SIZE);
+        fs.fallocate(node, FallocateMode::AllocateKeepSize, offset, len, now(1)).unwrap();
+    };
+    let used = |fs: &Fs| {
+        [3, 5, 9].map(|tier| {
+            let TierSpace { blocks, free } = fs.tier_space(tier).unwrap();
+            blocks - free
+        })
+    };
+    let files: Vec<_> = (0..6).map(|number| create(&fs, &number.to_string())).collect();
+    let full = create(&fs, "full");
+    allocate(&full, 0, fs.stat().available - 10);
+    files.iter().for_each(|node| allocate(node, 0, 20));
+    assert_eq!(used(&fs), [60, 60, 0]);
+    // A file that grows stays where it is.
+    (1..10).for_each(|part| allocate(&files[0], part * 20, 20));
+    let mut grown = used(&fs);
+    grown.sort_unstable();
+    assert_eq!(grown, [0, 60, 240]);
+    // Where one of them is full, the other takes the rest, and the slower one what is left.
+    allocate(&files[1], 20, 510 + 510 - 300 + 7);
+    assert_eq!(used(&fs), [510, 510, 7]);
+    drop((files, full));
+    let fs = machine.remount(fs, true);
+    assert_eq!(used(&fs), [510, 510, 7]);
+}

@@ -1,12 +1,12 @@
 //! A drain flushed for each file that it moved.
 
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, NewInode, WriteAt,
 };
-use nacre_mover::{Drained, MoverOptions};
+use nacre_mover::{Doing, Drained, MoverOptions, Way};
 
 use crate::machine::{BLOCK, Machine, Node, OTHER, TIER, content, time};
 
@@ -55,6 +55,29 @@ fn many_small_files_leave_a_tier_with_one_flush() {
         drop((files, root, links));
         machine.crash(&expected);
     }
+}
+
+/// Whoever asked what the mover does heard nothing of drains.
+#[test]
+fn who_asks_hears_of_a_drain() {
+    let (machine, files) = below([3; 60], 32 << 20);
+    let (fs, told) = (Arc::clone(&machine.fs), Arc::new(Mutex::new(None)));
+    let tell = Arc::clone(&told);
+    *machine.disks[1].meanwhile.lock().unwrap() =
+        Some(Box::new(move || *tell.lock().unwrap() = fs.status().doing));
+    let (fs, mut looking) = (Arc::clone(&machine.fs), Vec::new());
+    let done = machine.fs.drain(TIER, &mut |_| {
+        looking.extend(fs.status().doing);
+        true
+    });
+    assert_eq!(done.expect("it drains"), drained(180));
+    let way = Way::Drained { tier: TIER, left: 180 * BLOCK_SIZE };
+    assert_eq!(looking[0], Doing { inode: 0, files: 0, way }, "the root is looked at");
+    let doing = told.lock().unwrap().expect("blocks moved");
+    assert_eq!((doing.files, doing.way), (60, way));
+    let numbers: Vec<u64> = files.iter().map(|node| machine.fs.id(node).number).collect();
+    assert!(numbers.contains(&doing.inode), "{doing:?}");
+    assert_eq!(machine.fs.status().doing, None, "it is over");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod drains;
 mod machine;
+mod orders;
 mod reads;
 
 use std::io::IoSlice;
