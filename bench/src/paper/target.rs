@@ -25,8 +25,11 @@ const LEAST_ASIDE: [(&str, u64); 3] =
 const ON_DISK: [&str; 2] = ["peer:ext4-disk", "peer:xfs-disk"];
 /// Peers whose memory is the medium.
 const IN_MEMORY: [&str; 2] = ["peer:tmpfs", "peer:ramfs"];
-/// Presets that have a disk below their memory. Others have none in an experiment, even where they could.
+/// Presets that have a disk below their memory, always.
 const TIERED: [&str; 2] = ["tpfs", "acbpfs"];
+/// Those that have one where their experiment says which, as beside TPFS, and none where it does not, as beside HiNFS. Others
+/// have none in an experiment, even where they could: NOVA is in memory alone.
+const TIERED_OVER_A_DISK: [&str; 1] = ["nacre"];
 /// Options that only these have, and none of them yet.
 const OPTIONS_OF_TIERED: [&str; 1] = ["anticache"];
 /// Options that only these have, and that are parameters of a target with a tier.
@@ -123,7 +126,9 @@ impl<'a> Subject<'a> {
     }
 
     fn is_tiered(&self) -> bool {
-        self.preset().is_some_and(|name| TIERED.contains(&name))
+        self.preset().is_some_and(|name| {
+            TIERED.contains(&name) || self.settings.disk.is_some() && TIERED_OVER_A_DISK.contains(&name)
+        })
     }
 
     fn buffers(&self) -> bool {
@@ -409,6 +414,13 @@ mod tests {
         assert!(group.contains(",group=4k,tier=optane-ssd,"), "{group}");
         let threshold = text("tpfs-predictor.threshold", "TPFS-2", Way::Mount, 0.01).unwrap();
         assert!(threshold.contains(",sync_threshold=4k,"), "{threshold}");
+        // The default has the same over the same disk, and beside HiNFS it has no disk.
+        let default = text("tpfs-fig13.optane", "nacre-2", Way::Library, 0.01).unwrap();
+        assert_eq!(default, library.replace("preset:tpfs", "preset:nacre"));
+        let default = text("tpfs-fig13.sata", "nacre-2", Way::Mount, 0.01).unwrap();
+        assert_eq!(default, mounted.replace("mount:tpfs", "mount:nacre").replace("optane-ssd", "sata-ssd"));
+        let in_memory = text("hinfs-fig7", "nacre", Way::Library, 1.0).unwrap();
+        assert_eq!(in_memory, "preset:nacre,buffer=2048m,emulate=pcm");
         // One that buffers writes has its buffer, and hardly a page cache above it.
         let buffering = text("hinfs-fig7", "HiNFS", Way::Mount, 1.0).unwrap();
         assert!(buffering.contains("buffer=2048m,dram=32m"), "{buffering}");
