@@ -81,7 +81,7 @@ struct RunArgs {
     /// Run each workload with each of these values of a parameter, as io=64,256,4k
     #[arg(long, value_name = "PARAMETER=VALUES")]
     sweep: Option<String>,
-    /// What the value is: op/s, MB/s, s, latency:KIND or counter:NAME; by default the workload's own, and MB/s in a sweep
+    /// What the value is: op/s, MB/s, s, p99, latency:KIND or counter:NAME; by default the workload's own, and MB/s in a sweep
     /// across sizes
     #[arg(long, value_name = "METRIC")]
     metric: Option<Measure>,

@@ -208,7 +208,7 @@ mod tests {
     use nacre_fuse::Control as _;
     use serde_json::{Value, json};
 
-    use super::{Control, MAX_RESULTS, rate_of};
+    use super::{Control, Envelope, MAX_RESULTS, Order, rate_of};
     use crate::mount_options::MountSettings;
 
     #[test]
@@ -216,6 +216,14 @@ mod tests {
         assert_eq!(rate_of("start"), Some(None));
         assert_eq!(rate_of("start 4096"), Some(Some(4096)));
         assert_eq!((rate_of("starting"), rate_of("start "), rate_of("stop")), (None, None, None));
+    }
+
+    /// `nacre bench` writes that order by itself.
+    #[test]
+    fn the_benchmark_tells_a_mount_what_it_reads() {
+        let text = nacre_bench::target::control::move_part("a", Some(1), 7);
+        let Envelope { id, order } = serde_json::from_str(&text).unwrap();
+        assert_eq!((id.as_str(), order), ("a", Order::MovePart { to: Some(1), from: 7 }));
     }
 
     #[test]
