@@ -85,7 +85,8 @@ struct RunArgs {
     /// across sizes
     #[arg(long, value_name = "METRIC")]
     metric: Option<Measure>,
-    /// Empty the page cache of the machine (root): never, at the begin of each workload, or before all rounds
+    /// Empty the page cache of the machine (root), and what presets with a tier keep of it in the process, mounts excepted:
+    /// never, at the begin of each workload, or before all rounds
     #[arg(long, value_name = "WHEN", default_value = "never")]
     cold: Cold,
     /// Run at least so many rounds before those that count

@@ -248,10 +248,10 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// Who works on targets empties page caches, and no other ones.
+    /// Who works on targets empties page caches, and in the process the caches of what is on tiers.
     fn cold(&self) -> Result<Fate, String> {
         match self.settings.cold {
-            Some(cold) if cold != Cold::Never && self.is_tiered() => {
+            Some(cold) if cold != Cold::Never && self.is_tiered() && self.is_mounted() => {
                 let setting = format!("cold={}", cold.as_str());
                 Err(self.refusal(&setting, "nothing empties its cache of what is on tiers yet"))
             }
@@ -443,15 +443,19 @@ mod tests {
         let system = experiment.system("TPFS-2").expect("a system");
         let all = experiment.settings(system, &experiment.points[0]);
         let means = Means::default();
+        let text =
+            |way, settings: &Settings| Subject::new(system, way, settings, DATA, 1.0, &means).unwrap().text();
         for (settings, name) in [
             (Settings { disk: None, ..all.clone() }, "disk"),
             (Settings { pm: None, ..all.clone() }, "pm"),
             (Settings { dram: None, ..all.clone() }, "dram"),
-            (Settings { cold: Some(Cold::Begin), ..all.clone() }, "cold=begin"),
         ] {
-            let subject = Subject::new(system, Way::Library, &settings, DATA, 1.0, &means).unwrap();
-            let why = subject.text().unwrap_err();
+            let why = text(Way::Library, &settings).unwrap_err();
             assert!(why.contains(&format!("the setting {name} cannot be had on preset:tpfs")), "{why}");
         }
+        let cold = Settings { cold: Some(Cold::Begin), ..all.clone() };
+        let why = text(Way::Mount, &cold).unwrap_err();
+        assert!(why.contains("the setting cold=begin cannot be had on mount:tpfs"), "{why}");
+        assert_eq!(text(Way::Library, &cold), text(Way::Library, &all), "who works on it empties its caches");
     }
 }

@@ -124,6 +124,10 @@ impl Target for Directory {
     fn directory(&self) -> Option<&Path> {
         Some(&self.path)
     }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// An open file.

@@ -37,7 +37,17 @@ impl Library {
         };
         let tiers = tier.map(new).into_iter().collect();
         let make = MkfsOptions { preset, tiers, ..MkfsOptions::with_size(size) };
-        let fs = FileSystem::create(device, &make, options)?;
+        Library::over(FileSystem::create(device, &make, options)?)
+    }
+
+    /// One that was made so, and closed, once more.
+    pub fn open(device: &Path, tier: Option<&Path>, options: &OpenOptions) -> Result<Library, Error> {
+        let device_of = |path: &Path| TierDevice { path: path.to_owned(), emulation: None };
+        let tiers = tier.map(device_of).into_iter().collect();
+        Library::over(FileSystem::open(device, &OpenOptions { tiers, ..options.clone() })?)
+    }
+
+    fn over(fs: FileSystem) -> Result<Library, Error> {
         fs.prefault(&AtomicBool::new(false))?;
         Ok(Library { fs })
     }
@@ -154,6 +164,10 @@ impl Target for Library {
 
     fn directory(&self) -> Option<&Path> {
         None
+    }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        Ok(self.fs.close()?)
     }
 }
 

@@ -105,6 +105,8 @@ pub trait Target: Send + Sync {
     fn traffic(&self) -> Option<Traffic>;
     /// Where programs find it, for what cannot run in this process; none for a library.
     fn directory(&self) -> Option<&Path>;
+    /// Ends it in order. What it had in DRAM of its own is durable then, and not there any more.
+    fn close(self: Box<Self>) -> io::Result<()>;
 }
 
 /// An open file.

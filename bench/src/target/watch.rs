@@ -156,6 +156,10 @@ impl Target for Watched {
     fn directory(&self) -> Option<&Path> {
         self.target.directory()
     }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        self.target.close()
+    }
 }
 
 /// An open file.

@@ -131,6 +131,10 @@ impl Target for Noted {
     fn directory(&self) -> Option<&Path> {
         self.target.directory()
     }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        Box::new(self.target).close()
+    }
 }
 
 struct NotedFile {
