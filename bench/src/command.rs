@@ -81,11 +81,12 @@ struct RunArgs {
     /// Run each workload with each of these values of a parameter, as io=64,256,4k
     #[arg(long, value_name = "PARAMETER=VALUES")]
     sweep: Option<String>,
-    /// What the value is: op/s, MB/s, s, latency:KIND or counter:NAME; by default the workload's own, and MB/s in a sweep
+    /// What the value is: op/s, MB/s, s, p99, latency:KIND or counter:NAME; by default the workload's own, and MB/s in a sweep
     /// across sizes
     #[arg(long, value_name = "METRIC")]
     metric: Option<Measure>,
-    /// Empty the page cache of the machine (root): never, at the begin of each workload, or before all rounds
+    /// Empty the page cache of the machine (root), and what presets with a tier keep of it in the process, mounts excepted:
+    /// never, at the begin of each workload, or before all rounds
     #[arg(long, value_name = "WHEN", default_value = "never")]
     cold: Cold,
     /// Run at least so many rounds before those that count

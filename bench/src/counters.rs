@@ -20,6 +20,7 @@
 //! | `memory.peak` | bytes of memory that worker and page cache took at most, where they are held to some; a server is not held, and not counted |
 //! | `preempted` | how often the scheduler took a core away in a round |
 //! | `trace.failed`, `trace.succeeded` | calls of a trace that failed here only in a round, and that succeeded here only |
+//! | `tier.moved` | bytes that came to a tier and from it in a round, while somebody worked beside that |
 //! | `program.seconds` | how long a program ran in a round, from its start to its end |
 //!
 //! Those of persistent memory are known where it is emulated; `emulate=dram` counts and slows nothing. DRAM and the model's
@@ -58,11 +59,15 @@ const COUNTERS: &[(&str, &str, Better)] = &[
     ("preempted", "times", Less),
     ("trace.failed", "calls", Less),
     ("trace.succeeded", "calls", Less),
+    (MOVED, "B", More),
     ("program.seconds", "s", Less),
 ];
 
 /// The counter that has to be asked for.
 pub const SYNCED: &str = "share.synced";
+
+/// What the workload `tier.beside` tells.
+pub const MOVED: &str = "tier.moved";
 
 /// The unit of a counter; none where there is no such counter.
 pub fn unit(name: &str) -> Option<&'static str> {
@@ -269,13 +274,13 @@ pub fn processor_time(process: u32) -> u64 {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{Counted, Counters, DiskWork, Synced, Traffic, names, processor_time, unit};
+    use super::{Counted, Counters, DiskWork, MOVED, Synced, Traffic, names, processor_time, unit};
     use crate::workload::{Measured, Op};
 
     #[test]
     fn counters_are_for_an_operation() {
         let mut counters = Counters::default();
-        let told = ["trace.failed", "trace.succeeded", "program.seconds"];
+        let told = ["trace.failed", "trace.succeeded", "program.seconds", MOVED];
         let told = BTreeMap::from(told.map(|name| (name.to_owned(), 3.0)));
         let mut measured =
             Measured { operations: 10, written: 40960, busy: 8e6, told, ..Measured::default() };

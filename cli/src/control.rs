@@ -245,7 +245,7 @@ mod tests {
     use nacre_fuse::Control as _;
     use serde_json::{Value, json};
 
-    use super::{Control, FilesMoved, MAX_FAILED, MAX_RESULTS, rate_of};
+    use super::{Control, Envelope, FilesMoved, FilesToMove, MAX_FAILED, MAX_RESULTS, Order, rate_of};
     use crate::mount_options::MountSettings;
 
     #[test]
@@ -253,6 +253,15 @@ mod tests {
         assert_eq!(rate_of("start"), Some(None));
         assert_eq!(rate_of("start 4096"), Some(Some(4096)));
         assert_eq!((rate_of("starting"), rate_of("start "), rate_of("stop")), (None, None, None));
+    }
+
+    /// `nacre bench` writes that order by itself.
+    #[test]
+    fn the_benchmark_tells_a_mount_what_it_reads() {
+        let text = nacre_bench::target::control::move_file_order("a", 5, Some(1), 7);
+        let Envelope { id, order } = serde_json::from_str(&text).unwrap();
+        let files = FilesToMove { to: Some(1), from: 7, inodes: vec![5] };
+        assert_eq!((id.as_str(), order), ("a", Order::MoveFiles(files)));
     }
 
     #[test]

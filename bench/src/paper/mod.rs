@@ -1,4 +1,5 @@
-//! What the papers measured: every figure and table with numbers, as an experiment that can be run here.
+//! What the papers measured: every figure and table with numbers, as an experiment that can be run here. As if it were one more
+//! paper stands with them what nacre holds itself to with tiers, of which none has figures (`catalog/tiers.toml`).
 //!
 //! The data lies in `catalog/*.toml`, a file for each paper; [`read`] makes it into the types below and knows every key.
 //! docs/papers.md says what differs from the papers and why. `runs` finds what of it can run on this machine, `target`

@@ -13,12 +13,13 @@ use super::{
 };
 use crate::report::schema::{Axis, Bound, Meant, Metric};
 
-const CATALOGS: [(&str, &str); 5] = [
+const CATALOGS: [(&str, &str); 6] = [
     ("hinfs.toml", include_str!("catalog/hinfs.toml")),
     ("spfs.toml", include_str!("catalog/spfs.toml")),
     ("tpfs.toml", include_str!("catalog/tpfs.toml")),
     ("compare.toml", include_str!("catalog/compare.toml")),
     ("acbpfs.toml", include_str!("catalog/acbpfs.toml")),
+    ("tiers.toml", include_str!("catalog/tiers.toml")),
 ];
 
 /// What a sweep's texts are put in place of.

@@ -224,7 +224,7 @@ fn measure(experiment: &Experiment) -> Result<Measure, String> {
     match &experiment.taken {
         Taken::Counter(name) => is_counted(name).map(|()| Measure::Counter(name.clone())),
         Taken::Latency(kind) => Ok(Measure::Latency(kind.clone())),
-        Taken::Workload => [Value::Operations, Value::Bytes, Value::Seconds]
+        Taken::Workload => Value::ALL
             .into_iter()
             .find(|value| value.metric().unit == experiment.metric.unit)
             .map(Measure::Value)

@@ -25,8 +25,11 @@ const LEAST_ASIDE: [(&str, u64); 3] =
 const ON_DISK: [&str; 2] = ["peer:ext4-disk", "peer:xfs-disk"];
 /// Peers whose memory is the medium.
 const IN_MEMORY: [&str; 2] = ["peer:tmpfs", "peer:ramfs"];
-/// Presets that have a disk below their memory. Others have none in an experiment, even where they could.
+/// Presets that have a disk below their memory, always.
 const TIERED: [&str; 2] = ["tpfs", "acbpfs"];
+/// Those that have one where their experiment says which, as beside TPFS, and none where it does not, as beside HiNFS. Others
+/// have none in an experiment, even where they could: NOVA is in memory alone.
+const TIERED_OVER_A_DISK: [&str; 1] = ["nacre"];
 /// Options that only these have, and none of them yet.
 const OPTIONS_OF_TIERED: [&str; 1] = ["anticache"];
 /// Options that only these have, and that are parameters of a target with a tier.
@@ -123,7 +126,9 @@ impl<'a> Subject<'a> {
     }
 
     fn is_tiered(&self) -> bool {
-        self.preset().is_some_and(|name| TIERED.contains(&name))
+        self.preset().is_some_and(|name| {
+            TIERED.contains(&name) || self.settings.disk.is_some() && TIERED_OVER_A_DISK.contains(&name)
+        })
     }
 
     fn buffers(&self) -> bool {
@@ -243,10 +248,10 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// Who works on targets empties page caches, and no other ones.
+    /// Who works on targets empties page caches, and in the process the caches of what is on tiers.
     fn cold(&self) -> Result<Fate, String> {
         match self.settings.cold {
-            Some(cold) if cold != Cold::Never && self.is_tiered() => {
+            Some(cold) if cold != Cold::Never && self.is_tiered() && self.is_mounted() => {
                 let setting = format!("cold={}", cold.as_str());
                 Err(self.refusal(&setting, "nothing empties its cache of what is on tiers yet"))
             }
@@ -409,6 +414,13 @@ mod tests {
         assert!(group.contains(",group=4k,tier=optane-ssd,"), "{group}");
         let threshold = text("tpfs-predictor.threshold", "TPFS-2", Way::Mount, 0.01).unwrap();
         assert!(threshold.contains(",sync_threshold=4k,"), "{threshold}");
+        // The default has the same over the same disk, and beside HiNFS it has no disk.
+        let default = text("tpfs-fig13.optane", "nacre-2", Way::Library, 0.01).unwrap();
+        assert_eq!(default, library.replace("preset:tpfs", "preset:nacre"));
+        let default = text("tpfs-fig13.sata", "nacre-2", Way::Mount, 0.01).unwrap();
+        assert_eq!(default, mounted.replace("mount:tpfs", "mount:nacre").replace("optane-ssd", "sata-ssd"));
+        let in_memory = text("hinfs-fig7", "nacre", Way::Library, 1.0).unwrap();
+        assert_eq!(in_memory, "preset:nacre,buffer=2048m,emulate=pcm");
         // One that buffers writes has its buffer, and hardly a page cache above it.
         let buffering = text("hinfs-fig7", "HiNFS", Way::Mount, 1.0).unwrap();
         assert!(buffering.contains("buffer=2048m,dram=32m"), "{buffering}");
@@ -431,15 +443,19 @@ mod tests {
         let system = experiment.system("TPFS-2").expect("a system");
         let all = experiment.settings(system, &experiment.points[0]);
         let means = Means::default();
+        let text =
+            |way, settings: &Settings| Subject::new(system, way, settings, DATA, 1.0, &means).unwrap().text();
         for (settings, name) in [
             (Settings { disk: None, ..all.clone() }, "disk"),
             (Settings { pm: None, ..all.clone() }, "pm"),
             (Settings { dram: None, ..all.clone() }, "dram"),
-            (Settings { cold: Some(Cold::Begin), ..all.clone() }, "cold=begin"),
         ] {
-            let subject = Subject::new(system, Way::Library, &settings, DATA, 1.0, &means).unwrap();
-            let why = subject.text().unwrap_err();
+            let why = text(Way::Library, &settings).unwrap_err();
             assert!(why.contains(&format!("the setting {name} cannot be had on preset:tpfs")), "{why}");
         }
+        let cold = Settings { cold: Some(Cold::Begin), ..all.clone() };
+        let why = text(Way::Mount, &cold).unwrap_err();
+        assert!(why.contains("the setting cold=begin cannot be had on mount:tpfs"), "{why}");
+        assert_eq!(text(Way::Library, &cold), text(Way::Library, &all), "who works on it empties its caches");
     }
 }

@@ -228,7 +228,17 @@ fn every_figure_that_was_promised_is_there() {
         promised.extend(figures.iter().map(|figure| format!("{paper}-fig{figure}")));
     }
     promised.extend(
-        ["hinfs-default", "acbpfs-table1", "tpfs-table1", "tpfs-table2", "tpfs-predictor"].map(str::to_owned),
+        [
+            "hinfs-default",
+            "acbpfs-table1",
+            "tpfs-table1",
+            "tpfs-table2",
+            "tpfs-predictor",
+            "tiers-migration",
+            "tiers-foreground",
+            "tiers-routes",
+        ]
+        .map(str::to_owned),
     );
     for name in &promised {
         assert!(!find(name).is_empty(), "{name}");

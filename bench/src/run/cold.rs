@@ -1,4 +1,4 @@
-//! Empty page caches.
+//! Empty page caches. Those that a preset with a tier has in the process are emptied by its worker.
 
 use std::fs;
 use std::path::Path;

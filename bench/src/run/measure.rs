@@ -14,7 +14,7 @@ const ALL: &str = "all";
 /// What is made of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Measure {
-    /// Operations, bytes or time.
+    /// Operations, bytes, time, or the tail of latencies.
     Value(Value),
     /// The mean latency of one kind of operation, or of `all`, in nanoseconds.
     Latency(String),
@@ -25,14 +25,14 @@ pub enum Measure {
 impl FromStr for Measure {
     type Err = String;
 
-    /// `op/s`, `MB/s`, `s`, `latency:KIND` or `counter:NAME`.
+    /// `op/s`, `MB/s`, `s`, `p99`, `latency:KIND` or `counter:NAME`.
     fn from_str(text: &str) -> Result<Measure, String> {
         match text.split_once(':') {
-            None => [Value::Operations, Value::Bytes, Value::Seconds]
+            None => Value::ALL
                 .into_iter()
-                .find(|value| value.metric().unit == text)
+                .find(|value| value.word() == text)
                 .map(Measure::Value)
-                .ok_or_else(|| "op/s, MB/s, s, latency:KIND or counter:NAME".to_owned()),
+                .ok_or_else(|| "op/s, MB/s, s, p99, latency:KIND or counter:NAME".to_owned()),
             Some(("latency", kind)) => {
                 let known = || Op::ALL.into_iter().map(Op::name).chain([ALL]);
                 match known().any(|name| name == kind) {
@@ -52,7 +52,7 @@ impl FromStr for Measure {
 impl fmt::Display for Measure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Measure::Value(value) => f.write_str(&value.metric().unit),
+            Measure::Value(value) => f.write_str(value.word()),
             Measure::Latency(kind) => write!(f, "latency:{kind}"),
             Measure::Counter(name) => write!(f, "counter:{name}"),
         }
@@ -67,7 +67,10 @@ impl Measure {
         match values.first() {
             Some(first) if all(&[*first]) => Ok(Measure::Value(*first)),
             Some(_) if all(&[Value::Operations, Value::Bytes]) => Ok(Measure::Value(Value::Bytes)),
-            _ => Err("some workloads give a throughput, others a time: choose one with --metric".to_owned()),
+            _ => {
+                Err("some workloads give a throughput, others a time or a latency: choose one with --metric"
+                    .to_owned())
+            }
         }
     }
 
@@ -122,7 +125,7 @@ mod tests {
 
     #[test]
     fn measures_are_read_as_they_are_written() {
-        for text in ["op/s", "MB/s", "s", "latency:all", "latency:fsync", "counter:pm.bytes"] {
+        for text in ["op/s", "MB/s", "s", "p99", "latency:all", "latency:fsync", "counter:pm.bytes"] {
             assert_eq!(text.parse::<Measure>().unwrap().to_string(), text);
         }
         for (wrong, says) in

@@ -235,6 +235,9 @@ impl Turns<'_> {
                 Opening::Library { .. } => None,
             }))?;
         }
+        if self.cold.before(turn) && !self.empty()? {
+            return Ok(false);
+        }
         // Random numbers begin anew with each sitting, and are others.
         let seed = self.setting.seed.wrapping_add(sitting);
         let order = Order::Run { number: turn, seed, slice: self.effort.slice, flush: self.flush };
@@ -252,6 +255,24 @@ impl Turns<'_> {
         }
         self.leave(failed);
         self.counted += u64::from(counts.is_some());
+        Ok(true)
+    }
+
+    /// Empties the caches of targets that no page cache is of. False when the run is to end.
+    fn empty(&mut self) -> Result<bool, Error> {
+        let mut failed = Vec::new();
+        for (at, side) in self.sides.iter_mut().enumerate() {
+            let Some(Seat { worker, prepared, .. }) = &mut side.seat else { continue };
+            if !prepared.opening.has_cache() {
+                continue;
+            }
+            match worker.tell(&Order::Empty, self.setting.stop) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(false),
+                Err(error) => failed.push((at, error)),
+            }
+        }
+        self.leave(failed);
         Ok(true)
     }
 

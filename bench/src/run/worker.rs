@@ -37,6 +37,8 @@ pub enum Order {
         /// Count what is synced.
         watch: bool,
     },
+    /// Close the target, and open it with empty caches.
+    Empty,
     /// Run a round.
     Run {
         /// Its number.
@@ -53,7 +55,7 @@ pub enum Order {
 /// What it answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// It is prepared.
+    /// It is prepared, or its caches are empty.
     Ready,
     /// A round was run.
     Ran(Box<Ran>),
@@ -107,6 +109,13 @@ pub fn work() -> Result<(), Error> {
                     state = Some(made);
                     Answer::Ready
                 }),
+            Order::Empty => match state.take().map(Made::emptied) {
+                Some(made) => made.map(|made| {
+                    state = Some(made);
+                    Answer::Ready
+                }),
+                None => Err("nothing is prepared".into()),
+            },
             Order::Run { number, seed, slice, flush } => match &state {
                 Some(made) => {
                     made.run(Round { number, seed, slice }, flush).map(|ran| Answer::Ran(Box::new(ran)))
@@ -125,6 +134,7 @@ pub fn work() -> Result<(), Error> {
 
 /// What is prepared.
 struct Made {
+    opening: Opening,
     target: Box<dyn Target>,
     workload: Box<dyn workload::Workload>,
     sums: Option<Arc<Sums>>,
@@ -132,18 +142,30 @@ struct Made {
 
 fn prepare(opening: &Opening, workload: &str, scale: f64, watch: bool) -> Result<Made, Error> {
     let workload = workload::make(&workload.parse()?, scale)?;
-    let mut target = opening.open()?;
-    let mut sums = None;
-    if watch {
-        let watched = Watched::new(target);
-        sums = Some(watched.sums());
-        target = Box::new(watched);
-    }
+    let (target, sums) = watched(opening.open()?, watch);
     workload.prepare(&*target)?;
-    Ok(Made { target, workload, sums })
+    Ok(Made { opening: opening.clone(), target, workload, sums })
+}
+
+/// A target as it is, or with what sees what is synced around it.
+fn watched(target: Box<dyn Target>, watch: bool) -> (Box<dyn Target>, Option<Arc<Sums>>) {
+    if !watch {
+        return (target, None);
+    }
+    let watched = Watched::new(target);
+    let sums = watched.sums();
+    (Box::new(watched), Some(sums))
 }
 
 impl Made {
+    /// The same with empty caches: closed, and open again.
+    fn emptied(self) -> Result<Made, Error> {
+        let Made { opening, target, workload, sums } = self;
+        target.close()?;
+        let (target, sums) = watched(opening.open_again()?, sums.is_some());
+        Ok(Made { opening, target, workload, sums })
+    }
+
     fn run(&self, round: Round, flush: Option<u64>) -> Result<Ran, Error> {
         // What it takes to ask for the traffic is not the workload's.
         let (traffic, before) = (self.target.traffic(), usage());
@@ -284,10 +306,47 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
+    use nacre::TierSettings;
+
     use super::prepare;
     use crate::place::Workplace;
-    use crate::target::plan::{Ground, Load, Plan};
+    use crate::target::plan::{Ground, Load, Opening, Plan};
+    use crate::target::{Open, Target};
     use crate::workload::{self, Round};
+
+    /// What was read from the disk once is read from there again, and is the same.
+    #[test]
+    fn emptied_caches_of_a_tier_have_nothing_and_lose_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let tier = dir.path().join("tier");
+        std::fs::File::create(&tier).unwrap().set_len(64 << 20).unwrap();
+        let opening = Opening::Library {
+            device: dir.path().join("pm"),
+            size: 64 << 20,
+            preset: "tpfs".to_owned(),
+            emulate: None,
+            buffer: Some(8 << 20),
+            name_index: None,
+            tier: Some(tier),
+            tier_settings: Box::new(TierSettings::default()),
+        };
+        assert!(opening.has_cache());
+        let mut made = prepare(&opening, "micro.read,file=4m,io=1m", 1.0, true).unwrap();
+        let path = Path::new("micro0");
+        assert_eq!(made.target.move_file(path, Some(1)).unwrap(), 4 << 20);
+        let read = |target: &dyn Target| {
+            let before = target.below().unwrap().unwrap().moved;
+            let mut data = vec![0; 4 << 20];
+            let count = target.open(path, Open::READ).unwrap().read_at(&mut data, 0).unwrap();
+            (target.below().unwrap().unwrap().moved - before, count, data)
+        };
+        let (_, count, data) = read(&*made.target);
+        assert_eq!((count, read(&*made.target).0), (4 << 20, 0), "it is in DRAM");
+        made = made.emptied().unwrap();
+        let (fetched, count, again) = read(&*made.target);
+        assert!(fetched >= 4 << 20, "{fetched}");
+        assert!(count == 4 << 20 && again == data && made.sums.is_some());
+    }
 
     #[test]
     fn a_round_that_is_flushed_writes_enough_and_leaves_nothing_behind() {

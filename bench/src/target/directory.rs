@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
 
-use super::{File, Known, Open, Target, Traffic};
+use super::{Below, File, Known, Open, Target, Traffic, control};
 
 /// An open directory.
 pub struct Directory {
@@ -22,6 +22,10 @@ impl Directory {
         let root =
             rustix::fs::open(path, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Directory { path: path.to_owned(), root })
+    }
+
+    fn to_read(&self, path: &Path) -> io::Result<OwnedFd> {
+        Ok(rustix::fs::openat(&self.root, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 }
 
@@ -37,6 +41,7 @@ impl Target for Directory {
         flags.set(OFlags::CREATE, how.create);
         flags.set(OFlags::TRUNC, how.truncate);
         flags.set(OFlags::SYNC, how.sync);
+        flags.set(OFlags::DIRECT, how.direct);
         let file = rustix::fs::openat(&self.root, path, flags, Mode::from_raw_mode(0o644))?;
         Ok(Box::new(DirectoryFile(file)))
     }
@@ -96,12 +101,32 @@ impl Target for Directory {
         Ok(rustix::fs::syncfs(&self.root)?)
     }
 
+    fn below(&self) -> io::Result<Option<Below>> {
+        control::below(&self.root)
+    }
+
+    fn move_file(&self, path: &Path, to: Option<u8>) -> io::Result<u64> {
+        control::move_file(&self.to_read(path)?, to)
+    }
+
+    fn attribute(&self, path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
+        control::attribute(&self.to_read(path)?, name)
+    }
+
+    fn set_attribute(&self, path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::fsetxattr(self.to_read(path)?, name, value, XattrFlags::empty())?)
+    }
+
     fn traffic(&self) -> Option<Traffic> {
         None
     }
 
     fn directory(&self) -> Option<&Path> {
         Some(&self.path)
+    }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        Ok(())
     }
 }
 

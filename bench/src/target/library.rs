@@ -8,10 +8,11 @@ use std::sync::atomic::AtomicBool;
 
 use nacre::{
     CacheInfo, FileOptions, FileSystem, MkfsOptions, MoverInfo, NewTier, OpenOptions, Preset, TierDevice,
+    XattrMode,
 };
 use nacre_engine::Error;
 
-use super::{File, Known, Open, Target, Traffic};
+use super::{Below, File, Known, Open, Target, Traffic};
 
 /// An open file system.
 pub struct Library {
@@ -36,7 +37,17 @@ impl Library {
         };
         let tiers = tier.map(new).into_iter().collect();
         let make = MkfsOptions { preset, tiers, ..MkfsOptions::with_size(size) };
-        let fs = FileSystem::create(device, &make, options)?;
+        Library::over(FileSystem::create(device, &make, options)?)
+    }
+
+    /// One that was made so, and closed, once more.
+    pub fn open(device: &Path, tier: Option<&Path>, options: &OpenOptions) -> Result<Library, Error> {
+        let device_of = |path: &Path| TierDevice { path: path.to_owned(), emulation: None };
+        let tiers = tier.map(device_of).into_iter().collect();
+        Library::over(FileSystem::open(device, &OpenOptions { tiers, ..options.clone() })?)
+    }
+
+    fn over(fs: FileSystem) -> Result<Library, Error> {
         fs.prefault(&AtomicBool::new(false))?;
         Ok(Library { fs })
     }
@@ -97,6 +108,33 @@ impl Target for Library {
         Ok(self.fs.sync()?)
     }
 
+    fn below(&self) -> io::Result<Option<Below>> {
+        let tiers = self.fs.tiers();
+        let usable =
+            tiers.iter().filter(|tier| !tier.draining && tier.missing.is_none() && tier.failing.is_none());
+        match usable.min_by_key(|tier| (tier.rank, tier.number)) {
+            Some(tier) => {
+                Ok(Some(Below { tier: tier.number, moved: tier.traffic.read + tier.traffic.written }))
+            }
+            None => Err(io::Error::new(io::ErrorKind::Unsupported, "it has no tier: give it tier=")),
+        }
+    }
+
+    fn move_file(&self, path: &Path, to: Option<u8>) -> io::Result<u64> {
+        Ok(match to {
+            Some(tier) => self.fs.demote(path, tier)?,
+            None => self.fs.promote(path)?,
+        })
+    }
+
+    fn attribute(&self, path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
+        Ok(self.fs.get_xattr(path, name)?)
+    }
+
+    fn set_attribute(&self, path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
+        Ok(self.fs.set_xattr(path, name, value, XattrMode::Set)?)
+    }
+
     fn traffic(&self) -> Option<Traffic> {
         let counters = self.fs.device().counters;
         let is_counted = counters.is_some();
@@ -126,6 +164,10 @@ impl Target for Library {
 
     fn directory(&self) -> Option<&Path> {
         None
+    }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        Ok(self.fs.close()?)
     }
 }
 
@@ -169,5 +211,36 @@ impl File for LibraryFile {
 
     fn size(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Library, OpenOptions, Preset};
+    use crate::target::{Open, Target, control};
+
+    /// A mount says the same of its tiers in JSON.
+    #[test]
+    fn a_tier_is_known_from_its_own_words_and_from_those_of_a_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        let tier = dir.path().join("tier");
+        std::fs::File::create(&tier).unwrap().set_len(32 << 20).unwrap();
+        let device = dir.path().join("pm");
+        let library =
+            Library::create(&device, 32 << 20, Preset::Nova, Some(&tier), &OpenOptions::default()).unwrap();
+        let before = library.below().unwrap().unwrap();
+        let file = library.open("file".as_ref(), Open::CREATE).unwrap();
+        file.write_at(&[7; 8192], 0).unwrap();
+        assert_eq!(library.move_file("file".as_ref(), Some(before.tier)).unwrap(), 8192);
+        assert_eq!(library.move_file("file".as_ref(), None).unwrap(), 8192);
+        let below = library.below().unwrap().unwrap();
+        assert_eq!((below.tier, below.moved - before.moved), (1, 2 * 8192));
+        let said = json!(library.fs.tiers());
+        assert_eq!(control::fastest(&said), Some(below));
+        let mut draining = said.clone();
+        draining[0]["draining"] = json!(true);
+        assert_eq!((control::fastest(&draining), control::fastest(&json!([]))), (None, None));
     }
 }

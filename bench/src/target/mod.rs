@@ -5,10 +5,11 @@
 //!
 //! - [`plan`]: which targets there are, what they are made of, and how they are set up and torn down by the process that
 //!   runs the benchmark; the processes that do the work get a [`plan::Opening`].
-//! - [`watch`]: a target around another that sees what is synced.
+//! - [`watch`]: a target around another that sees what is synced. [`control`]: what a mount of nacre is told to do.
 //! - `peer`: the file systems of the kernel. [`disk`]: an emulated disk for them. `medium`: that, or a file, as a
 //!   block device, for peers and for `tier`s of nacre. `pieces`: what targets are made of.
 
+pub mod control;
 pub mod directory;
 pub mod disk;
 pub mod library;
@@ -42,12 +43,21 @@ pub struct Open {
     pub truncate: bool,
     /// Each write is durable on return (O_SYNC).
     pub sync: bool,
+    /// Past the page cache (O_DIRECT), where there is one: buffers and offsets are whole blocks.
+    pub direct: bool,
 }
 
 impl Open {
     /// For reading.
-    pub const READ: Open =
-        Open { read: true, write: false, append: false, create: false, truncate: false, sync: false };
+    pub const READ: Open = Open {
+        read: true,
+        write: false,
+        append: false,
+        create: false,
+        truncate: false,
+        sync: false,
+        direct: false,
+    };
     /// For writing what is there.
     pub const WRITE: Open = Open { write: true, read: false, ..Open::READ };
     /// Made, or cut to nothing, for writing.
@@ -82,10 +92,21 @@ pub trait Target: Send + Sync {
     fn read_dir(&self, path: &Path, each: &mut dyn FnMut(&OsStr)) -> io::Result<()>;
     /// Makes everything durable.
     fn sync(&self) -> io::Result<()>;
+    /// The disk below its memory; none where it has no such thing, as all but nacre. An error where it is nacre, and has no
+    /// tier that takes blocks.
+    fn below(&self) -> io::Result<Option<Below>>;
+    /// Moves all of a file to a tier, or up to memory where that is none; gives the number of bytes that moved.
+    fn move_file(&self, path: &Path, to: Option<u8>) -> io::Result<u64>;
+    /// The value of an extended attribute of a file.
+    fn attribute(&self, path: &Path, name: &[u8]) -> io::Result<Vec<u8>>;
+    /// Sets it.
+    fn set_attribute(&self, path: &Path, name: &[u8], value: &[u8]) -> io::Result<()>;
     /// What reached media so far, where that is counted.
     fn traffic(&self) -> Option<Traffic>;
     /// Where programs find it, for what cannot run in this process; none for a library.
     fn directory(&self) -> Option<&Path>;
+    /// Ends it in order. What it had in DRAM of its own is durable then, and not there any more.
+    fn close(self: Box<Self>) -> io::Result<()>;
 }
 
 /// An open file.
@@ -128,6 +149,15 @@ pub fn read_all<F: File + ?Sized>(file: &F, buffer: &mut [u8], offset: u64) -> R
         count if count == buffer.len() => Ok(()),
         count => Err(format!("a read at {offset} gave {count} bytes of {}", buffer.len()).into()),
     }
+}
+
+/// A tier of nacre.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Below {
+    /// Its number: of several, that of the fastest.
+    pub tier: u8,
+    /// Bytes that were read from it and written to it so far.
+    pub moved: u64,
 }
 
 /// What nacre says of itself: what reached persistent memory, and what it has in DRAM.

@@ -136,8 +136,22 @@ pub enum Opening {
 }
 
 impl Opening {
-    /// Opens it.
+    /// Opens it, for the first time.
     pub fn open(&self) -> Result<Box<dyn Target>, Error> {
+        self.open_as(true)
+    }
+
+    /// Opens it once more, after it was closed: with all that is there, and with nothing of it in DRAM.
+    pub fn open_again(&self) -> Result<Box<dyn Target>, Error> {
+        self.open_as(false)
+    }
+
+    /// Whether it keeps in DRAM what is on its disk, in the process that works on it: no page cache, and emptied by none.
+    pub fn has_cache(&self) -> bool {
+        matches!(self, Opening::Library { tier: Some(_), .. })
+    }
+
+    fn open_as(&self, is_new: bool) -> Result<Box<dyn Target>, Error> {
         Ok(match self {
             Opening::Library { device, size, preset, emulate, buffer, name_index, tier, tier_settings } => {
                 let buffer =
@@ -146,7 +160,11 @@ impl Opening {
                 let (name_index, tier_settings) = (*name_index, **tier_settings);
                 let options =
                     OpenOptions { emulation, buffer, name_index, tier_settings, ..OpenOptions::default() };
-                Box::new(Library::create(device, *size, preset.parse()?, tier.as_deref(), &options)?)
+                let tier = tier.as_deref();
+                Box::new(match is_new {
+                    true => Library::create(device, *size, preset.parse()?, tier, &options)?,
+                    false => Library::open(device, tier, &options)?,
+                })
             }
             Opening::Directory(path) => {
                 Box::new(Directory::open(path).map_err(|error| format!("{}: {error}", path.display()))?)

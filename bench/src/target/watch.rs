@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::{File, Open, Target, Traffic};
+use super::{Below, File, Open, Target, Traffic};
 
 /// Bytes written, and bytes of them that a sync made durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,12 +133,32 @@ impl Target for Watched {
         Ok(())
     }
 
+    fn below(&self) -> io::Result<Option<Below>> {
+        self.target.below()
+    }
+
+    fn move_file(&self, path: &Path, to: Option<u8>) -> io::Result<u64> {
+        self.target.move_file(path, to)
+    }
+
+    fn attribute(&self, path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
+        self.target.attribute(path, name)
+    }
+
+    fn set_attribute(&self, path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
+        self.target.set_attribute(path, name, value)
+    }
+
     fn traffic(&self) -> Option<Traffic> {
         self.target.traffic()
     }
 
     fn directory(&self) -> Option<&Path> {
         self.target.directory()
+    }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        self.target.close()
     }
 }
 

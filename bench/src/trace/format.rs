@@ -307,6 +307,7 @@ fn how(text: &str) -> Result<Open, String> {
         create: has('c'),
         truncate: has('t'),
         sync: has('s'),
+        direct: false,
     };
     if how.read || how.write { Ok(how) } else { Err("a file is opened with r, w or both".into()) }
 }

@@ -177,6 +177,7 @@ impl Converter {
             create: has("O_CREAT"),
             truncate: has("O_TRUNC"),
             sync: has("O_SYNC"),
+            direct: false,
         };
         let Some(fd) = fd else {
             match path {

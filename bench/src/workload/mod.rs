@@ -7,6 +7,7 @@
 //! - [`micro`]: one kind of operation on one file, in every size and pattern. [`iozone`]: that program's six phases.
 //! - [`meta`]: names in small and large directories. [`filebench`]: file server, web server, web proxy, mail.
 //! - [`postmark`]: many small files with a short life.
+//! - [`tier`]: files that move between memory and a disk, and what others have of it.
 //! - [`bpfs`]: AC-BPFS's own. [`tree`]: a tree of sources searched and built. [`trace`]: system calls that were recorded, again.
 //! - [`program`]: real programs, where they are installed.
 //! - [`recorder`]: times. [`set`]: files to work on. [`group`]: workloads that belong together.
@@ -23,12 +24,14 @@ pub mod postmark;
 pub mod program;
 pub mod recorder;
 pub mod set;
+pub mod tier;
 pub mod trace;
 pub mod tree;
 
 use std::time::Duration;
 
 use crate::Error;
+use crate::clock::nanos_per_tick;
 use crate::report::schema::{Better, Metric};
 use crate::spec::Spec;
 use crate::target::Target;
@@ -98,15 +101,31 @@ pub enum Value {
     Bytes,
     /// Seconds.
     Seconds,
+    /// What 99 of 100 operations took at the most, whatever their kind, in nanoseconds.
+    Tail,
 }
 
 impl Value {
+    /// All of them.
+    pub const ALL: [Value; 4] = [Value::Operations, Value::Bytes, Value::Seconds, Value::Tail];
+
+    /// What it is called on the command line: its unit, unless others have that, too.
+    pub fn word(self) -> &'static str {
+        match self {
+            Value::Operations => "op/s",
+            Value::Bytes => "MB/s",
+            Value::Seconds => "s",
+            Value::Tail => "p99",
+        }
+    }
+
     /// For the report.
     pub fn metric(self) -> Metric {
         let (name, unit, better) = match self {
             Value::Operations => ("throughput", "op/s", Better::More),
             Value::Bytes => ("throughput", "MB/s", Better::More),
             Value::Seconds => ("time", "s", Better::Less),
+            Value::Tail => ("99th percentile of the latency", "ns", Better::Less),
         };
         Metric { name: name.into(), unit: unit.into(), better }
     }
@@ -118,6 +137,7 @@ impl Value {
             Value::Operations => measured.operations as f64 / seconds,
             Value::Bytes => (measured.read + measured.written) as f64 / 1e6 / seconds,
             Value::Seconds => seconds,
+            Value::Tail => measured.times.quantile(0.99) as f64 * nanos_per_tick(),
         }
     }
 }
@@ -180,6 +200,16 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "bpfs.randwrite", about: "AC-BPFS: random writes with fsync", make: bpfs::make },
     Kind { name: "bpfs.coldness", about: "AC-BPFS: reads of hot and cold files", make: bpfs::make },
     Kind { name: "bpfs.filebench", about: "AC-BPFS: whole files, a third read", make: bpfs::make },
+    Kind {
+        name: "tier.migrate",
+        about: "files moved to a tier; elsewhere written past the page cache",
+        make: tier::make,
+    },
+    Kind {
+        name: "tier.beside",
+        about: "the tail of reads and writes while the mover moves others",
+        make: tier::make,
+    },
     Kind { name: "tree.grep", about: "a tree of sources searched for what it has not", make: tree::make },
     Kind { name: "tree.make", about: "the file-system side of a build", make: tree::make },
     Kind {

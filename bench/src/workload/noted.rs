@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use crate::target::directory::Directory;
-use crate::target::{File, Open, Target, Traffic};
+use crate::target::{Below, File, Open, Target, Traffic};
 
 /// What was asked for. Each is of a path; those on an open file of the path that it was opened by.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,12 +108,32 @@ impl Target for Noted {
         self.target.sync()
     }
 
+    fn below(&self) -> io::Result<Option<Below>> {
+        self.target.below()
+    }
+
+    fn move_file(&self, path: &Path, to: Option<u8>) -> io::Result<u64> {
+        self.target.move_file(path, to)
+    }
+
+    fn attribute(&self, path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
+        self.target.attribute(path, name)
+    }
+
+    fn set_attribute(&self, path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
+        self.target.set_attribute(path, name, value)
+    }
+
     fn traffic(&self) -> Option<Traffic> {
         self.target.traffic()
     }
 
     fn directory(&self) -> Option<&Path> {
         self.target.directory()
+    }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        Box::new(self.target).close()
     }
 }
 

@@ -115,6 +115,16 @@ impl Times {
         Op::ALL.into_iter().filter_map(|op| Some((op, self.0[op as usize].as_ref()?)))
     }
 
+    /// What this share of all operations took at the most, in ticks; nothing where there were none.
+    pub fn quantile(&self, share: f64) -> u64 {
+        let mut all = new_histogram();
+        for (_, times) in self.iter() {
+            // All are made alike, so that every value of one fits the others.
+            let _ = all.add(times);
+        }
+        all.value_at_quantile(share)
+    }
+
     /// To be sent: for each kind, values and how often each was seen.
     pub fn encode(&self) -> Encoded {
         let pairs = |histogram: &Histogram<u64>| {
@@ -350,6 +360,18 @@ mod tests {
     use std::time::Duration;
 
     use super::{Op, Times, on_threads};
+
+    /// Rare ones of one kind are a share of all, not of their kind.
+    #[test]
+    fn a_quantile_is_of_all_kinds_together() {
+        let mut times = Times::default();
+        assert_eq!(times.quantile(0.99), 0);
+        times.add_many(Op::Read, 1e3, 980);
+        times.add_many(Op::Write, 1e6, 20);
+        let nanos = |share| times.quantile(share) as f64 * crate::clock::nanos_per_tick();
+        let is_near = |nanos: f64, wanted: f64| (nanos / wanted - 1.0).abs() < 0.05;
+        assert!(is_near(nanos(0.97), 1e3) && is_near(nanos(0.99), 1e6), "{} {}", nanos(0.97), nanos(0.99));
+    }
 
     #[test]
     fn threads_are_joined_and_what_prepares_does_not_count() {

@@ -97,6 +97,47 @@ fn a_tier_is_the_disk_that_a_peer_has_and_takes_what_memory_has_no_room_for() {
     assert!(reached.iter().all(|bytes| *bytes >= HALF), "{most:?}");
 }
 
+/// What a target did in the only experiment of a report.
+fn counter(run: &Run, report: &Value, target: &str, name: &str) -> f64 {
+    let series = report["experiments"][0]["series"].as_array().expect("series");
+    let found =
+        series.iter().find(|series| series["target"].as_str().is_some_and(|is| is.starts_with(target)));
+    let found = found.unwrap_or_else(|| panic!("{target}: {}\n{}", report["absent"], run.said()));
+    let counters = &found["points"][0]["counters"];
+    counters[name].as_f64().unwrap_or_else(|| panic!("{target}: {name}: {counters}"))
+}
+
+#[test]
+fn files_move_in_the_process_and_through_a_mount_and_a_peer_writes_as_much() {
+    if !can_run("files_move_in_the_process_and_through_a_mount_and_a_peer_writes_as_much") {
+        return;
+    }
+    let run = Run::new("tiers-migrate");
+    let nacre = ["preset:nova,tier=nvme,pm=64m", "mount:nova,tier=nvme,pm=64m"];
+    let targets = [nacre[0], nacre[1], "peer:ext4-disk,disk=nvme"];
+    let child = run.start("tier.migrate,files=2,size=4m", &targets, &["--effort", "quick"]);
+    let process = child.id();
+    let report = run.finish(child);
+    run.assert_gone(process);
+    assert_eq!(report["experiments"][0]["metric"]["unit"], "MB/s");
+    for target in targets {
+        assert_eq!(counter(&run, &report, target, "user.written"), f64::from(8 << 20), "{target}");
+        // All that is said to be there was written to the disk, by each of two files.
+        let reached = counter(&run, &report, target, "disk.bytes");
+        assert!(reached >= f64::from(4 << 20), "{target}: {reached}");
+    }
+
+    let run = Run::new("tiers-beside");
+    let child = run.start("tier.beside,files=2,size=4m,file=2m", &nacre, &["--effort", "quick"]);
+    let process = child.id();
+    let report = run.finish(child);
+    run.assert_gone(process);
+    assert_eq!(report["experiments"][0]["metric"]["unit"], "ns");
+    for target in nacre {
+        assert!(counter(&run, &report, target, "tier.moved") > 0.0, "{target}");
+    }
+}
+
 #[test]
 fn an_interrupted_run_leaves_nothing_of_tiers() {
     if !can_run("an_interrupted_run_leaves_nothing_of_tiers") {

@@ -321,6 +321,8 @@ impl Converter {
             create: has("O_CREAT"),
             truncate: has("O_TRUNC"),
             sync: has("O_SYNC") || has("O_DSYNC"),
+            // Buffers of a replay are not where those of the program were.
+            direct: false,
         };
         let asked = self.path(pid, dir, path);
         if result < 0 {
