@@ -320,7 +320,8 @@ mod tests {
     fn what_somebody_uses_is_passed_over_while_there_is_something_else() {
         let pm = Arc::new(SimPm::new(16 << 20));
         mkfs(&*pm, &MkfsOptions::default()).unwrap();
-        let layout = LogFs::mount(pm, &MountOptions { background: false, ..MountOptions::default() }).unwrap();
+        let layout =
+            LogFs::mount(pm, &MountOptions { background: false, ..MountOptions::default() }).unwrap();
         let settings = Settings { threads: 0, ..Settings::default() };
         let fs = CacheFs::new(layout, &CacheOptions { settings, ..CacheOptions::new(1 << 20) }).unwrap();
         let [oldest, newest] = [b"oldest", b"newest"].map(|name| {
