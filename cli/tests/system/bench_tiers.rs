@@ -113,7 +113,7 @@ fn files_move_in_the_process_and_through_a_mount_and_a_peer_writes_as_much() {
         return;
     }
     let run = Run::new("tiers-migrate");
-    let nacre = ["preset:nova,tier=nvme,pm=64m", "mount:nova,tier=nvme,pm=64m"];
+    let nacre = ["preset:nova,pm=64m,tier=nvme", "mount:nova,pm=64m,tier=nvme"];
     let targets = [nacre[0], nacre[1], "peer:ext4-disk,disk=nvme"];
     let child = run.start("tier.migrate,files=2,size=4m", &targets, &["--effort", "quick"]);
     let process = child.id();
