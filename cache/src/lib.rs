@@ -40,9 +40,9 @@
 //! punching and the removal of the last link raise: a flight looks at it before each operation and ends early.
 //!
 //! Writers wait for room before they take any lock, first for the threads, where there are any and they free so much, and
-//! then write back themselves: back-pressure is never an error and needs no thread. A sync of everything
-//! does first what the threads do, beside them, and then writes what is left file by file: one large file would keep
-//! whoever has it, and the others, for as long as slow memory takes it.
+//! then write back themselves: back-pressure is never an error and needs no thread. A sync of everything does first what the
+//! threads do, beside them, and then writes what is left file by file: one large file would keep whoever has it, and the
+//! others, for as long as slow memory takes it.
 
 mod buffer;
 mod clock;
