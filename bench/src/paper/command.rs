@@ -61,7 +61,8 @@ impl PaperArgs {
     /// Runs the command.
     pub(crate) fn run(self) -> Result<(), Error> {
         let (traces, dax, in_process) = (self.traces.clone(), self.dax.clone(), self.in_process);
-        let mut means = Means { traces, dax, uncapped: false, in_process };
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        let mut means = Means { traces, dax, uncapped: false, in_process, cores };
         if self.list {
             print!("{}", list::list(&means));
             return Ok(());

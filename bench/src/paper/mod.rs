@@ -141,6 +141,9 @@ pub struct Point {
 pub struct Settings {
     /// Persistent memory, in the words of `--emulate`.
     pub emulate: Option<String>,
+    /// Cores of the paper's machine, where it is their number that keeps the memory busy: fewer cores of ours get the
+    /// same share of its bandwidths.
+    pub cores: Option<u64>,
     /// All data of the workload, in bytes: what shares refer to, where the workload does not know better.
     pub data: Option<String>,
     /// Buffer or cache of nacre, and page cache of its peers: an [`Amount`].
@@ -364,6 +367,7 @@ impl Settings {
             |mine: &Option<String>, theirs: &Option<String>| mine.as_ref().or(theirs.as_ref()).cloned();
         Settings {
             emulate: text(&self.emulate, &other.emulate),
+            cores: self.cores.or(other.cores),
             data: text(&self.data, &other.data),
             dram: text(&self.dram, &other.dram),
             pm: text(&self.pm, &other.pm),

@@ -32,6 +32,8 @@ pub(super) struct Means {
     pub(super) uncapped: bool,
     /// Neither mounts nor peers are to run.
     pub(super) in_process: bool,
+    /// Cores that there are, or 0 where that does not matter.
+    pub(super) cores: usize,
 }
 
 /// An experiment, as it can run here.

@@ -149,9 +149,18 @@ impl<'a> Subject<'a> {
     fn emulate(&self) -> Fate {
         match &self.settings.emulate {
             None => Fate::Without("nothing is said"),
-            Some(emulate) if self.preset().is_some() => Fate::one("emulate", emulate.clone()),
+            Some(emulate) if self.preset().is_some() => Fate::one(
+                "emulate",
+                self.factor().map_or(emulate.clone(), |factor| emulate.clone() + &factor),
+            ),
             Some(_) => Fate::Without("peers are on memory that is as fast as DRAM"),
         }
+    }
+
+    /// What makes bandwidths of memory those of fewer cores than the paper has.
+    fn factor(&self) -> Option<String> {
+        let ours = self.means.cores as f64 / self.settings.cores? as f64;
+        (self.means.cores > 0 && ours < 1.0).then(|| format!(",factor={ours:.4}"))
     }
 
     /// The buffer of presets that have one, the cache of what is on tiers, and else the page cache. With tiers it is shared
@@ -397,6 +406,20 @@ mod tests {
             let alike = cold.is_none() && aged.is_none() && wraps.is_none();
             assert!(alike && seconds.is_none() && runs.is_none(), "{}", system.name);
         }
+    }
+
+    #[test]
+    fn few_cores_get_their_share_of_the_memorys_bandwidth() {
+        let means = |cores| Means { cores, ..Means::default() };
+        let of = |name, means| {
+            let experiment = find(name)[0];
+            let system = experiment.system("NOVA").unwrap();
+            let settings = experiment.settings(system, &experiment.points[0]);
+            Subject::new(system, Way::Library, &settings, DATA, 0.01, &means).unwrap().text().unwrap()
+        };
+        assert_eq!(of("tpfs-fig8.optane", means(2)), "preset:nova,emulate=optane+factor=0.0556");
+        assert_eq!(of("tpfs-fig8.optane", means(48)), "preset:nova,emulate=optane");
+        assert_eq!(of("tpfs-fig9.optane", means(2)), "preset:nova,emulate=optane");
     }
 
     #[test]

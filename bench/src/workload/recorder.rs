@@ -1,7 +1,12 @@
 //! The times of operations: one chained reading of the time-stamp counter for each.
+//!
+//! Threads that all have a core measure themselves: what one of them prepares is taken off its own time. More threads than
+//! cores take turns, so that the time of one is none in which all worked: there, the time is that from the first
+//! beginning to the last end, less the share of it that cores prepared.
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -157,6 +162,9 @@ const PENDING: usize = 1024;
 /// Bits of a lap that are ticks; those above are the kind of operation.
 const TICK_BITS: u32 = 56;
 
+/// Where threads take turns, what somebody prepared is taken to be no longer: the rest he waited for a core.
+const LONGEST_PAUSE: Duration = Duration::from_micros(250);
+
 /// What one thread did.
 pub struct Recorder {
     pending: Vec<u64>,
@@ -164,6 +172,8 @@ pub struct Recorder {
     last: u64,
     end: u64,
     paused: u64,
+    /// Others take turns with it: its end does not move, and a pause counts up to so many ticks.
+    taking_turns: Option<u64>,
     operations: u64,
     read: u64,
     written: u64,
@@ -183,6 +193,7 @@ impl Recorder {
             last: begin,
             end: begin.saturating_add(length),
             paused: 0,
+            taking_turns: None,
             operations: 0,
             read: 0,
             written: 0,
@@ -237,8 +248,13 @@ impl Recorder {
         let now = ticks();
         let skipped = now.wrapping_sub(self.last);
         self.last = now;
-        self.paused += skipped;
-        self.end = self.end.saturating_add(skipped);
+        match self.taking_turns {
+            Some(longest) => self.paused += skipped.min(longest),
+            None => {
+                self.paused += skipped;
+                self.end = self.end.saturating_add(skipped);
+            }
+        }
     }
 
     /// What happened since the last operation was waiting: it is none, and counts in the time that the work took.
@@ -270,7 +286,7 @@ pub struct Measured {
     pub read: u64,
     /// Bytes written.
     pub written: u64,
-    /// Nanoseconds that the work took; of several threads, the longest.
+    /// Nanoseconds that the work took; of several threads, the longest, and of threads that take turns, all together.
     pub nanos: f64,
     /// Of several threads, the sum.
     pub busy: f64,
@@ -308,15 +324,73 @@ impl Measured {
     }
 }
 
-/// Runs a body on several threads that begin together; each is given its number and a recorder.
+/// When the threads of a round work that take turns.
+struct Turns {
+    cores: u64,
+    /// The first beginning, in ticks, or 0.
+    begin: AtomicU64,
+    /// The last end.
+    end: AtomicU64,
+    /// Ticks that threads prepared.
+    paused: AtomicU64,
+}
+
+impl Turns {
+    fn start(&self, slice: Duration) -> Recorder {
+        let mut recorder = Recorder::start(slice);
+        let first = self.begin.compare_exchange(0, recorder.begin, Ordering::Relaxed, Ordering::Relaxed);
+        recorder.end -= recorder.begin.saturating_sub(first.err().unwrap_or(recorder.begin));
+        recorder.taking_turns = Some(in_ticks(LONGEST_PAUSE));
+        recorder
+    }
+
+    fn is_over(&self, recorder: &Recorder) {
+        self.end.fetch_max(recorder.last, Ordering::Relaxed);
+        self.paused.fetch_add(recorder.paused, Ordering::Relaxed);
+    }
+
+    /// How long all worked, in nanoseconds.
+    fn nanos(&self) -> f64 {
+        let [begin, end, paused] =
+            [&self.begin, &self.end, &self.paused].map(|at| at.load(Ordering::Relaxed));
+        end.saturating_sub(begin).saturating_sub(paused / self.cores) as f64 * nanos_per_tick()
+    }
+}
+
+/// Runs a body on several threads that begin together; each is given its number and a recorder. More threads than cores
+/// work for as much longer, so that each has its turn.
 pub fn on_threads(
     threads: u64,
     slice: Duration,
     body: impl Fn(u64, &mut Recorder) -> Result<(), Error> + Sync,
 ) -> Result<Measured, Error> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    on_threads_of(cores, threads, slice, body)
+}
+
+fn on_threads_of(
+    cores: u64,
+    threads: u64,
+    slice: Duration,
+    body: impl Fn(u64, &mut Recorder) -> Result<(), Error> + Sync,
+) -> Result<Measured, Error> {
+    let turns = (threads > cores).then(|| Turns {
+        cores,
+        begin: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+        paused: AtomicU64::new(0),
+    });
+    let slice = slice.saturating_mul(u32::try_from(threads.div_ceil(cores)).unwrap_or(u32::MAX));
     let run = |thread: u64| {
-        let mut recorder = Recorder::start(slice);
+        let mut recorder = match &turns {
+            Some(turns) => turns.start(slice),
+            None => Recorder::start(slice),
+        };
         body(thread, &mut recorder).map_err(|error| error.to_string())?;
+        recorder.settle();
+        if let Some(turns) = &turns {
+            turns.is_over(&recorder);
+        }
         Ok::<_, String>(recorder.finish())
     };
     if threads == 1 {
@@ -342,6 +416,9 @@ pub fn on_threads(
     for part in parts {
         all.join(&part?);
     }
+    if let Some(turns) = &turns {
+        all.nanos = turns.nanos();
+    }
     Ok(all)
 }
 
@@ -357,9 +434,10 @@ pub fn whole(job: impl FnOnce(&mut Recorder) -> Result<(), Error>) -> Result<Mea
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::time::Duration;
 
-    use super::{Op, Times, on_threads};
+    use super::{Op, Times, on_threads, on_threads_of};
 
     /// Rare ones of one kind are a share of all, not of their kind.
     #[test]
@@ -393,5 +471,37 @@ mod tests {
         let counts = |times: &Times| times.iter().map(|(op, times)| (op, times.len())).collect::<Vec<_>>();
         assert_eq!(counts(&again), counts(&measured.times));
         assert!(on_threads(2, slice, |_, _| Err("no".into())).is_err());
+    }
+
+    /// Each of four threads works while no other does, as on one core: together they took four times as long as one.
+    #[test]
+    fn threads_that_take_turns_took_the_time_of_all() {
+        let (core, slice) = (Mutex::new(()), Duration::from_millis(5));
+        let measured = on_threads_of(1, 4, slice, |_, recorder| {
+            let _turn = core.lock().unwrap();
+            for _ in 0..10 {
+                std::thread::sleep(Duration::from_millis(1));
+                recorder.lap(Op::Other);
+            }
+            // Preparing is taken off, but not that one waits for his turn.
+            std::thread::sleep(Duration::from_millis(1));
+            recorder.skip();
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(measured.operations, 40);
+        assert!(measured.nanos >= 40e6, "{} ns", measured.nanos);
+        // As long as each of them may work, where only one is done at a time.
+        let alone = on_threads_of(1, 2, slice, |thread, recorder| {
+            let mut laps = 0;
+            while thread == 0 && recorder.lap(Op::Other) {
+                std::thread::sleep(Duration::from_micros(100));
+                laps += 1;
+            }
+            assert!(thread == 1 || laps > 1);
+            Ok(())
+        })
+        .unwrap();
+        assert!(alone.nanos >= 2.0 * slice.as_nanos() as f64, "{} ns", alone.nanos);
     }
 }
