@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{RwLock, SMALL};
-use nacre_engine::{InodeId, Result};
+use nacre_engine::{InodeHasher, InodeId, Result};
 
 use crate::file::File;
 
@@ -25,30 +25,7 @@ pub(crate) struct Table {
 
 type Shard = RwLock<HashMap<InodeId, Arc<File>, Hasher>>;
 
-type Hasher = std::hash::BuildHasherDefault<NumberHasher>;
-
-/// Inode numbers are small and dense: a multiplication spreads them.
-#[derive(Default)]
-pub(crate) struct NumberHasher(u64);
-
-impl std::hash::Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        let mixed = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = mixed ^ mixed >> 32;
-    }
-}
+type Hasher = std::hash::BuildHasherDefault<InodeHasher>;
 
 impl Table {
     pub(crate) fn new() -> Table {

@@ -31,4 +31,4 @@ pub use error::{Error, Kind, Result};
 pub use tiered::{
     Copied, CopiedFile, MAX_TIERS, Movable, Tier, TierChange, TierRun, TierSpace, TierState, Tiered, Written,
 };
-pub use units::{BLOCK_SIZE, Block, FileBlock, InodeId, LINE_SIZE, Timestamp};
+pub use units::{BLOCK_SIZE, Block, FileBlock, InodeHasher, InodeId, LINE_SIZE, Timestamp};

@@ -51,6 +51,29 @@ pub struct InodeId {
     pub volume: u32,
 }
 
+/// For tables of inodes: their numbers are small and dense, and a multiplication spreads them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InodeHasher(u64);
+
+impl std::hash::Hasher for InodeHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(value.into());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
 /// A point in time: seconds since 1970 (negative before) and nanoseconds within the second (0 to 999,999,999).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp {

@@ -181,18 +181,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Leaves a sample of an access.
     fn note(&self, node: &L::Node, access: Access, offset: u64, len: u64, now: Option<Timestamp>) {
-        let Ok(attr) = self.layout.getattr(node) else { return };
-        let start = offset / BLOCK_SIZE;
-        let sample = Sample {
-            id: attr.id,
-            access,
-            start,
-            blocks: (offset + len).div_ceil(BLOCK_SIZE) - start,
-            size: attr.size.div_ceil(BLOCK_SIZE),
-            modified_ms: millis(attr.mtime),
-            at_ms: now.map_or_else(|| self.sink.time_ms(), millis),
-        };
-        self.sink.note(sample);
+        self.sink.note(|| {
+            let attr = self.layout.getattr(node).ok()?;
+            let start = offset / BLOCK_SIZE;
+            Some(Sample {
+                id: attr.id,
+                access,
+                start,
+                blocks: (offset + len).div_ceil(BLOCK_SIZE) - start,
+                size: attr.size.div_ceil(BLOCK_SIZE),
+                modified_ms: millis(attr.mtime),
+                at_ms: now.map_or_else(|| self.sink.time_ms(), millis),
+            })
+        });
     }
 
     /// Reads what lies together from `at` on, and some blocks `ahead`; 0 at the end of the file.

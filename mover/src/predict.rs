@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::{Entry, HashMap};
+use std::hash::BuildHasherDefault;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, SMALL};
-use nacre_engine::{BLOCK_SIZE, InodeId};
+use nacre_engine::{BLOCK_SIZE, InodeHasher, InodeId};
 use nacre_policy::placement::{OldEntry, is_large, write_counter};
 use nacre_policy::{FileAccess, Rules};
 
@@ -67,10 +68,12 @@ pub(crate) struct Predictors {
     placement: Placement,
     sync_blocks: AtomicU64,
     large_writes: AtomicU64,
-    shards: Box<[Mutex<HashMap<InodeId, Seen>>]>,
+    shards: Box<[Mutex<Files>]>,
     right: AtomicU64,
     wrong: AtomicU64,
 }
+
+type Files = HashMap<InodeId, Seen, BuildHasherDefault<InodeHasher>>;
 
 /// What is known of one.
 #[derive(Default)]
@@ -113,7 +116,7 @@ impl Predictors {
         })
     }
 
-    fn shard(&self, id: InodeId) -> &Mutex<HashMap<InodeId, Seen>> {
+    fn shard(&self, id: InodeId) -> &Mutex<Files> {
         &self.shards[id.number as usize % SHARDS]
     }
 
@@ -127,9 +130,12 @@ impl Predictors {
         }
         let seen = files.entry(id).or_default();
         let mut found = seen.access.wrote(span.len, &rules);
-        seen.replace(span);
         if durable {
             found = found.or(seen.access.synced());
+        }
+        // Of a file that was only ever written so, no write is asked about.
+        if !durable || !seen.entries.is_empty() {
+            seen.replace(span);
         }
         self.count(found);
     }
@@ -214,6 +220,11 @@ impl Seen {
 
     /// A write of a span: what it replaces of the others goes, and its counter comes from them.
     fn replace(&mut self, span: Span) {
+        if let Some((len, counter)) = self.entries.get_mut(&span.start).filter(|(len, _)| *len == span.len) {
+            *counter =
+                write_counter(span.len, &[OldEntry { blocks: *len, covered: *len, counter: *counter }]);
+            return;
+        }
         let counter = write_counter(span.len, &self.replaced_by(span));
         let old: Vec<_> = self.overlapping(span).collect();
         for (start, len, counter) in old {
@@ -312,6 +323,19 @@ mod tests {
         assert_eq!(known.accuracy(), Accuracy { right: 1999, wrong: 0 });
         known.synced(id(9));
         assert_eq!(known.accuracy(), Accuracy { right: 1999, wrong: 0 }, "nothing was written");
+    }
+
+    /// What is written both ways is known as it is: a durable write is one that others are compared with.
+    #[test]
+    fn synchronous_writes_count_among_others() {
+        let known = Predictors::new(Placement::default());
+        (0..3).for_each(|_| known.wrote(id(1), span(0, 256), false));
+        (0..3).for_each(|_| known.wrote(id(1), span(0, 256), true));
+        known.wrote(id(1), span(1000, 2000), false);
+        assert!(known.is_for_disk(id(1), span(0, 256)), "asynchronous again, and written five times");
+        known.wrote(id(1), span(10, 1), true);
+        known.wrote(id(1), span(1000, 2000), false);
+        assert!(!known.is_for_disk(id(1), span(10, 1)) && known.is_for_disk(id(1), span(11, 200)));
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub(crate) struct Sample {
 #[derive(Default)]
 pub(crate) struct Sink {
     samples: Mutex<Vec<Sample>>,
+    /// There is no room for more.
+    is_full: AtomicBool,
     /// Without tiers nobody looks.
     is_on: AtomicBool,
     read: AtomicU64,
@@ -95,10 +97,18 @@ impl Sink {
         sum.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Leaves a sample, if there is room.
-    pub(crate) fn note(&self, sample: Sample) {
+    /// Leaves a sample, if there is room; else it is not even made.
+    pub(crate) fn note(&self, sample: impl FnOnce() -> Option<Sample>) {
+        if self.is_full.load(Ordering::Relaxed) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let Some(sample) = sample() else { return };
         match self.samples.try_lock() {
-            Some(mut samples) if samples.len() < MAX_SAMPLES => samples.push(sample),
+            Some(mut samples) if samples.len() < MAX_SAMPLES => {
+                samples.push(sample);
+                self.is_full.store(samples.len() == MAX_SAMPLES, Ordering::Relaxed);
+            }
             _ => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
@@ -106,7 +116,9 @@ impl Sink {
     }
 
     pub(crate) fn take(&self) -> Vec<Sample> {
-        std::mem::take(&mut *self.samples.lock())
+        let mut samples = self.samples.lock();
+        self.is_full.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *samples)
     }
 
     /// Whether nobody has left anything since it was taken.

@@ -4,8 +4,8 @@
 //! whoever writes a file writes other blocks. Who writes a block (of a tier that was free until then) drops what was
 //! remembered of it before; see [`PageCache::drop_range`].
 //!
-//! The cache is made of chunks of 16 neighbouring blocks, of which any may be there, in shards with a lock each, and gives
-//! up the chunk that was not used for longest (by the clock algorithm, in each shard).
+//! The cache knows chunks of 16 neighbouring blocks, of which any may be there and take room, in shards with a lock each, and
+//! gives up the chunk that was not used for longest (by the clock algorithm, in each shard).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use std::sync::Arc;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block};
-use nacre_media::block::Pages;
 
 /// Blocks of a chunk.
 const CHUNK: u64 = 16;
@@ -27,7 +26,7 @@ type Key = (u8, u64);
 /// The cache; see the [module](self).
 pub struct PageCache {
     shards: Vec<Mutex<Shard>>,
-    /// Chunks that a shard may have.
+    /// Blocks that a shard may have.
     most: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -36,21 +35,27 @@ pub struct PageCache {
 
 #[derive(Default)]
 struct Shard {
-    chunks: HashMap<Key, Arc<Chunk>>,
+    chunks: HashMap<Key, Entry>,
+    /// Blocks of all chunks.
+    blocks: u64,
     /// Each chunk once, and perhaps some that are gone.
     clock: VecDeque<Key>,
 }
 
+struct Entry {
+    /// A bit for each block that takes room.
+    taken: u16,
+    chunk: Arc<Chunk>,
+}
+
+#[derive(Default)]
 struct Chunk {
     used: AtomicBool,
     content: RwLock<Content>,
 }
 
-struct Content {
-    /// A bit for each block that is there.
-    valid: u16,
-    bytes: Pages,
-}
+/// The blocks that are there.
+type Content = [Option<Box<[u8]>>; CHUNK as usize];
 
 /// What a cache did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -79,19 +84,22 @@ impl PageCache {
 
     /// From now on it has at most so many bytes.
     pub fn resize(&self, bytes: u64) {
-        let most = bytes / CHUNK_BYTES / SHARDS as u64;
+        let most = match bytes / BLOCK_SIZE / SHARDS as u64 {
+            few if few < CHUNK => 0,
+            most => most,
+        };
         self.most.store(most, Ordering::Relaxed);
         self.shards.iter().for_each(|shard| self.shrink(&mut shard.lock(), most));
     }
 
     /// Bytes of DRAM that it may take.
     pub fn capacity(&self) -> u64 {
-        self.most.load(Ordering::Relaxed) * CHUNK_BYTES * SHARDS as u64
+        self.most.load(Ordering::Relaxed) * BLOCK_SIZE * SHARDS as u64
     }
 
     /// Bytes of DRAM that it takes.
     pub fn bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().chunks.len() as u64 * CHUNK_BYTES).sum()
+        self.shards.iter().map(|shard| shard.lock().blocks * BLOCK_SIZE).sum()
     }
 
     /// What it did so far.
@@ -114,11 +122,10 @@ impl PageCache {
             let (mut from, end) = ((at % CHUNK_BYTES) as usize, into.len());
             let before = done;
             while done < end && from < CHUNK_BYTES as usize {
-                if content.valid >> (from / BLOCK_SIZE as usize) & 1 == 0 {
-                    break;
-                }
-                let len = (BLOCK_SIZE as usize - from % BLOCK_SIZE as usize).min(end - done);
-                into[done..done + len].copy_from_slice(&content.bytes[from..from + len]);
+                let Some(block) = &content[from / BLOCK_SIZE as usize] else { break };
+                let part = &block[from % BLOCK_SIZE as usize..];
+                let len = part.len().min(end - done);
+                into[done..done + len].copy_from_slice(&part[..len]);
                 (done, from) = (done + len, from + len);
             }
             if done == before || done < end && from < CHUNK_BYTES as usize {
@@ -133,7 +140,7 @@ impl PageCache {
     /// Whether a block is there.
     pub fn has(&self, tier: u8, block: Block) -> bool {
         let chunk = self.find((tier, block.0 / CHUNK));
-        chunk.is_some_and(|chunk| chunk.content.read().valid >> (block.0 % CHUNK) & 1 == 1)
+        chunk.is_some_and(|chunk| chunk.content.read()[(block.0 % CHUNK) as usize].is_some())
     }
 
     /// Remembers whole blocks. The caller knows that nobody writes them meanwhile.
@@ -144,13 +151,15 @@ impl PageCache {
         }
         let mut at = start.0;
         for part in split(start, bytes) {
-            let key = (tier, at / CHUNK);
-            let chunk = self.find_or_make(key, most);
-            let mut content = chunk.content.write();
             let (first, count) = (at % CHUNK, part.len() as u64 / BLOCK_SIZE);
-            let from = (first * BLOCK_SIZE) as usize;
-            content.bytes[from..from + part.len()].copy_from_slice(part);
-            content.valid |= bits(first, count);
+            let chunk = self.take_room((tier, at / CHUNK), bits(first, count), most);
+            let mut content = chunk.content.write();
+            for (block, bytes) in content[first as usize..].iter_mut().zip(part.chunks(BLOCK_SIZE as usize)) {
+                match block {
+                    Some(block) => block.copy_from_slice(bytes),
+                    None => *block = Some(bytes.into()),
+                }
+            }
             at += count;
         }
     }
@@ -161,14 +170,14 @@ impl PageCache {
         while at < end {
             let count = (CHUNK - at % CHUNK).min(end - at);
             let key = (tier, at / CHUNK);
-            let mut shard = self.shard(key).lock();
-            if let Some(chunk) = shard.chunks.get(&key) {
-                let mut content = chunk.content.write();
-                content.valid &= !bits(at % CHUNK, count);
-                let is_empty = content.valid == 0;
-                drop(content);
-                if is_empty {
-                    shard.chunks.remove(&key);
+            let Shard { chunks, blocks, .. } = &mut *self.shard(key).lock();
+            if let Some(entry) = chunks.get_mut(&key) {
+                let gone = bits(at % CHUNK, count);
+                entry.chunk.content.write()[(at % CHUNK) as usize..][..count as usize].fill(None);
+                *blocks -= u64::from((entry.taken & gone).count_ones());
+                entry.taken &= !gone;
+                if entry.taken == 0 {
+                    chunks.remove(&key);
                 }
             }
             at += count;
@@ -178,7 +187,12 @@ impl PageCache {
     /// Forgets all blocks of a tier.
     pub fn drop_tier(&self, tier: u8) {
         for shard in &self.shards {
-            shard.lock().chunks.retain(|key, _| key.0 != tier);
+            let Shard { chunks, blocks, .. } = &mut *shard.lock();
+            chunks.retain(|key, entry| {
+                let stays = key.0 != tier;
+                *blocks -= if stays { 0 } else { u64::from(entry.taken.count_ones()) };
+                stays
+            });
         }
     }
 
@@ -188,39 +202,48 @@ impl PageCache {
     }
 
     fn find(&self, key: Key) -> Option<Arc<Chunk>> {
-        let chunk = self.shard(key).lock().chunks.get(&key).cloned()?;
+        let chunk = Arc::clone(&self.shard(key).lock().chunks.get(&key)?.chunk);
         chunk.used.store(true, Ordering::Relaxed);
         Some(chunk)
     }
 
-    fn find_or_make(&self, key: Key, most: u64) -> Arc<Chunk> {
+    /// The chunk with room for these blocks; where there are too many with them, others go.
+    fn take_room(&self, key: Key, wanted: u16, most: u64) -> Arc<Chunk> {
         let mut shard = self.shard(key).lock();
-        if let Some(chunk) = shard.chunks.get(&key) {
-            return Arc::clone(chunk);
+        let taken = shard.chunks.get(&key).map_or(0, |entry| entry.taken);
+        let more = u64::from((wanted & !taken).count_ones());
+        if more > 0 {
+            self.shrink(&mut shard, most.saturating_sub(more));
         }
-        self.shrink(&mut shard, most - 1);
-        let content = Content { valid: 0, bytes: Pages::new(CHUNK_BYTES as usize) };
-        let chunk = Arc::new(Chunk { used: AtomicBool::new(false), content: RwLock::new(content) });
-        shard.chunks.insert(key, Arc::clone(&chunk));
-        shard.clock.push_back(key);
+        let Shard { chunks, blocks, clock } = &mut *shard;
+        // It may be one of those that went.
+        let entry = chunks.entry(key).or_insert_with(|| {
+            clock.push_back(key);
+            Entry { taken: 0, chunk: Arc::default() }
+        });
+        *blocks += u64::from((wanted & !entry.taken).count_ones());
+        entry.taken |= wanted;
+        let chunk = Arc::clone(&entry.chunk);
         // Keys of what was dropped go when it is their turn; there must not be ever more of them.
-        if shard.clock.len() as u64 > 2 * most + 16 {
-            let Shard { chunks, clock } = &mut *shard;
+        if clock.len() as u64 > 2 * most + 16 {
             let mut seen = HashSet::new();
             clock.retain(|key| chunks.contains_key(key) && seen.insert(*key));
         }
         chunk
     }
 
-    /// Gives chunks up until there are at most so many.
+    /// Gives chunks up until there are at most so many blocks.
     fn shrink(&self, shard: &mut Shard, most: u64) {
-        while shard.chunks.len() as u64 > most {
-            let Some(key) = shard.clock.pop_front() else { break };
-            match shard.chunks.get(&key) {
-                Some(chunk) if chunk.used.swap(false, Ordering::Relaxed) => shard.clock.push_back(key),
-                Some(_) => {
-                    shard.chunks.remove(&key);
-                    self.evicted.fetch_add(CHUNK_BYTES, Ordering::Relaxed);
+        let Shard { chunks, blocks, clock } = shard;
+        while *blocks > most {
+            let Some(key) = clock.pop_front() else { break };
+            match chunks.get(&key) {
+                Some(entry) if entry.chunk.used.swap(false, Ordering::Relaxed) => clock.push_back(key),
+                Some(entry) => {
+                    let gone = u64::from(entry.taken.count_ones());
+                    *blocks -= gone;
+                    chunks.remove(&key);
+                    self.evicted.fetch_add(gone * BLOCK_SIZE, Ordering::Relaxed);
                 }
                 None => {}
             }
@@ -275,7 +298,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded_and_keeps_what_is_used() {
-        let size = 8 * SHARDS as u64 * CHUNK_BYTES;
+        let size = CHUNK * SHARDS as u64 * BLOCK_SIZE;
         let cache = PageCache::new(size);
         assert_eq!(cache.capacity(), size);
         let mut seen = vec![0; BLOCK];
@@ -288,10 +311,30 @@ mod tests {
             assert!(cache.bytes() <= size);
         }
         assert!(kept >= 3900 * BLOCK, "{kept}");
-        assert!(cache.counters().evicted_bytes > 3000 * CHUNK_BYTES);
+        assert!(cache.counters().evicted_bytes > 3000 * BLOCK_SIZE);
+        cache.fill(1, Block(1 << 40), &content(0, 4 * CHUNK * SHARDS as u64));
+        assert_eq!(cache.bytes(), size, "four times as much as there is room for");
         cache.resize(0);
         cache.fill(1, Block(0), &content(0, 1));
         assert_eq!((cache.bytes(), cache.capacity()), (0, 0));
+    }
+
+    /// A chunk of sixteen blocks was there for each of them, and so few were remembered.
+    #[test]
+    fn blocks_that_lie_here_and_there_take_the_room_of_blocks() {
+        let blocks = 4 * CHUNK * SHARDS as u64;
+        let cache = PageCache::new(blocks * BLOCK_SIZE);
+        (0..blocks).for_each(|at| cache.fill(1, Block(at * 3 * CHUNK), &content(at, 1)));
+        assert_eq!((cache.bytes(), cache.counters().evicted_bytes), (blocks * BLOCK_SIZE, 0));
+        // What is there twice takes no more, nor what is dropped.
+        (0..blocks).for_each(|at| cache.fill(1, Block(at * 3 * CHUNK), &content(at, 1)));
+        cache.drop_range(1, Block(0), 3 * CHUNK * blocks / 2);
+        assert_eq!(cache.bytes(), blocks / 2 * BLOCK_SIZE);
+        let mut seen = vec![0; BLOCK];
+        assert_eq!(cache.read(1, 3 * CHUNK * (blocks - 1) * BLOCK_SIZE, &mut seen), BLOCK);
+        assert_eq!(seen, content(blocks - 1, 1));
+        cache.drop_tier(1);
+        assert_eq!(cache.bytes(), 0);
     }
 
     #[test]
@@ -302,6 +345,6 @@ mod tests {
             cache.drop_range(1, Block(0), 1);
         }
         let keys: usize = cache.shards.iter().map(|shard| shard.lock().clock.len()).sum();
-        assert!(keys <= 20 * SHARDS, "{keys}");
+        assert!(keys <= 3 * (CHUNK as usize + 16) * SHARDS, "{keys}");
     }
 }
