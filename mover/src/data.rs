@@ -109,13 +109,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Blocks that are worth fetching at once for a read of these bytes, as far as they lie together; 0 for only what is read.
+    /// What is worth fetching behind them is left to others.
     fn read_ahead(&self, node: &L::Node, offset: u64, len: u64, size: u64) -> u64 {
         // Nothing is remembered, or nothing is behind it: a file that is read at once takes no room from others.
         if self.tiers.pages().capacity() == 0 || offset == 0 && len == size {
             return 0;
         }
         let span = Span::of(offset, len);
-        self.readers.read(self.layout.id(node), span.start, span.len, self.options.read_ahead)
+        let id = self.layout.id(node);
+        let (now, behind) = self.readers.read(id, span.start, span.len, self.options.read_ahead);
+        self.ahead.leave(behind.start..behind.end.min(size.div_ceil(BLOCK_SIZE)), || node.clone());
+        now
     }
 
     /// On a full file system: writes blocks of a tier that the file has already, allocated and not written. `None` when the

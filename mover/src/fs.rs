@@ -1,6 +1,7 @@
 //! Setting it up; the tiers of a file system.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use nacre_policy::Hours;
 use nacre_tiers::{Attachment, Label, NewLabel, TierSet};
 use uuid::Uuid;
 
-use crate::ahead::Readers;
+use crate::ahead::{Ahead, Readers};
 use crate::drain::Drain;
 use crate::keeper::Keeper;
 use crate::predict::{Placement, Predictors};
@@ -61,7 +62,7 @@ impl Default for MoverOptions {
 }
 
 /// A layout whose files may have blocks on tiers, as one whose files are in one place; see the [crate](crate).
-pub struct MoverFs<L, D> {
+pub struct MoverFs<L: Tiered, D> {
     pub(crate) layout: L,
     pub(crate) tiers: TierSet<D>,
     /// How it was set up; what of that can be changed is beside it.
@@ -74,6 +75,8 @@ pub struct MoverFs<L, D> {
     pub(crate) sink: Sink,
     pub(crate) predictors: Predictors,
     pub(crate) readers: Readers,
+    /// What comes behind reads.
+    pub(crate) ahead: Arc<Ahead<L::Node>>,
     pub(crate) keeper: Mutex<Keeper>,
     /// Blocks that stay up while room is made.
     pub(crate) held: Mutex<Vec<(InodeId, u64)>>,
@@ -116,6 +119,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             tiers,
             predictors: Predictors::new(options.placement),
             readers: Readers::new(),
+            ahead: Arc::new(Ahead::new()),
             sink: Sink::default(),
             held: Mutex::default(),
             keeper: Mutex::new(Keeper::new(options.known_files)),
@@ -170,6 +174,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     /// Whether blocks move for the sake of reads, too.
     pub(crate) fn balances(&self) -> bool {
         self.balances.load(Ordering::Relaxed)
+    }
+
+    /// What is to be read before it is asked for, for threads that [fetch](MoverFs::fetch) it.
+    pub fn ahead(&self) -> &Arc<Ahead<L::Node>> {
+        &self.ahead
     }
 
     /// The layout below.

@@ -50,6 +50,7 @@ mod walk;
 mod watch;
 mod wishes;
 
+pub use ahead::{Ahead, Fetch};
 pub use drain::Drained;
 pub use fs::{MoverFs, MoverOptions};
 pub use hours::NextWindow;

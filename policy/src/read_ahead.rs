@@ -1,8 +1,13 @@
 //! How much of a file on disk is read ahead: as much as was read of it in order, and nothing of one that is read here and
 //! there.
 //!
+//! What is not there when it is asked for, its reader fetches with the rest of the window. While he is busy with that, as much
+//! again can be fetched behind it, so that he finds it there when he comes.
+//!
 //! A file is known by the few places in it at which somebody reads in order. A read that goes on at one of them makes its
 //! window larger; any other one begins a new place, with no window, and takes that of the one that was not used for longest.
+
+use std::ops::Range;
 
 /// Places in a file at which reads go on, at the most.
 const STREAMS: usize = 4;
@@ -16,6 +21,8 @@ const DISORDER: u64 = 32;
 struct Stream {
     begin: u64,
     next: u64,
+    /// Blocks before this one were asked for, or fetched by who read.
+    asked: u64,
 }
 
 /// What is known of the reads of a file.
@@ -33,7 +40,7 @@ impl ReadAhead {
         let found = self.streams.iter().position(|stream| stream.has_next(start));
         let mut stream = match found {
             Some(at) => self.streams[at],
-            None => Stream { begin: start, next: start },
+            None => Stream { begin: start, next: start, asked: start },
         };
         let goes_on = found.is_some() && end > stream.next && start.saturating_add(1) >= stream.next;
         stream.next = stream.next.max(end);
@@ -43,6 +50,26 @@ impl ReadAhead {
         let run = stream.next - stream.begin;
         // A power of two, so that what is fetched does not begin and end anywhere.
         if goes_on { run.clamp(FIRST, most.max(FIRST)).next_power_of_two().min(most) } else { 0 }
+    }
+}
+
+impl ReadAhead {
+    /// The same, and the blocks that are worth fetching behind that meanwhile: a window behind what is read, but none as long
+    /// as less than half of it is new.
+    pub fn read_on(&mut self, start: u64, blocks: u64, most: u64) -> (u64, Range<u64>) {
+        let window = self.read(start, blocks, most);
+        let stream = &mut self.streams[0];
+        if window > 0 && stream.asked <= start {
+            // Nobody fetched it before: it comes with the read.
+            stream.asked = stream.next.max(start.saturating_add(window));
+        }
+        let end = stream.next.saturating_add(window);
+        if window == 0 || end.saturating_sub(stream.asked) < window.div_ceil(2) {
+            return (window, 0..0);
+        }
+        let behind = stream.asked..end;
+        stream.asked = end;
+        (window, behind)
     }
 }
 
@@ -72,6 +99,30 @@ mod tests {
         let mut file = ReadAhead::default();
         assert_eq!([1000, 1032, 1063, 1095].map(|start| file.read(start, 32, MOST)), [0, 64, 128, 128]);
         assert_eq!(file.read(1127, 32, 4), 4, "no more than is allowed");
+    }
+
+    #[test]
+    fn what_comes_behind_a_read_is_asked_for_once_and_before_it_is_read() {
+        for io in [1, 3, 16, 32, 256] {
+            let mut file = ReadAhead::default();
+            // What the reader fetches himself, and what is fetched for him.
+            let (mut there, mut asked, mut late) = (0, 0, 0);
+            for at in (0..10_000 / io).map(|step| step * io) {
+                let (window, behind) = file.read_on(at, io, MOST);
+                if at + io > there {
+                    late += 1;
+                    there = there.max(at + io.max(window));
+                }
+                assert!(behind.is_empty() || behind.start == there, "{behind:?} behind {there}");
+                assert!(behind.end <= at + io + MOST);
+                asked += behind.end - behind.start;
+                there = there.max(behind.end);
+            }
+            assert_eq!(late, 1, "reads of {io} blocks");
+            assert!(there >= 10_000 && asked + MOST.max(io) >= there, "{asked} of {there}");
+        }
+        let mut file = ReadAhead::default();
+        assert_eq!([77, 9000, 200, 4].map(|block| file.read_on(block, 1, MOST)), [const { (0, 0..0) }; 4]);
     }
 
     #[test]
@@ -108,7 +159,10 @@ mod tests {
         ) {
             let mut file = ReadAhead::default();
             for (start, blocks) in reads {
-                assert!(file.read(start, blocks, most) <= most);
+                let mut before = file;
+                let (window, behind) = file.read_on(start, blocks, most);
+                assert!(window <= most && behind.end.saturating_sub(behind.start) <= 2 * most);
+                assert_eq!(before.read(start, blocks, most), window);
             }
         }
     }

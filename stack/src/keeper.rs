@@ -1,4 +1,4 @@
-//! The thread that keeps persistent memory from being full.
+//! Threads that work for a file system with tiers: one keeps persistent memory from being full, others read ahead.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
@@ -7,38 +7,57 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use nacre_engine::{Error, Result, background};
+use nacre_mover::Ahead;
 use nacre_vfs::Vfs;
 
-use crate::layout::AnyLayout;
+use crate::layout::{AnyLayout, LogNode};
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_millis(100);
 /// How long it goes on at the most before it looks at the clock again: its hours may be over.
 const GOES_ON: Duration = Duration::from_secs(10);
 
+/// Threads that read ahead. A device does several transfers at once, and while one of them copies what came another waits.
+const READERS: usize = 2;
+
 /// Runs as long as this lives.
 pub(crate) struct Keeper {
     ends: Arc<(Mutex<bool>, Condvar)>,
-    thread: Option<JoinHandle<()>>,
+    ahead: Option<Arc<Ahead<LogNode>>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Keeper {
     /// Begins to look after a file system that may have tiers.
     pub(crate) fn start(vfs: &Arc<Vfs<AnyLayout>>) -> Result<Keeper> {
         let ends = Arc::new((Mutex::new(false), Condvar::new()));
-        let (vfs, told) = (Arc::downgrade(vfs), Arc::clone(&ends));
-        let thread = thread::Builder::new()
-            .name("nacre-mover".to_owned())
-            .spawn(move || keep(&vfs, &told))
-            .map_err(|error| Error::io("open", "background thread", error))?;
-        Ok(Keeper { ends, thread: Some(thread) })
+        let ahead = vfs.layout().mover().map(|mover| Arc::clone(mover.ahead()));
+        // What was begun ends with it, also where the next thread cannot be.
+        let mut keeper = Keeper { ends, ahead, threads: Vec::new() };
+        let (weak, told) = (Arc::downgrade(vfs), Arc::clone(&keeper.ends));
+        keeper.spawn("nacre-mover", move || keep(&weak, &told))?;
+        for _ in 0..READERS {
+            let Some(ahead) = keeper.ahead.clone() else { break };
+            let weak = Arc::downgrade(vfs);
+            keeper.spawn("nacre-ahead", move || read_ahead(&weak, &ahead))?;
+        }
+        Ok(keeper)
     }
 
-    /// Ends it, and waits for what it is doing.
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(work);
+        self.threads.push(thread.map_err(|error| Error::io("open", "background thread", error))?);
+        Ok(())
+    }
+
+    /// Ends them, and waits for what they are doing.
     pub(crate) fn stop(&mut self) {
         *self.ends.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.ends.1.notify_all();
-        if let Some(thread) = self.thread.take() {
+        if let Some(ahead) = &self.ahead {
+            ahead.end();
+        }
+        for thread in self.threads.drain(..) {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
@@ -70,6 +89,16 @@ fn keep(vfs: &Weak<Vfs<AnyLayout>>, ends: &(Mutex<bool>, Condvar)) {
             let begun = Instant::now();
             // A device that fails, or a tier that is full, is told to who meets it; later it may be otherwise.
             let _ = mover.keep(now.as_millis() as u64, &|| !is_over() && begun.elapsed() < GOES_ON);
+        }
+    }
+}
+
+fn read_ahead(vfs: &Weak<Vfs<AnyLayout>>, ahead: &Ahead<LogNode>) {
+    while let Some(fetch) = ahead.take() {
+        let Some(vfs) = vfs.upgrade() else { return };
+        if let Some(mover) = vfs.layout().mover() {
+            // Who reads these blocks is told what fails.
+            let _ = mover.fetch(&fetch);
         }
     }
 }

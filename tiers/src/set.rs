@@ -14,6 +14,7 @@ use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Io, Pages, Transfer};
 
 use crate::failing::{Change, Failings};
+use crate::fetching::Fetching;
 use crate::label::Label;
 use crate::pages::PageCache;
 use crate::traffic::{Counts, TierTraffic};
@@ -35,6 +36,8 @@ pub struct TierSet<D> {
     slots: Vec<RwLock<Slot<D>>>,
     listener: OnceLock<Listener>,
     pages: PageCache,
+    /// What is being fetched before it is asked for.
+    fetching: Fetching,
     /// Reads that somebody waits for.
     awaited: AtomicU64,
     /// About now, in milliseconds since 1970.
@@ -80,6 +83,7 @@ impl<D: BlockDevice> TierSet<D> {
             slots: (0..=MAX_TIERS).map(|_| RwLock::new(Slot::None)).collect(),
             listener: OnceLock::new(),
             pages: PageCache::new(cache_bytes),
+            fetching: Fetching::default(),
             awaited: AtomicU64::new(0),
             time_ms: AtomicU64::new(0),
             counts: (0..=MAX_TIERS).map(|_| Counts::default()).collect(),
@@ -298,6 +302,9 @@ impl<D: BlockDevice> TierSet<D> {
             }
             let at = offset + done as u64;
             let block = (at / BLOCK_SIZE).max(first);
+            if self.fetching.wait_for(tier, block) {
+                continue;
+            }
             let needed = (offset + into.len() as u64).div_ceil(BLOCK_SIZE) - block;
             // Not what is there already.
             let missing =
@@ -318,6 +325,21 @@ impl<D: BlockDevice> TierSet<D> {
             let count = (bytes.len() - within).min(into.len() - done);
             into[done..done + count].copy_from_slice(&bytes[within..within + count]);
             done += count;
+        }
+    }
+
+    /// Fetches blocks into the page cache, as far as they are not there: blocks that are known not to be written by others
+    /// meanwhile. Errors are told to who reads them.
+    pub fn fetch(&self, run: TierRun) {
+        let TierRun { tier, start, len } = run;
+        let is_missing = |block: &u64| !self.pages.has(tier, Block(*block));
+        let Some(first) = (start.0..start.0 + len).find(is_missing) else { return };
+        let Some(last) = (first..start.0 + len).rfind(is_missing) else { return };
+        let len = last + 1 - first;
+        let _under_way = self.fetching.begin(TierRun { tier, start: Block(first), len });
+        let mut fetched = Pages::lent((len * BLOCK_SIZE) as usize);
+        if self.read_blocks(tier, Block(first), &mut fetched).is_ok() {
+            self.pages.fill(tier, Block(first), &fetched);
         }
     }
 
