@@ -2,10 +2,15 @@
 //! operations of one in a loop, on files that it takes from a common set. The value is filebench's: operations a second,
 //! where opening, reading, writing, syncing, closing and removing a file count as one each.
 //!
+//! Each loop of varmail puts a mail of one append in the place of another, so that mails of a larger size are gone after as
+//! many loops as there are mails. `aged=yes` begins there: a run that is short would else measure more of the large ones the
+//! slower a target is.
+//!
 //! What differs: a log that all threads append to begins anew at 64 MiB, or it would grow as long as a run lasts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use nacre_engine::size;
 use rand::rngs::SmallRng;
@@ -39,6 +44,8 @@ struct Filebench {
     append: u64,
     log_limit: u64,
     threads: u64,
+    /// Mails were replaced before it begins.
+    aged: bool,
     pool: Mutex<Pool>,
 }
 
@@ -65,9 +72,12 @@ pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String>
     if io == 0 || append == 0 || mean == 0 {
         return Err(format!("{}: size, io and append are at least one byte", spec.name()));
     }
+    let aged =
+        personality == Personality::VarMail && spec.word("aged", "no", &[("no", false), ("yes", true)])?;
     let set = FileSet::new("files", files, width, mean);
     let log_limit = scaled(LOG_LIMIT, scale, 4 * threads * append);
-    Ok(Box::new(Filebench { personality, set, mean, io, append, log_limit, threads, pool: Mutex::default() }))
+    let pool = Mutex::default();
+    Ok(Box::new(Filebench { personality, set, mean, io, append, log_limit, threads, aged, pool }))
 }
 
 /// One thread at work.
@@ -227,14 +237,30 @@ impl Worker<'_> {
         self.append_log(log)
     }
 
-    fn var_mail(&mut self) -> Result<(), Error> {
+    /// A mail goes, and another one comes.
+    fn replace_mail(&mut self) -> Result<(), Error> {
         self.remove()?;
         let number = self.absent()?;
         let file = self.open(number, Open { append: true, ..Open::CREATE })?;
         self.append(&*file)?;
         self.sync(&*file)?;
         self.close(file);
-        self.give(number, true)?;
+        self.give(number, true)
+    }
+
+    /// As a loop, without reading.
+    fn write_mails(&mut self) -> Result<(), Error> {
+        self.replace_mail()?;
+        let number = self.take()?;
+        let file = self.open(number, Open { append: true, ..Open::WRITE })?;
+        self.append(&*file)?;
+        self.sync(&*file)?;
+        self.close(file);
+        self.give(number, true)
+    }
+
+    fn var_mail(&mut self) -> Result<(), Error> {
+        self.replace_mail()?;
 
         let number = self.take()?;
         let file = self.open(number, Open { read: true, append: true, ..Open::WRITE })?;
@@ -247,6 +273,19 @@ impl Worker<'_> {
     }
 }
 
+impl Filebench {
+    fn worker<'a>(&'a self, target: &'a dyn Target, seed: u64, recorder: &'a mut Recorder) -> Worker<'a> {
+        Worker {
+            work: self,
+            target,
+            random: SmallRng::seed_from_u64(seed),
+            data: buffer(self.io.max(self.append) as usize),
+            read: buffer(self.io as usize),
+            recorder,
+        }
+    }
+}
+
 impl Workload for Filebench {
     fn describe(&self) -> String {
         let name = match self.personality {
@@ -256,9 +295,10 @@ impl Workload for Filebench {
             Personality::VarMail => "varmail",
         };
         format!(
-            "filebench {name}: {} files of {} (mean), reads and writes of {}, appends up to {}, {} threads",
+            "filebench {name}: {} files of {} (mean){}, reads and writes of {}, appends up to {}, {} threads",
             self.set.files(),
             size::print(self.mean),
+            if self.aged { " that were replaced by what was appended" } else { "" },
             size::print(self.io),
             size::print(self.append),
             self.threads
@@ -289,20 +329,19 @@ impl Workload for Filebench {
             if target.stat(&path).is_ok() { pool.there.push(number) } else { pool.absent.push(number) }
         }
         *self.pool.lock().map_err(|_| "another thread failed")? = pool;
+        if self.aged {
+            let mut recorder = Recorder::start(Duration::ZERO);
+            let mut worker = self.worker(target, 0, &mut recorder);
+            // Of mails that are replaced by chance one in fifty is left after so many.
+            (0..4 * self.set.files()).try_for_each(|_| worker.write_mails())?;
+        }
         Ok(target.sync()?)
     }
 
     fn round(&self, target: &dyn Target, round: Round) -> Result<Measured, Error> {
         on_threads(self.threads, round.slice, |thread, recorder| {
             let log = target.open(Path::new(LOG), Open::APPEND)?;
-            let mut worker = Worker {
-                work: self,
-                target,
-                random: SmallRng::seed_from_u64(round.seed_of(thread)),
-                data: buffer(self.io.max(self.append) as usize),
-                read: buffer(self.io as usize),
-                recorder,
-            };
+            let mut worker = self.worker(target, round.seed_of(thread), recorder);
             worker.recorder.skip();
             while worker.recorder.goes_on() {
                 match self.personality {
@@ -440,6 +479,31 @@ mod tests {
         for calls in loops("filebench.varmail") {
             assert_eq!(shape(&calls), expected.concat());
         }
+    }
+
+    #[test]
+    fn mails_that_are_aged_are_as_long_as_what_is_appended_to_them() {
+        let mean = |aged| {
+            let dir = tempfile::tempdir().unwrap();
+            let target = Noted::new(dir.path());
+            let text = format!("filebench.varmail,threads=1,files=50,size=2m,append=2k,aged={aged}");
+            let work = make(&text.parse().unwrap(), 1.0).unwrap();
+            work.prepare(&target).unwrap();
+            let mut sizes = Vec::new();
+            let mut directories = vec![dir.path().join("files")];
+            while let Some(directory) = directories.pop() {
+                for entry in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap()) {
+                    match entry.metadata().unwrap() {
+                        found if found.is_dir() => directories.push(entry.path()),
+                        found => sizes.push(found.len()),
+                    }
+                }
+            }
+            (sizes.len() as u64, sizes.iter().sum::<u64>() / sizes.len() as u64)
+        };
+        let ((count, before), (count_after, after)) = (mean("no"), mean("yes"));
+        assert_eq!(count, count_after);
+        assert!(before > 1 << 20 && (1 << 10..64 << 10).contains(&after), "{before}, then {after}");
     }
 
     #[test]
