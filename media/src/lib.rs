@@ -30,4 +30,5 @@ pub use overlay::Overlay;
 pub use pm::Pm;
 pub use real::{Counters, PmOptions, Promise, RealPm};
 pub use sim::{SimPm, Trace};
+pub use thread::thread_number;
 pub use token::{Durable, Flushed, Stored};

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::{InodeId, Timestamp};
+use nacre_media::thread_number;
 use nacre_policy::temperature::{EntryHeat, Span, WHOLE_FILE_MS, read_hot, spans, write_cold};
 use nacre_policy::thresholds::Recent;
 use nacre_policy::{FileAccess, Heat, Rules, Temperatures};
@@ -44,6 +45,19 @@ pub(crate) struct Sample {
     pub(crate) at_ms: u64,
 }
 
+/// What some threads did: on its own cache lines, so that those of others do not wait for them.
+#[derive(Default)]
+#[repr(align(128))]
+struct Counts {
+    read: AtomicU64,
+    read_below: AtomicU64,
+    written: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// So many; a thread has its own while there are no more of them.
+const COUNTS: usize = 16;
+
 /// Where samples wait.
 #[derive(Default)]
 pub(crate) struct Sink {
@@ -52,10 +66,7 @@ pub(crate) struct Sink {
     is_full: AtomicBool,
     /// Without tiers nobody looks.
     is_on: AtomicBool,
-    read: AtomicU64,
-    read_below: AtomicU64,
-    written: AtomicU64,
-    lost: AtomicU64,
+    counts: [Counts; COUNTS],
     /// About now, in milliseconds since 1970, for operations that bring no time.
     time_ms: AtomicU64,
     recent: Mutex<Recent>,
@@ -87,12 +98,21 @@ impl Sink {
         self.time_ms.load(Ordering::Relaxed)
     }
 
+    fn own(&self) -> &Counts {
+        &self.counts[thread_number() as usize % COUNTS]
+    }
+
+    fn sum(&self, of: fn(&Counts) -> &AtomicU64) -> u64 {
+        self.counts.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum()
+    }
+
     /// Counts bytes.
     pub(crate) fn count(&self, access: Access, bytes: u64) {
+        let own = self.own();
         let sum = match access {
-            Access::Written => &self.written,
-            Access::Read => &self.read,
-            Access::ReadBelow => &self.read_below,
+            Access::Written => &own.written,
+            Access::Read => &own.read,
+            Access::ReadBelow => &own.read_below,
         };
         sum.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -100,7 +120,7 @@ impl Sink {
     /// Leaves a sample, if there is room; else it is not even made.
     pub(crate) fn note(&self, sample: impl FnOnce() -> Option<Sample>) {
         if self.is_full.load(Ordering::Relaxed) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.own().lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let Some(sample) = sample() else { return };
@@ -110,7 +130,7 @@ impl Sink {
                 self.is_full.store(samples.len() == MAX_SAMPLES, Ordering::Relaxed);
             }
             _ => {
-                self.lost.fetch_add(1, Ordering::Relaxed);
+                self.own().lost.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -133,17 +153,17 @@ impl Sink {
 
     /// Samples for which there was no room.
     pub(crate) fn unheard(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.sum(|counts| &counts.lost)
     }
 
     /// Bytes that were read from persistent memory, and from tiers.
     pub(crate) fn reads(&self) -> (u64, u64) {
-        (self.read.load(Ordering::Relaxed), self.read_below.load(Ordering::Relaxed))
+        (self.sum(|counts| &counts.read), self.sum(|counts| &counts.read_below))
     }
 
     /// Bytes that were read from persistent memory, and written to it.
     pub(crate) fn traffic(&self) -> (u64, u64) {
-        (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed))
+        (self.sum(|counts| &counts.read), self.sum(|counts| &counts.written))
     }
 }
 
