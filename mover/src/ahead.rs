@@ -7,11 +7,12 @@
 //! waits for that.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::ops::Range;
 
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::sync::{Condvar, Mutex, SMALL};
-use nacre_engine::{FileBlock, InodeId, Place, Result, TierRun, Tiered};
+use nacre_engine::{FileBlock, InodeHasher, InodeId, Place, Result, TierRun, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::ReadAhead;
@@ -27,7 +28,7 @@ const MAX_WAITING: usize = 64;
 
 /// What is known of all files.
 pub(crate) struct Readers {
-    shards: Box<[Mutex<HashMap<InodeId, ReadAhead>>]>,
+    shards: Box<[Mutex<HashMap<InodeId, ReadAhead, BuildHasherDefault<InodeHasher>>>]>,
 }
 
 impl Readers {

@@ -189,7 +189,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             return Ok(done);
         }
         let mut content = &content[..read];
-        self.tiers.write(&pieces::split(taken.runs().iter().copied(), content))?;
+        let pieces = pieces::split(taken.runs().iter().copied(), content);
+        // Who waits for room waits for what moves.
+        if self.is_awaited() {
+            self.tiers.write_at_once(&pieces)?
+        } else {
+            self.tiers.write(&pieces)?
+        }
         let proof = self.tiers.flush([tier])?;
         let mut runs = taken.keep();
         let copied: Vec<_> = readable.iter().map(|&index| copies(&parts[index].found, &mut runs)).collect();

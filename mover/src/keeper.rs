@@ -127,6 +127,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         self.paused.store(paused, Ordering::Relaxed);
     }
 
+    /// Whether somebody waits for room, and so for the mover.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
     /// Bytes that are moved in a second at the most, but for who needs space now. A block at least is.
     pub fn limit(&self, rate: Option<u64>) {
         self.rate.store(rate.map_or(u64::MAX, |rate| rate.max(BLOCK_SIZE)), Ordering::Relaxed);
@@ -202,11 +207,6 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     fn excess(&self) -> u64 {
         let share = (self.usage() - self.threshold()).max(0.0) / 100.0;
         (share * self.layout.stat().blocks as f64).ceil() as u64
-    }
-
-    /// Whether somebody waits for room, and so for the mover.
-    fn is_awaited(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Whether cold blocks are to move down.

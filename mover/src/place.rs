@@ -111,7 +111,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 start.0 += run.len;
             }
             // A device that fails is out of use for a while, and the data has another place.
-            let stored = self.tiers.write(&pieces).and_then(|()| self.tiers.flush([number]));
+            let stored = self.tiers.write_at_once(&pieces).and_then(|()| self.tiers.flush([number]));
             let Ok(proof) = stored else { continue };
             // Until the copy is in DRAM: what the file gives up meanwhile is nobody else's to write.
             let reading = Reading::begin(&self.layout);

@@ -8,24 +8,26 @@
 //! gives up the chunk that was not used for longest (by the clock algorithm, in each shard).
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::hash::BuildHasherDefault;
 
+use nacre_engine::sync::RwLock;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block};
+use nacre_engine::{BLOCK_SIZE, Block, InodeHasher};
+use smallvec::SmallVec;
 
 /// Blocks of a chunk.
 const CHUNK: u64 = 16;
 const CHUNK_BYTES: u64 = CHUNK * BLOCK_SIZE;
 /// Locks.
 const SHARDS: usize = 16;
+const BLOCK_BYTES: usize = BLOCK_SIZE as usize;
 
 /// Tier, and number of the chunk on it.
 type Key = (u8, u64);
 
 /// The cache; see the [module](self).
 pub struct PageCache {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<RwLock<Shard>>,
     /// Blocks that a shard may have.
     most: AtomicU64,
     hits: AtomicU64,
@@ -35,27 +37,37 @@ pub struct PageCache {
 
 #[derive(Default)]
 struct Shard {
-    chunks: HashMap<Key, Entry>,
+    // The numbers are ours, and a multiplication spreads them.
+    chunks: HashMap<Key, Chunk, BuildHasherDefault<InodeHasher>>,
     /// Blocks of all chunks.
     blocks: u64,
     /// Each chunk once, and perhaps some that are gone.
     clock: VecDeque<Key>,
 }
 
-struct Entry {
-    /// A bit for each block that takes room.
-    taken: u16,
-    chunk: Arc<Chunk>,
-}
-
+/// Neighbours in one place: a read that finds its block there has little else to look at.
 #[derive(Default)]
 struct Chunk {
     used: AtomicBool,
-    content: RwLock<Content>,
+    /// Those that are there.
+    blocks: [Option<Content>; CHUNK as usize],
 }
 
-/// The blocks that are there.
-type Content = [Option<Box<[u8]>>; CHUNK as usize];
+type Content = Box<[u8; BLOCK_BYTES]>;
+
+impl Chunk {
+    /// Somebody reads it.
+    fn use_it(&self) {
+        // Stored once: others have its line, too.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.blocks.iter().flatten().count() as u64
+    }
+}
 
 /// What a cache did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,7 +84,7 @@ impl PageCache {
     /// A cache of at most so many bytes; less than a chunk for each of its shards is none at all.
     pub fn new(bytes: u64) -> PageCache {
         let cache = PageCache {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| RwLock::new(Shard::default())).collect(),
             most: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -89,7 +101,7 @@ impl PageCache {
             most => most,
         };
         self.most.store(most, Ordering::Relaxed);
-        self.shards.iter().for_each(|shard| self.shrink(&mut shard.lock(), most));
+        self.shards.iter().for_each(|shard| self.shrink(&mut shard.write(), most));
     }
 
     /// Bytes of DRAM that it may take.
@@ -99,7 +111,7 @@ impl PageCache {
 
     /// Bytes of DRAM that it takes.
     pub fn bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.lock().blocks * BLOCK_SIZE).sum()
+        self.shards.iter().map(|shard| shard.read().blocks * BLOCK_SIZE).sum()
     }
 
     /// What it did so far.
@@ -117,13 +129,15 @@ impl PageCache {
         let mut done = 0;
         while done < into.len() {
             let at = offset + done as u64;
-            let Some(chunk) = self.find((tier, at / CHUNK_BYTES)) else { break };
-            let content = chunk.content.read();
+            let key = (tier, at / CHUNK_BYTES);
+            let shard = self.shard(key).read();
+            let Some(chunk) = shard.chunks.get(&key) else { break };
+            chunk.use_it();
             let (mut from, end) = ((at % CHUNK_BYTES) as usize, into.len());
             let before = done;
             while done < end && from < CHUNK_BYTES as usize {
-                let Some(block) = &content[from / BLOCK_SIZE as usize] else { break };
-                let part = &block[from % BLOCK_SIZE as usize..];
+                let Some(block) = &chunk.blocks[from / BLOCK_BYTES] else { break };
+                let part = &block[from % BLOCK_BYTES..];
                 let len = part.len().min(end - done);
                 into[done..done + len].copy_from_slice(&part[..len]);
                 (done, from) = (done + len, from + len);
@@ -139,8 +153,9 @@ impl PageCache {
 
     /// Whether a block is there.
     pub fn has(&self, tier: u8, block: Block) -> bool {
-        let chunk = self.find((tier, block.0 / CHUNK));
-        chunk.is_some_and(|chunk| chunk.content.read()[(block.0 % CHUNK) as usize].is_some())
+        let key = (tier, block.0 / CHUNK);
+        let shard = self.shard(key).read();
+        shard.chunks.get(&key).is_some_and(|chunk| chunk.blocks[(block.0 % CHUNK) as usize].is_some())
     }
 
     /// Remembers whole blocks. The caller knows that nobody writes them meanwhile.
@@ -151,15 +166,12 @@ impl PageCache {
         }
         let mut at = start.0;
         for part in split(start, bytes) {
-            let (first, count) = (at % CHUNK, part.len() as u64 / BLOCK_SIZE);
-            let chunk = self.take_room((tier, at / CHUNK), bits(first, count), most);
-            let mut content = chunk.content.write();
-            for (block, bytes) in content[first as usize..].iter_mut().zip(part.chunks(BLOCK_SIZE as usize)) {
-                match block {
-                    Some(block) => block.copy_from_slice(bytes),
-                    None => *block = Some(bytes.into()),
-                }
-            }
+            // Copied before the lock is taken, of which readers have a part for as long as they copy.
+            let copies =
+                part.chunks_exact(BLOCK_BYTES).filter_map(|bytes| Content::try_from(bytes.to_vec()).ok());
+            let copies: SmallVec<[Content; CHUNK as usize]> = copies.collect();
+            let count = copies.len() as u64;
+            self.put((tier, at / CHUNK), (at % CHUNK) as usize, copies, most);
             at += count;
         }
     }
@@ -170,13 +182,12 @@ impl PageCache {
         while at < end {
             let count = (CHUNK - at % CHUNK).min(end - at);
             let key = (tier, at / CHUNK);
-            let Shard { chunks, blocks, .. } = &mut *self.shard(key).lock();
-            if let Some(entry) = chunks.get_mut(&key) {
-                let gone = bits(at % CHUNK, count);
-                entry.chunk.content.write()[(at % CHUNK) as usize..][..count as usize].fill(None);
-                *blocks -= u64::from((entry.taken & gone).count_ones());
-                entry.taken &= !gone;
-                if entry.taken == 0 {
+            let Shard { chunks, blocks, .. } = &mut *self.shard(key).write();
+            if let Some(chunk) = chunks.get_mut(&key) {
+                let gone = &mut chunk.blocks[(at % CHUNK) as usize..][..count as usize];
+                *blocks -= gone.iter().flatten().count() as u64;
+                gone.fill_with(|| None);
+                if chunk.count() == 0 {
                     chunks.remove(&key);
                 }
             }
@@ -187,49 +198,45 @@ impl PageCache {
     /// Forgets all blocks of a tier.
     pub fn drop_tier(&self, tier: u8) {
         for shard in &self.shards {
-            let Shard { chunks, blocks, .. } = &mut *shard.lock();
-            chunks.retain(|key, entry| {
+            let Shard { chunks, blocks, .. } = &mut *shard.write();
+            chunks.retain(|key, chunk| {
                 let stays = key.0 != tier;
-                *blocks -= if stays { 0 } else { u64::from(entry.taken.count_ones()) };
+                *blocks -= if stays { 0 } else { chunk.count() };
                 stays
             });
         }
     }
 
-    fn shard(&self, key: Key) -> &Mutex<Shard> {
+    fn shard(&self, key: Key) -> &RwLock<Shard> {
         // Neighbours are in different shards, and so are the same chunks of different tiers.
         &self.shards[(key.1 as usize).wrapping_add(usize::from(key.0) * 5) % SHARDS]
     }
 
-    fn find(&self, key: Key) -> Option<Arc<Chunk>> {
-        let chunk = Arc::clone(&self.shard(key).lock().chunks.get(&key)?.chunk);
-        chunk.used.store(true, Ordering::Relaxed);
-        Some(chunk)
-    }
-
-    /// The chunk with room for these blocks; where there are too many with them, others go.
-    fn take_room(&self, key: Key, wanted: u16, most: u64) -> Arc<Chunk> {
-        let mut shard = self.shard(key).lock();
-        let taken = shard.chunks.get(&key).map_or(0, |entry| entry.taken);
-        let more = u64::from((wanted & !taken).count_ones());
+    /// Puts blocks of a chunk in, the first of them there; where there are too many with them, others go.
+    fn put(&self, key: Key, first: usize, copies: SmallVec<[Content; CHUNK as usize]>, most: u64) {
+        let mut shard = self.shard(key).write();
+        let there = shard
+            .chunks
+            .get(&key)
+            .map_or(0, |chunk| chunk.blocks[first..][..copies.len()].iter().flatten().count() as u64);
+        let more = copies.len() as u64 - there;
         if more > 0 {
             self.shrink(&mut shard, most.saturating_sub(more));
         }
         let Shard { chunks, blocks, clock } = &mut *shard;
         // It may be one of those that went.
-        let entry = chunks.entry(key).or_insert_with(|| {
+        let chunk = chunks.entry(key).or_insert_with(|| {
             clock.push_back(key);
-            Entry { taken: 0, chunk: Arc::default() }
+            Chunk::default()
         });
-        *blocks += u64::from((wanted & !entry.taken).count_ones());
-        entry.taken |= wanted;
-        let chunk = Arc::clone(&entry.chunk);
+        for (block, copy) in chunk.blocks[first..].iter_mut().zip(copies) {
+            *blocks += u64::from(block.replace(copy).is_none());
+        }
         // Keys of what was dropped go when it is their turn; there must not be ever more of them.
         if clock.len() as u64 > 2 * most + 16 {
             let mut seen = HashSet::new();
             clock.retain(|key| chunks.contains_key(key) && seen.insert(*key));
         }
-        chunk
     }
 
     /// Gives chunks up until there are at most so many blocks.
@@ -238,9 +245,9 @@ impl PageCache {
         while *blocks > most {
             let Some(key) = clock.pop_front() else { break };
             match chunks.get(&key) {
-                Some(entry) if entry.chunk.used.swap(false, Ordering::Relaxed) => clock.push_back(key),
-                Some(entry) => {
-                    let gone = u64::from(entry.taken.count_ones());
+                Some(chunk) if chunk.used.swap(false, Ordering::Relaxed) => clock.push_back(key),
+                Some(chunk) => {
+                    let gone = chunk.count();
                     *blocks -= gone;
                     chunks.remove(&key);
                     self.evicted.fetch_add(gone * BLOCK_SIZE, Ordering::Relaxed);
@@ -249,11 +256,6 @@ impl PageCache {
             }
         }
     }
-}
-
-/// The bits of `count` blocks of a chunk from one on.
-fn bits(first: u64, count: u64) -> u16 {
-    ((((1u32 << count) - 1) << first) & 0xffff) as u16
 }
 
 /// Whole blocks, cut where chunks end.
@@ -344,7 +346,7 @@ mod tests {
             cache.fill(1, Block(0), &content(0, 1));
             cache.drop_range(1, Block(0), 1);
         }
-        let keys: usize = cache.shards.iter().map(|shard| shard.lock().clock.len()).sum();
+        let keys: usize = cache.shards.iter().map(|shard| shard.read().clock.len()).sum();
         assert!(keys <= 3 * (CHUNK as usize + 16) * SHARDS, "{keys}");
     }
 }

@@ -63,6 +63,14 @@ struct There<D> {
     reads_fail: AtomicBool,
 }
 
+/// Whether somebody waits for a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Urgency {
+    IsAwaited,
+    /// Reads that somebody waits for go first.
+    GivesWay,
+}
+
 /// Where a tier is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
@@ -257,19 +265,19 @@ impl<D: BlockDevice> TierSet<D> {
             offset += len;
         }
         if background::is() {
-            let read = self.transfer(&there, &mut batch);
+            let read = self.transfer(&there, &mut batch, Urgency::GivesWay);
             return self.was_read(tier, &there, read);
         }
         self.awaited.fetch_add(1, Ordering::Relaxed);
-        let read = self.transfer(&there, &mut batch);
+        let read = self.transfer(&there, &mut batch, Urgency::IsAwaited);
         self.awaited.fetch_sub(1, Ordering::Relaxed);
         self.was_read(tier, &there, read)
     }
 
-    /// Makes transfers: all at once, or in the background some at a time. A device has many under way at once, and what
+    /// Makes transfers: all at once, or some at a time where they give way. A device has many under way at once, and what
     /// comes behind them waits for them all.
-    fn transfer(&self, there: &There<D>, batch: &mut [Transfer<'_>]) -> Result<()> {
-        if !background::is() {
+    fn transfer(&self, there: &There<D>, batch: &mut [Transfer<'_>], urgency: Urgency) -> Result<()> {
+        if urgency == Urgency::IsAwaited {
             return there.count(there.device.transfer(batch));
         }
         batch.chunks_mut(IN_BACKGROUND).try_for_each(|some| {
@@ -344,8 +352,18 @@ impl<D: BlockDevice> TierSet<D> {
     }
 
     /// Writes whole blocks that nobody reads; what the page cache had of them is forgotten. They are durable after a
-    /// [flush](TierSet::flush).
+    /// [flush](TierSet::flush). In the background it gives way to reads.
     pub fn write(&self, pieces: &[(TierRun, &[u8])]) -> Result<()> {
+        self.write_as(pieces, if background::is() { Urgency::GivesWay } else { Urgency::IsAwaited })
+    }
+
+    /// The same without giving way, also in the background: where writes wait for the room that it makes, a read that goes
+    /// first would stop them.
+    pub fn write_at_once(&self, pieces: &[(TierRun, &[u8])]) -> Result<()> {
+        self.write_as(pieces, Urgency::IsAwaited)
+    }
+
+    fn write_as(&self, pieces: &[(TierRun, &[u8])], urgency: Urgency) -> Result<()> {
         let mut tiers: Vec<u8> = pieces.iter().map(|(run, _)| run.tier).collect();
         tiers.sort_unstable();
         tiers.dedup();
@@ -361,7 +379,7 @@ impl<D: BlockDevice> TierSet<D> {
                 }
                 self.counts(tier).wrote(bytes.len());
             }
-            if let Err(error) = self.transfer(&there, &mut batch) {
+            if let Err(error) = self.transfer(&there, &mut batch, urgency) {
                 return self.wrote(tier, &there, Err(error));
             }
         }
@@ -529,6 +547,8 @@ mod tests {
         in_background(&write);
         assert!(begin.elapsed() >= 3 * WAITS * WAIT);
         assert_eq!(made(), [4, 4, 2]);
+        in_background(&|| set.write_at_once(&[(run(10, (bytes.len() / BLOCK) as u64), &bytes[..])]).unwrap());
+        assert_eq!(made(), [10]);
     }
 
     #[test]
