@@ -26,9 +26,11 @@ const MAX_FILES: usize = 256;
 /// Ranges that wait to be fetched at the most: of more, who reads fetches them himself.
 const MAX_WAITING: usize = 64;
 
+type Files = HashMap<InodeId, ReadAhead, BuildHasherDefault<InodeHasher>>;
+
 /// What is known of all files.
 pub(crate) struct Readers {
-    shards: Box<[Mutex<HashMap<InodeId, ReadAhead, BuildHasherDefault<InodeHasher>>>]>,
+    shards: Box<[Mutex<Files>]>,
 }
 
 impl Readers {
