@@ -36,8 +36,9 @@ pub(crate) struct MountArgs {
     /// that is synced before so much was written is not written straight to disk, 4M), large_writes=N (what was written so often
     /// in large pieces is, 4), tier_balance=on|off (blocks move because they are read, on),
     /// mover_hours=22:00-06:00 (when blocks move by themselves, in local time; several as 12:00-13:00+22:00-06:00; always),
-    /// mover_limit=SIZE (what moves in a second at the most; none), log=FILE, nofail;
-    /// with remount, lazy_* and what is set of tiers (tier_cache to mover_limit) of the mount that is there
+    /// mover_limit=SIZE (what moves in a second at the most; none), log_threshold=PERCENT (of memory in use, above which logs of
+    /// files are compacted, 95), log=FILE, nofail;
+    /// with remount, lazy_* and what is set of tiers (tier_cache to log_threshold) of the mount that is there
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Refuse every change

@@ -16,6 +16,8 @@ use crate::{mounted, output};
 const QUESTION: &str = "system.nacre.mover";
 /// The phase in which it waits for its hours.
 const OUTSIDE_HOURS: &str = "outside_hours";
+/// The way of blocks that move nowhere.
+const COMPACTED: &str = "compacted";
 /// How often it is asked while it is waited for.
 const PERIOD: Duration = Duration::from_millis(100);
 
@@ -199,6 +201,7 @@ fn describe(status: &Value) -> String {
     fields.extend(queue(status).map(|queue| ("queue", queue)));
     fields.extend([
         ("moved", bytes("moved")),
+        ("logs", logs(status)),
         ("for reads", format!("{} moved down into DRAM, {} up", bytes("lowered"), bytes("raised"))),
         (
             "accesses",
@@ -303,6 +306,9 @@ pub(crate) fn moves(doing: &Doing) -> String {
         2 => " with 1 other".to_owned(),
         more => format!(" with {} others", more - 1),
     };
+    if why == COMPACTED {
+        return format!("the log of inode {inode} is compacted, because space is short");
+    }
     let moves = format!("inode {inode} moves{others}");
     let Some(tier) = tier else { return format!("{moves} {}", way(why)) };
     let moves = if *files == 0 { "looking for files".to_owned() } else { moves };
@@ -320,6 +326,19 @@ fn queue(status: &Value) -> Option<String> {
         number("files"),
         number("young")
     ))
+}
+
+/// When logs are compacted, and what came of it.
+fn logs(status: &Value) -> String {
+    let number = |field: &str| status[field].as_u64().unwrap_or(0);
+    let (compacted, freed) = (number("logs_compacted"), size::print(number("log_bytes_freed")));
+    match number("log_threshold_percent") {
+        // The mounts of older versions do not tell.
+        0 => "not compacted".to_owned(),
+        threshold => {
+            format!("{compacted} compacted, which freed {freed}; they are above {threshold} % in use")
+        }
+    }
 }
 
 /// How much of what was read of tiers was in DRAM.
@@ -385,6 +404,10 @@ mod tests {
         assert!(describe(&status).contains("8 KiB moved down into DRAM, 4 KiB up"));
         (status["synchronicity_right"], status["synchronicity_wrong"]) = (json!(7), json!(1));
         assert!(describe(&status).contains("87.5 % of 8 intervals"));
+        assert!(describe(&status).contains("not compacted"));
+        status["log_threshold_percent"] = json!(95);
+        (status["logs_compacted"], status["log_bytes_freed"]) = (json!(3), json!(20480));
+        assert!(describe(&status).contains("3 compacted, which freed 20 KiB; they are above 95 % in use"));
         status["usage_percent"] = json!(80.0);
         assert!(describe(&status).contains("nothing that is in use can move"));
         assert!(!describe(&status).contains("why") && !describe(&status).contains("of what was read"));
@@ -399,6 +422,9 @@ mod tests {
         assert!(text.contains("75.0 % of what was read"), "{text}");
         status["doing"] = json!({ "inode": 17, "way": "raised" });
         assert!(describe(&status).contains("inode 17 moves up, because it is read"));
+        status["doing"]["way"] = json!("compacted");
+        assert!(describe(&status).contains("the log of inode 17 is compacted, because"));
+        status["doing"]["way"] = json!("raised");
         status["doing"]["files"] = json!(300);
         assert!(describe(&status).contains("inode 17 moves with 299 others up, because"));
         status["doing"]["files"] = json!(1);

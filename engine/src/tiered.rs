@@ -12,7 +12,7 @@
 //!   where the version is another one by then.
 
 use crate::contract::{Data, Durability, Extents, PlacedExtent};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::units::{Block, FileBlock, Timestamp};
 
 /// The most tiers of a file system; their numbers are 1 to this.
@@ -116,6 +116,15 @@ pub struct Written {
     pub run: TierRun,
 }
 
+/// What compacting a portion of a file's log has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompactedLog {
+    /// Blocks of persistent memory that are free now.
+    pub freed: u64,
+    /// There is no further portion.
+    pub is_done: bool,
+}
+
 /// A layout whose files may have blocks on tiers.
 pub trait Tiered: Data + Extents {
     /// Proof that what was written to a tier is durable.
@@ -196,4 +205,19 @@ pub trait Tiered: Data + Extents {
     /// Gives blocks of a draining tier that a file has allocated and not written, of those in the range, other places: on
     /// persistent memory or, where that is full, on tiers that blocks are placed on. Gives their number.
     fn replace_unwritten(&self, node: &Self::Node, tier: u8, start: FileBlock, len: u64) -> Result<u64>;
+
+    /// Whether files have logs, on persistent memory, that [`Tiered::compact_log`] may make smaller.
+    fn has_logs(&self) -> bool {
+        false
+    }
+
+    /// Makes a portion of a file's log as small as what it says allows: the first one, where it is to `begin`, or the one
+    /// behind the last. A log that has not changed since it was compacted is passed over at once. It waits for nobody: a
+    /// file that is being changed, and a layout that finds no space for the copy, is done with nothing. Nothing that can be
+    /// seen of the file changes; atomic and durable when it returns. [`Unsupported`](Kind::Unsupported) where files have no
+    /// logs.
+    fn compact_log(&self, node: &Self::Node, begin: bool) -> Result<CompactedLog> {
+        let _ = (node, begin);
+        Err(Error::new(Kind::Unsupported).operation("compact"))
+    }
 }

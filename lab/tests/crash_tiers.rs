@@ -28,16 +28,24 @@ fn settings(flaw: Flaw) -> Settings {
 
 #[test]
 fn blocks_that_move_survive() {
-    survives(&LogWithDisk::default(), number("NACRE_CRASH_IMAGES").unwrap_or(6_000));
+    survives(&LogWithDisk::default(), |_| true, number("NACRE_CRASH_IMAGES").unwrap_or(6_000));
 }
 
 #[test]
 fn writes_that_go_straight_to_the_disk_survive() {
-    survives(&LogWithDisk::ON_DISK, number("NACRE_CRASH_IMAGES").unwrap_or(4_000));
+    survives(&LogWithDisk::ON_DISK, |_| true, number("NACRE_CRASH_IMAGES").unwrap_or(4_000));
 }
 
-fn survives(subject: &LogWithDisk, limit: u64) {
+#[test]
+fn logs_that_are_compacted_survive() {
+    let images = number("NACRE_CRASH_IMAGES").unwrap_or(4_000);
+    survives(&LogWithDisk::default(), |name| name.contains("compact"), images);
+}
+
+/// Explores workloads that are meant by their name, until there were so many images.
+fn survives(subject: &LogWithDisk, is_meant: impl Fn(&str) -> bool, limit: u64) {
     let mut workloads = tiered();
+    workloads.retain(|workload| is_meant(&workload.name));
     let all = workloads.len();
     workloads.shuffle(&mut SmallRng::seed_from_u64(number("NACRE_CRASH_SEED").unwrap_or(1)));
     let mut rig = Rig::new(subject, MEMORY);
@@ -67,6 +75,7 @@ fn flaws_are_found() {
         (moves, "above: demote d/a 0 64"),
         (moves, "above: demote-both d/a d/b"),
         (moves, "below: promote d/a 0 64"),
+        (moves, "above: compact d/worn"),
         (LogWithDisk::ON_DISK, "below: write d/a 0 4096"),
     ] {
         let mut rig = Rig::new(&subject, MEMORY);

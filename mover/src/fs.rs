@@ -41,12 +41,15 @@ pub struct MoverOptions {
     pub hours: Hours,
     /// Bytes that are moved in a second at the most, but for who needs space now; see [`MoverFs::limit`].
     pub rate: Option<u64>,
+    /// The usage of persistent memory above which the logs of files are compacted, in percent.
+    pub log_threshold: u8,
     /// Files whose temperature is known at the most, of those on persistent memory and of those on tiers.
     pub known_files: usize,
 }
 
 impl Default for MoverOptions {
-    /// 16 MiB are moved at once (TPFS, 5.5).
+    /// 16 MiB are moved at once (TPFS, 5.5). Logs are compacted when use of memory is "extremely high" (5.6): more than data
+    /// that is left to move down ever keeps there.
     fn default() -> MoverOptions {
         MoverOptions {
             page_cache: 64 << 20,
@@ -56,6 +59,7 @@ impl Default for MoverOptions {
             balance: true,
             hours: Hours::default(),
             rate: None,
+            log_threshold: 95,
             known_files: 1 << 16,
         }
     }
@@ -95,6 +99,11 @@ pub struct MoverFs<L: Tiered, D> {
     pub(crate) paused: AtomicBool,
     /// Bytes that are moved in a second at the most, but for who needs space now.
     pub(crate) rate: AtomicU64,
+    /// Percent.
+    pub(crate) log_threshold: AtomicU64,
+    /// Logs that are smaller since they were compacted, and the blocks that this freed.
+    pub(crate) logs_compacted: AtomicU64,
+    pub(crate) log_blocks_freed: AtomicU64,
     /// The files whose blocks are moving, for who asks.
     pub(crate) doing: Mutex<AllDoing>,
     /// Which of the tiers of one rank is next.
@@ -135,6 +144,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             raised: AtomicU64::new(0),
             paused: AtomicBool::new(false),
             rate: AtomicU64::new(u64::MAX),
+            log_threshold: AtomicU64::new(options.log_threshold.into()),
+            logs_compacted: AtomicU64::new(0),
+            log_blocks_freed: AtomicU64::new(0),
             doing: Mutex::default(),
             turn: AtomicUsize::new(0),
             waiting: AtomicU64::new(0),
@@ -153,14 +165,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     }
 
     /// From now on it is as these options say: the page cache, what is moved as one, the rules of the predictors, whether
-    /// blocks move for the sake of reads, in which hours they move, and how many bytes in a second. The others are as it was
-    /// set up.
+    /// blocks move for the sake of reads, in which hours they move, how many bytes in a second, and above which usage logs
+    /// are compacted. The others are as it was set up.
     pub fn change(&self, options: &MoverOptions) {
         self.tiers.pages().resize(options.page_cache);
         self.group.store(options.group, Ordering::Relaxed);
         self.balances.store(options.balance, Ordering::Relaxed);
         *self.hours.lock() = options.hours;
         self.limit(options.rate);
+        self.log_threshold.store(options.log_threshold.into(), Ordering::Relaxed);
         if let Placement::Predicted(rules) = options.placement {
             self.predictors.change(rules);
         }

@@ -16,6 +16,7 @@ use nacre_policy::thresholds::utilisation_threshold;
 
 use crate::balance::Balance;
 use crate::batch::{Batch, Part};
+use crate::compact::Logs;
 use crate::fs::MoverFs;
 use crate::status::{Doing, Way};
 use crate::walk::{Left, Walk};
@@ -30,6 +31,8 @@ pub(crate) struct Keeper {
     pub(crate) balance: Balance,
     /// Through all files, for those of which nothing is known.
     pub(crate) walk: Walk,
+    /// Through all files, for their logs.
+    pub(crate) logs: Logs,
     /// Accesses of which it had not heard when it last looked.
     pub(crate) unheard: u64,
     /// Bytes that the rate allows to be moved now; less than none after a group was larger.
@@ -47,6 +50,7 @@ impl Keeper {
             below: Heats::new(known_files),
             balance: Balance::default(),
             walk: Walk::default(),
+            logs: Logs::default(),
             unheard: 0,
             allowance: 0,
             looked_ms: 0,
@@ -152,8 +156,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Looks at what was accessed, and moves files that were told to move, cold blocks down while usage is above the
-    /// threshold, and blocks that are read to where reads want them; gives the number of blocks. For a thread that does it
-    /// again and again, a few times in a second, at a time in milliseconds since 1970.
+    /// threshold, and blocks that are read to where reads want them; gives the number of blocks. Logs are compacted while
+    /// usage is above theirs. For a thread that does it again and again, a few times in a second, at a time in milliseconds
+    /// since 1970.
     ///
     /// It may take as long as there is something to move. Whether it is in its hours is known of the time that it was given:
     /// where there are any, `goes_on` says no after a while.
@@ -170,6 +175,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut cold = None;
         let lowered = self.lower_coldest(&mut keeper, &mut cold, now_ms, goes_on);
         keeper.put_back(cold);
+        self.compact_cold(&mut keeper, now_ms, &|| goes_on() && !self.is_awaited());
         Ok(granted + lowered? + self.balance(&mut keeper, now_ms, &|| goes_on() && !self.is_awaited())?)
     }
 
@@ -221,7 +227,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Makes at least so many blocks of persistent memory free; false when nothing more can be moved.
     pub(crate) fn make_room(&self, blocks: u64) -> Result<bool> {
-        if self.usable().is_empty() {
+        if self.usable().is_empty() && !self.layout.has_logs() {
             return Ok(false);
         }
         // As it is before this one waits: what those before it in the queue have moved is room for it, too. Or else, of many, the
@@ -232,10 +238,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut keeper = self.keeper.lock();
         self.take_in(&mut keeper);
         let mut cold = None;
-        let moved = self.lower_until(&mut keeper, &mut cold, wanted);
+        let moved = match self.usable().is_empty() {
+            true => Ok(0),
+            false => self.lower_until(&mut keeper, &mut cold, wanted),
+        };
         keeper.put_back(cold);
+        // Where that was all that can move.
+        let compacted = match &moved {
+            Ok(_) => self.compact_until(&mut keeper, wanted),
+            Err(_) => 0,
+        };
         // Somebody else may have made room while this one waited.
-        Ok(moved? > 0 || self.layout.stat().available > before)
+        Ok(moved? + compacted > 0 || self.layout.stat().available > before)
     }
 
     /// Moves what is coldest down until so many blocks of persistent memory are available, or nothing more can be moved;

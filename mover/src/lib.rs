@@ -13,6 +13,7 @@
 //! | `drain` | taking everything from a tier before it goes |
 //! | `pin`, `wishes` | files that stay where they are; files that were told where to be |
 //! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
+//! | `compact` | making the logs of files as small as they can be, where persistent memory is nearly full |
 //! | `hours` | in which hours of the day anything moves by itself |
 //! | `status` | what it does, why it waits, and how hot files are, for who asks |
 //! | `walk` | looking for files of which nothing is known |
@@ -34,6 +35,7 @@
 mod ahead;
 mod balance;
 mod batch;
+mod compact;
 mod data;
 mod drain;
 mod fs;

@@ -40,6 +40,12 @@ pub struct MoverStatus {
     pub usage: f64,
     /// The usage above which cold blocks move down.
     pub threshold: f64,
+    /// The usage above which the logs of files are compacted.
+    pub log_threshold: u8,
+    /// Logs that were made smaller, since the mount; a file counts each time.
+    pub logs_compacted: u64,
+    /// Bytes of persistent memory that this has freed.
+    pub log_bytes_freed: u64,
     /// Bytes that moved because space was short, since the mount.
     pub moved: u64,
     /// Bytes that it moves in a second at the most.
@@ -145,6 +151,8 @@ pub enum Way {
     Raised,
     /// To where the file was told to be.
     Told,
+    /// They do not: the log of the file is compacted, because space is short.
+    Compacted,
     /// Away from a tier that is drained.
     Drained {
         /// Its number.
@@ -162,6 +170,7 @@ impl Way {
             Way::Lowered => "lowered",
             Way::Raised => "raised",
             Way::Told => "told",
+            Way::Compacted => "compacted",
             Way::Drained { .. } => "drained",
         }
     }
@@ -324,6 +333,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             queue: keeper.as_deref().map(|keeper| self.queue(keeper)),
             usage: self.usage(),
             threshold: self.threshold(),
+            log_threshold: self.log_threshold(),
+            logs_compacted: self.logs_compacted.load(Ordering::Relaxed),
+            log_bytes_freed: self.log_blocks_freed.load(Ordering::Relaxed) * BLOCK_SIZE,
             moved: self.moved.load(Ordering::Relaxed) * BLOCK_SIZE,
             lowered: self.lowered.load(Ordering::Relaxed) * BLOCK_SIZE,
             raised: self.raised.load(Ordering::Relaxed) * BLOCK_SIZE,

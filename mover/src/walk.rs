@@ -16,14 +16,14 @@ use crate::keeper::Keeper;
 use crate::watch::{Chosen, millis};
 
 /// Names that are looked at in a step.
-const STEP: usize = 1024;
+pub(crate) const STEP: usize = 1024;
 /// Names that are read of a directory at once.
-const AT_ONCE: usize = 256;
+pub(crate) const AT_ONCE: usize = 256;
 /// Blocks of a file that are resolved at once.
 const RESOLVED_AT_ONCE: u64 = 1 << 16;
 /// Who moves blocks that nobody needs the space of begins no walk before so much time has passed since the last one, in
 /// milliseconds: under load there is always something unheard.
-const PAUSE_MS: u64 = 30_000;
+pub(crate) const PAUSE_MS: u64 = 30_000;
 
 /// What may be found that was passed by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,12 +36,36 @@ pub(crate) enum Left {
     Movable,
 }
 
-/// A walk through all files.
+/// A way through all directories.
 #[derive(Debug, Default)]
-pub(crate) struct Walk {
+pub(crate) struct Trail {
     /// Directories that are not done, and the cookie of the last name in each that is; the last one goes on. There are as
     /// many at the most as a directory's names that are read at once, for each directory above.
     waiting: Vec<(InodeId, u64)>,
+}
+
+impl Trail {
+    pub(crate) fn goes_on(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    pub(crate) fn begin(&mut self, root: InodeId) {
+        self.waiting.push((root, 0));
+    }
+}
+
+/// What was found in a part of a directory.
+pub(crate) struct Found {
+    /// How many names were looked at.
+    pub(crate) names: usize,
+    /// Files among them.
+    pub(crate) files: Vec<InodeId>,
+}
+
+/// A walk through all files.
+#[derive(Debug, Default)]
+pub(crate) struct Walk {
+    trail: Trail,
     /// What was passed by since it began.
     left: Left,
     /// When the last one ended, in milliseconds since 1970.
@@ -50,7 +74,7 @@ pub(crate) struct Walk {
 
 impl Walk {
     fn goes_on(&self) -> bool {
-        !self.waiting.is_empty()
+        self.trail.goes_on()
     }
 
     /// Something was passed by.
@@ -102,7 +126,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             return ControlFlow::Break(());
         }
         keeper.walk.left = Left::Nothing;
-        keeper.walk.waiting.push((self.layout.id(&self.layout.root()), 0));
+        keeper.walk.trail.begin(self.layout.id(&self.layout.root()));
         ControlFlow::Continue(None)
     }
 
@@ -111,30 +135,41 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut looked_at = 0;
         while looked_at < STEP {
             let most = AT_ONCE.min(keeper.heats.room());
-            let Some((dir, after)) = keeper.walk.waiting.pop_if(|_| most > 0) else { break };
-            let mut names = Vec::new();
-            // A directory that was removed meanwhile, or cannot be read, has nothing for us.
-            if let Ok(node) = self.layout.node(dir) {
-                let _ = self.layout.read_dir(&node, after, &mut |entry| {
-                    names.push((entry.cookie, entry.id, entry.kind));
-                    if names.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-                });
+            if most == 0 {
+                break;
             }
-            looked_at += names.len() + 1;
-            if let Some((cookie, ..)) = names.last().filter(|_| names.len() == most) {
-                keeper.walk.waiting.push((dir, *cookie));
-            }
-            for (_, id, kind) in names {
-                match kind {
-                    FileKind::Directory => keeper.walk.waiting.push((id, 0)),
-                    FileKind::Regular => self.look_at(keeper, id),
-                    _ => {}
-                }
-            }
+            let Some(found) = self.advance(&mut keeper.walk.trail, most) else { break };
+            looked_at += found.names + 1;
+            found.files.into_iter().for_each(|id| self.look_at(keeper, id));
         }
         if !keeper.walk.goes_on() {
             keeper.walk.ended_ms = Some(self.sink.time_ms());
         }
+    }
+
+    /// Goes on by so many names at the most; nothing at the end of the way.
+    pub(crate) fn advance(&self, trail: &mut Trail, most: usize) -> Option<Found> {
+        let (dir, after) = trail.waiting.pop()?;
+        let mut names = Vec::new();
+        // A directory that was removed meanwhile, or cannot be read, has nothing for us.
+        if let Ok(node) = self.layout.node(dir) {
+            let _ = self.layout.read_dir(&node, after, &mut |entry| {
+                names.push((entry.cookie, entry.id, entry.kind));
+                if names.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+        }
+        if let Some((cookie, ..)) = names.last().filter(|_| names.len() == most) {
+            trail.waiting.push((dir, *cookie));
+        }
+        let mut found = Found { names: names.len(), files: Vec::new() };
+        for (_, id, kind) in names {
+            match kind {
+                FileKind::Directory => trail.waiting.push((id, 0)),
+                FileKind::Regular => found.files.push(id),
+                _ => {}
+            }
+        }
+        Some(found)
     }
 
     /// Notes a file that has something to move. What is pinned stays, and one that is gone is nobody's.

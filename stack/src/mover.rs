@@ -27,6 +27,12 @@ pub struct MoverInfo {
     pub usage_percent: f64,
     /// The usage above which blocks that were not written for long move down.
     pub threshold_percent: f64,
+    /// The usage above which the logs of files that were not written for long are compacted.
+    pub log_threshold_percent: u8,
+    /// Logs that became smaller by that, since the file system was opened; a file counts each time.
+    pub logs_compacted: u64,
+    /// Bytes of persistent memory that it freed.
+    pub log_bytes_freed: u64,
     /// Bytes that it moved because space was short, since the file system was opened.
     pub moved: u64,
     /// Bytes that it moved down, into DRAM, because they were read.
@@ -82,7 +88,8 @@ pub struct DoingInfo {
     /// Files that move together, this one the first of them; 0 where a drain looks for files.
     pub files: u64,
     /// `space`: down, because space is short; `lowered`: into DRAM, because they are read; `raised`: up, for that;
-    /// `told`: to where the file was told to be; `drained`: away from a tier that is drained.
+    /// `told`: to where the file was told to be; `drained`: away from a tier that is drained; `compacted`: nowhere, its log
+    /// is compacted.
     pub way: &'static str,
     /// The number of the tier that is drained, where one is.
     pub tier: Option<u8>,
@@ -182,6 +189,9 @@ impl MoverInfo {
             waiting: status.waiting,
             usage_percent: status.usage,
             threshold_percent: status.threshold,
+            log_threshold_percent: status.log_threshold,
+            logs_compacted: status.logs_compacted,
+            log_bytes_freed: status.log_bytes_freed,
             moved: status.moved,
             lowered: status.lowered,
             raised: status.raised,

@@ -15,6 +15,9 @@ const SYNC_THRESHOLD: RangeInclusive<u64> = BLOCK_SIZE..=1 << 40;
 /// From a block on, and more than any disk writes in a second.
 const RATE: RangeInclusive<u64> = BLOCK_SIZE..=1 << 40;
 
+/// From where blocks move down at the least, in percent; above 100 no memory is used.
+const LOG_THRESHOLD: RangeInclusive<u64> = 50..=100;
+
 /// How much the mover moves in a second at the most, but for who needs space now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MoverLimit {
@@ -60,14 +63,17 @@ pub struct TierSettings {
     /// What moves in a second at the most; by default there is no limit.
     #[serde(default)]
     pub mover_limit: Option<MoverLimit>,
+    /// The percentage of memory in use above which the logs of files that were not written for long are compacted, 50 to 100;
+    /// by default 95. With 100 they are compacted only for who needs space now.
+    #[serde(default)]
+    pub log_threshold: Option<u8>,
 }
 
 impl TierSettings {
     /// An error says which of them cannot be had, and what can.
     pub fn check(&self) -> Result<()> {
         // All that can be said of the others can be had.
-        let Self { cache, group, sync_threshold, mover_limit, large_writes: _, balance: _, mover_hours: _ } =
-            *self;
+        let Self { cache, group, sync_threshold, mover_limit, log_threshold, .. } = *self;
         let rate = mover_limit.and_then(MoverLimit::rate);
         let settings = [
             ("tier_cache", cache, CACHE, 1, "give 1 MiB to 1 TiB"),
@@ -88,6 +94,12 @@ impl TierSettings {
                 return Err(Error::new(Kind::InvalidInput).object(object).advice(advice));
             }
         }
+        if let Some(percent) = log_threshold
+            && !LOG_THRESHOLD.contains(&percent.into())
+        {
+            let object = format!("log_threshold of {percent} percent");
+            return Err(Error::new(Kind::InvalidInput).object(object).advice("give 50 to 100"));
+        }
         Ok(())
     }
 
@@ -106,6 +118,7 @@ impl TierSettings {
             balance: self.balance.unwrap_or(usual.balance),
             hours: self.mover_hours.unwrap_or(usual.hours),
             rate: self.mover_limit.map_or(usual.rate, MoverLimit::rate),
+            log_threshold: self.log_threshold.unwrap_or(usual.log_threshold),
             ..usual
         })
     }
@@ -146,10 +159,12 @@ mod tests {
             balance: Some(false),
             mover_hours: Some("22:00-06:00".parse().unwrap()),
             mover_limit: Some(MoverLimit::Rate(1 << 20)),
+            log_threshold: Some(99),
         };
         let told = all.mover_options().unwrap();
         assert_eq!((told.page_cache, told.group, told.read_ahead), (8 << 20, 256, usual.read_ahead));
         assert!(usual.balance && !told.balance);
+        assert_eq!((usual.log_threshold, told.log_threshold), (95, 99));
         assert_eq!((told.hours.to_string().as_str(), told.rate), ("22:00-06:00", Some(1 << 20)));
         let none = TierSettings { mover_limit: Some(MoverLimit::None), ..none };
         assert_eq!(none.mover_options().unwrap(), usual);
@@ -172,6 +187,8 @@ mod tests {
                 "mover_limit of 9 B",
                 "1 TiB, or none",
             ),
+            (TierSettings { log_threshold: Some(49), ..none }, "log_threshold of 49", "50 to 100"),
+            (TierSettings { log_threshold: Some(101), ..none }, "log_threshold of 101", "50 to 100"),
         ] {
             let error = asked.check().unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(can), "{error}");

@@ -67,6 +67,8 @@ pub enum Op {
     DemoteBoth(&'static str, &'static str),
     /// Brings blocks of a file, so many from one on, up to persistent memory.
     Promote(&'static str, u64, u64),
+    /// Makes the log of a file as small as it can be.
+    Compact(&'static str),
     /// Makes a device a tier.
     AddTier,
     /// Brings everything up from a tier and removes it.
@@ -110,6 +112,7 @@ impl fmt::Debug for Op {
             Op::Demote(path, start, blocks) => write!(f, "demote blocks {start}+{blocks} of {path}"),
             Op::DemoteBoth(one, other) => write!(f, "demote {one} and {other} together"),
             Op::Promote(path, start, blocks) => write!(f, "promote blocks {start}+{blocks} of {path}"),
+            Op::Compact(path) => write!(f, "compact the log of {path}"),
             Op::AddTier => write!(f, "add a tier"),
             Op::RemoveTier => write!(f, "drain and remove a tier"),
             Op::Remount => write!(f, "unmount and mount"),
@@ -324,6 +327,7 @@ impl<F: Data> Hands<'_, F> {
             | Op::Demote(..)
             | Op::DemoteBoth(..)
             | Op::Promote(..)
+            | Op::Compact(..)
             | Op::AddTier
             | Op::RemoveTier => Err(Error::new(Kind::Unsupported)),
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use nacre_engine::{Extents, FileBlock, FileKind, Names, NewInode, Place, Timestamp};
+use nacre_engine::{Extents, FileBlock, FileKind, Names, NewInode, Place, Tiered, Timestamp};
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
@@ -50,13 +50,15 @@ fn bytes_below(fs: &Fs, node: &<Fs as Names>::Node) -> u64 {
     on_tier.map(|extent| extent.len * 4096).sum()
 }
 
-/// Somebody who moves blocks of any file up and down, all the time.
+/// Somebody who moves blocks of any file up and down and compacts logs, all the time.
 #[derive(Default)]
 struct Unrest {
     ends: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
     moved: AtomicU64,
     changed: AtomicU64,
+    /// Pages of logs.
+    freed: AtomicU64,
 }
 
 impl Machine {
@@ -171,6 +173,12 @@ impl Unrest {
     }
 
     fn shake(&self, fs: &Fs, node: &<Fs as Names>::Node, random: &mut SmallRng) {
+        let mut begin = true;
+        while random.random_ratio(1, 2)
+            && let Ok(went) = fs.layout().compact_log(node, std::mem::take(&mut begin))
+        {
+            self.freed.fetch_add(went.freed, Ordering::Relaxed);
+        }
         let (start, len) = (random.random_range(0..80), random.random_range(1..200));
         let start = if random.random_ratio(1, 2) { 0 } else { start };
         let moved = match random.random_ratio(2, 3) {

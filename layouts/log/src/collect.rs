@@ -19,8 +19,9 @@ use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
-use crate::blockmap::Piece;
+use crate::blockmap::{BlockMap, Piece};
 use crate::commit::{Log, NO_PAGE, NOT_LISTED, Owner, Page, dentry_name, is_negative, write_page};
+use crate::compact::{Loose, gather_loose};
 use crate::format::{
     EntryHeader, LINE, PAGE_LINES, TransactionEntry, WriteEntry, entry_checksum, flag, kind, place, seal_word,
 };
@@ -40,28 +41,30 @@ const LIVE_STEP: u64 = 1 << 12;
 
 /// A live entry, sealed for its new place, and what refers to it.
 #[derive(Clone)]
-struct Survivor {
-    bytes: SmallVec<[u8; LINE]>,
-    sequence: u64,
-    old_owner: Owner,
-    old_address: u64,
-    references: References,
+pub(crate) struct Survivor {
+    pub(crate) bytes: SmallVec<[u8; LINE]>,
+    pub(crate) sequence: u64,
+    pub(crate) old_owner: Owner,
+    pub(crate) old_address: u64,
+    pub(crate) references: References,
 }
 
 /// Runs of blocks; of an entry for one block, one.
-type Pieces = SmallVec<[Piece; 1]>;
+pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
 /// What is live of some pages.
-struct Gathered {
-    survivors: Vec<Survivor>,
+pub(crate) struct Gathered {
+    pub(crate) survivors: Vec<Survivor>,
     /// Something of these pages is dead that an entry in a later page may have taken away.
-    dead: bool,
+    pub(crate) dead: bool,
     /// A copy holds such a thing, too.
-    stuck: bool,
+    pub(crate) stuck: bool,
+    /// Blocks apart from the entries that name them, for a compaction.
+    pub(crate) loose: Option<Loose>,
 }
 
 #[derive(Clone)]
-enum References {
+pub(crate) enum References {
     /// Blocks of the map.
     Pieces(Pieces),
     /// A name of the directory.
@@ -87,9 +90,7 @@ impl Log {
     fn collect_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
         self.drop_dead_pages(fs, inode)?;
         if self.collect_from.is_none() && self.page_count >= self.collect_at {
-            self.collect_from = Some(self.head);
-            let mut negatives = self.pages.iter().filter(|page| page.block.0 != 0 && page.negatives > 0);
-            self.gone_before = negatives.next().map_or(0, |_| self.next_sequence);
+            self.begin_collection();
         }
         let Some(from) = self.collect_from else { return Ok(()) };
         if inode.trim_is_pending() {
@@ -98,12 +99,25 @@ impl Log {
         let next = self.copy_portion(fs, inode, from)?;
         self.collect_from = (next != self.tail && next != NO_PAGE).then_some(next);
         if self.collect_from.is_none() {
-            self.collect_at = (self.page_count * GROWTH).max(crate::commit::MIN_COLLECTED_PAGES);
+            self.end_collection();
         }
         Ok(())
     }
 
-    fn drop_dead_pages<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
+    /// A collection begins at the head.
+    pub(crate) fn begin_collection(&mut self) {
+        self.collect_from = Some(self.head);
+        let mut negatives = self.pages.iter().filter(|page| page.block.0 != 0 && page.negatives > 0);
+        self.gone_before = negatives.next().map_or(0, |_| self.next_sequence);
+    }
+
+    /// It is over, and the next one begins when the log has grown.
+    pub(crate) fn end_collection(&mut self) {
+        self.collect_from = None;
+        self.collect_at = (self.page_count * GROWTH).max(crate::commit::MIN_COLLECTED_PAGES);
+    }
+
+    pub(crate) fn drop_dead_pages<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
         let mut next = std::mem::replace(&mut self.dead, NO_PAGE);
         while next != NO_PAGE {
             let page = next;
@@ -128,7 +142,7 @@ impl Log {
         }
         let at_head = from == self.head;
         let survivors = Vec::with_capacity(PORTION * PAGE_LINES);
-        let mut gathered = Gathered { survivors, dead: false, stuck: false };
+        let mut gathered = Gathered { survivors, dead: false, stuck: false, loose: None };
         let mut last = from;
         let mut count = 0;
         let mut page = from;
@@ -151,15 +165,12 @@ impl Log {
             count += 1;
             page = self.pages[page as usize].next;
         }
-        let Gathered { survivors, dead, stuck } = gathered;
+        let Gathered { survivors, dead, stuck, loose: _ } = gathered;
         let pages = pack(&survivors);
         // With `gone_before`, a copy that saves no page is worth its cost: removals behind it can go.
         let is_worth = pages.len() < count || (dead && self.gone_before > 0 && pages.len() == count);
         if count > 0 && is_worth {
-            let new = self.replace_pages(fs, inode, from, last, &pages)?;
-            for (packed, owner) in pages.iter().zip(new) {
-                self.move_references(fs, inode, packed, owner);
-            }
+            self.replace_pages(fs, inode, from, last, &pages)?;
         }
         if stuck || (dead && !is_worth) {
             self.gone_before = 0;
@@ -167,8 +178,9 @@ impl Log {
         Ok(page)
     }
 
-    /// Adds the live entries of a page; not all of them when they are more than fit in one.
-    fn gather<P: Pm>(
+    /// Adds the live entries of a page; not all of them when they are more than fit in one, but where their blocks are
+    /// gathered apart.
+    pub(crate) fn gather<P: Pm>(
         &self,
         fs: &Shared<P>,
         inode: &Inode,
@@ -180,7 +192,7 @@ impl Log {
         let mut bytes = [0u8; LINE * PAGE_LINES];
         fs.pm.read(block.offset() + LINE as u64, &mut bytes)?;
         let mut line = 0;
-        let limit = gathered.survivors.len() + PAGE_LINES;
+        let limit = if gathered.loose.is_some() { usize::MAX } else { gathered.survivors.len() + PAGE_LINES };
         while line < PAGE_LINES && gathered.survivors.len() <= limit {
             let Some(header) = parse_entry(&bytes[line * LINE..], inode.seed) else {
                 line += 1;
@@ -207,11 +219,21 @@ impl Log {
         address: u64,
         gathered: &mut Gathered,
     ) -> Result<()> {
-        let last_touch = self.last_touch.is_some_and(|(_, sequence)| sequence == header.sequence);
-        let last_attr = self.last_attr.is_some_and(|(_, sequence)| sequence == header.sequence);
-        let last_ctime = self.last_ctime.is_some_and(|(_, sequence)| sequence == header.sequence);
+        // Blocks that were moved say nothing of the file, and may share the number of an entry that does.
+        let says = |last: Option<(Owner, u64)>| {
+            last.is_some_and(|(_, sequence)| sequence == header.sequence) && !is_moved(header)
+        };
+        let (last_touch, last_attr, last_ctime) =
+            (says(self.last_touch), says(self.last_attr), says(self.last_ctime));
+        if let Some(loose) = &mut gathered.loose {
+            loose.greatest = loose.greatest.max(header.sequence);
+        }
         let kept = u32::from(last_touch) + u32::from(last_attr) + u32::from(last_ctime);
         let references = match header.kind {
+            kind::WRITE if gathered.loose.is_some() => {
+                gather_loose(inode, page, entry, address, last_touch, gathered);
+                return Ok(());
+            }
             kind::WRITE if !last_touch => {
                 return gather_write(inode, page, entry, address, gathered);
             }
@@ -283,21 +305,17 @@ impl Log {
         sequence < self.gone_before || Mistake::RemovalForgotten.is_made(&*fs.pm)
     }
 
-    /// Puts `pages` in the place of the pages `first..=last`, durably, and gives the old ones back. Returns the owners
-    /// of the new ones.
-    fn replace_pages<P: Pm>(
+    /// Puts `pages` in the place of the pages `first..=last`, durably, points what refers to their entries to the copies,
+    /// and gives the old ones back.
+    pub(crate) fn replace_pages<P: Pm>(
         &mut self,
         fs: &Shared<P>,
         inode: &Inode,
         first: u32,
         last: u32,
         pages: &[Packed<'_>],
-    ) -> Result<Vec<Owner>> {
-        let settled = fs.transactions.settled.load(Ordering::Relaxed);
-        let is_pending = self.last_transaction >= settled && self.last_transaction != 0;
-        if is_pending && !Mistake::NotSettled.is_made(&*fs.pm) {
-            fs.settle()?;
-        }
+    ) -> Result<()> {
+        self.settle_own(fs)?;
         let previous = self.pages[first as usize].previous;
         let behind = self.pages[last as usize].next;
         let too_soon = !pages.is_empty() && Mistake::PageFreedTooSoon.is_made(&*fs.pm);
@@ -307,8 +325,8 @@ impl Log {
         let blocks = allocate_pages(fs, pages.len())?;
         let written = self.write_chain(fs, inode, pages, &blocks, behind);
         let linked = written.and_then(|after| {
-            let next = blocks.first().copied().unwrap_or(self.pages[behind as usize].block);
-            self.link(fs, inode, previous, Some(next), after)
+            let next = blocks.first().copied().or_else(|| self.block_of(behind));
+            self.link(fs, inode, previous, next, after)
         });
         match linked {
             Ok(flushed) => fs.pm.fence(flushed),
@@ -335,9 +353,31 @@ impl Log {
             at = index;
         }
         self.set_next(at, behind);
-        self.pages[behind as usize].previous = at;
-        self.give_back(fs, first, last, behind, too_soon);
-        Ok(new)
+        match behind {
+            NO_PAGE => self.tail = at,
+            behind => self.pages[behind as usize].previous = at,
+        }
+        for (packed, owner) in pages.iter().zip(new) {
+            let address = self.pages[owner as usize].block.offset() + LINE as u64;
+            self.move_references(fs, inode, packed.survivors, |_| owner, address);
+        }
+        // Readers find the copies by now.
+        self.give_back(fs, first, last, too_soon);
+        Ok(())
+    }
+
+    /// Pages are to go that may hold transactions: these are settled first.
+    pub(crate) fn settle_own<P: Pm>(&self, fs: &Shared<P>) -> Result<()> {
+        let settled = fs.transactions.settled.load(Ordering::Relaxed);
+        let is_pending = self.last_transaction >= settled && self.last_transaction != 0;
+        if is_pending && !Mistake::NotSettled.is_made(&*fs.pm) {
+            fs.settle()?;
+        }
+        Ok(())
+    }
+
+    fn block_of(&self, page: u32) -> Option<Block> {
+        (page != NO_PAGE).then(|| self.pages[page as usize].block)
     }
 
     /// Writes new pages, the last one first, each with the word that links the one behind it.
@@ -350,18 +390,19 @@ impl Log {
         behind: u32,
     ) -> Result<Durable> {
         let mut after = Durable::nothing_before();
-        let mut next = self.pages[behind as usize].block;
+        let mut next = self.block_of(behind);
         for (packed, &block) in pages.iter().zip(blocks).rev() {
             let page = Page { block, first_sequence: packed.first_sequence(), ..EMPTY_PAGE };
-            after = write_page(fs, inode, &page, seal_word(next.0, inode.seed), &packed.lines())?;
-            next = block;
+            let word = next.map_or(0, |next| seal_word(next.0, inode.seed));
+            after = write_page(fs, inode, &page, word, &packed.lines())?;
+            next = Some(block);
         }
         Ok(after)
     }
 
-    /// Gives back pages that are not in the chain any more. Their slots stay taken until the references moved, which is
-    /// before the next page is added.
-    fn give_back<P: Pm>(&mut self, fs: &Shared<P>, first: u32, last: u32, behind: u32, first_is_free: bool) {
+    /// Gives back pages that are not in the chain any more, and to whose entries nothing refers.
+    pub(crate) fn give_back<P: Pm>(&mut self, fs: &Shared<P>, first: u32, last: u32, first_is_free: bool) {
+        let behind = self.pages[last as usize].next;
         let mut page = first;
         loop {
             let next = self.pages[page as usize].next;
@@ -373,7 +414,7 @@ impl Log {
             self.free_slot = page;
             self.page_count -= 1;
             if self.collect_from == Some(page) {
-                self.collect_from = Some(behind);
+                self.collect_from = (behind != NO_PAGE).then_some(behind);
             }
             if page == last {
                 return;
@@ -390,46 +431,76 @@ impl Log {
         }
     }
 
-    /// Points what referred to the old entries to the copies in a new page.
-    fn move_references<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, packed: &Packed<'_>, owner: Owner) {
-        let mut address = self.pages[owner as usize].block.offset() + LINE as u64;
-        let mut live = 0;
-        for survivor in packed.survivors {
+    /// Points what referred to the old entries to the copies, which lie one behind the other from `address` on, in what
+    /// `owner_at` gives for their first lines.
+    pub(crate) fn move_references<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        survivors: &[Survivor],
+        owner_at: impl Fn(usize) -> Owner,
+        address: u64,
+    ) {
+        let mut line = 0;
+        for survivor in survivors {
+            let owner = owner_at(line);
+            let address = address + (line * LINE) as u64;
+            let old = (survivor.old_owner, survivor.old_address);
+            let mut live = 0;
             match &survivor.references {
                 References::Pieces(pieces) => {
                     if let Body::File(map) = &inode.body {
                         for &piece in pieces {
-                            map.change_owner(piece, owner);
-                            live += piece.len as u32;
+                            live += change_owner(map, piece, owner);
                         }
                     }
                 }
                 References::Name => {
                     let name = dentry_name(&survivor.bytes).map(|name| (name, fs.hash_seed));
-                    let old = (survivor.old_owner, survivor.old_address);
                     inode.entry_moved(survivor.sequence, old, (owner, address), name);
                     live += 1;
                 }
                 References::Attribute => {
-                    let old = (survivor.old_owner, survivor.old_address);
                     inode.attribute_moved(survivor.sequence, old, (owner, address));
                     live += 1;
                 }
                 References::Target => live += 1,
                 References::Nothing => {}
             }
+            let says =
+                EntryHeader::read_from_prefix(&survivor.bytes).is_ok_and(|(header, _)| !is_moved(&header));
             for last in
                 [&mut self.last_attr, &mut self.last_touch, &mut self.last_ctime].into_iter().flatten()
             {
-                if last.1 == survivor.sequence {
+                if says && last.1 == survivor.sequence {
                     last.0 = owner;
                     live += 1;
                 }
             }
-            address += survivor.bytes.len() as u64;
+            self.hold(owner, live);
+            line += survivor.bytes.len() / LINE;
         }
-        self.pages[owner as usize].live += live;
     }
+}
+
+/// Gives blocks another owner, but for those that have another one already, as their entries said the same twice; gives
+/// their number.
+fn change_owner(map: &BlockMap, piece: Piece, owner: Owner) -> u64 {
+    let mut changed: Pieces = Pieces::new();
+    map.for_each(piece.start, piece.len, |part| {
+        if part.owner == piece.owner {
+            changed.push(part);
+        }
+    });
+    changed.into_iter().fold(0, |sum, part| {
+        map.change_owner(part, owner);
+        sum + part.len
+    })
+}
+
+/// A write entry for blocks that were moved: it says nothing of the file but where they are.
+fn is_moved(header: &EntryHeader) -> bool {
+    header.kind == kind::WRITE && header.flags & flag::MOVED != 0
 }
 
 /// Adds what is live of a write: an entry for each run of blocks, joined with the entry before where it continues it.
@@ -480,7 +551,7 @@ fn gather_write(inode: &Inode, page: u32, entry: &[u8], address: u64, gathered: 
 
 /// The blocks of a write entry that are still where it says, by its word. Not all of them when they are in more than
 /// `limit` pieces.
-fn live_pieces(inode: &Inode, page: u32, entry: &[u8], limit: usize) -> Pieces {
+pub(crate) fn live_pieces(inode: &Inode, page: u32, entry: &[u8], limit: usize) -> Pieces {
     let mut pieces = Pieces::new();
     let (Body::File(map), Ok((raw, _))) = (&inode.body, WriteEntry::read_from_prefix(entry)) else {
         return pieces;
@@ -501,13 +572,13 @@ fn live_pieces(inode: &Inode, page: u32, entry: &[u8], limit: usize) -> Pieces {
 }
 
 /// Whether all blocks of a write entry are live.
-fn is_whole(entry: &[u8], pieces: &Pieces) -> bool {
+pub(crate) fn is_whole(entry: &[u8], pieces: &Pieces) -> bool {
     let live: u64 = pieces.iter().map(|piece| piece.len).sum();
     WriteEntry::read_from_prefix(entry).is_ok_and(|(raw, _)| live == u64::from(raw.blocks))
 }
 
 /// Survivors that go to one page.
-struct Packed<'a> {
+pub(crate) struct Packed<'a> {
     survivors: &'a [Survivor],
 }
 
@@ -517,7 +588,7 @@ impl Packed<'_> {
     }
 
     fn line_count(&self) -> usize {
-        self.survivors.iter().map(|survivor| survivor.bytes.len() / LINE).sum()
+        line_count(self.survivors)
     }
 
     fn negatives(&self) -> u16 {
@@ -537,8 +608,13 @@ impl Packed<'_> {
     }
 }
 
+/// Lines that survivors take.
+pub(crate) fn line_count(survivors: &[Survivor]) -> usize {
+    survivors.iter().map(|survivor| survivor.bytes.len() / LINE).sum()
+}
+
 /// Cuts survivors into pages.
-fn pack(survivors: &[Survivor]) -> Vec<Packed<'_>> {
+pub(crate) fn pack(survivors: &[Survivor]) -> Vec<Packed<'_>> {
     let mut pages = Vec::new();
     let mut first = 0;
     let mut lines = 0;

@@ -107,6 +107,8 @@ pub(crate) struct Log {
     /// What was taken away before this sequence number is in no page that the collection under way has passed; zero when
     /// that cannot be said.
     pub(crate) gone_before: u64,
+    /// The next sequence number when the log was last compacted; zero when it never was.
+    pub(crate) compacted: u64,
     /// A write to media failed in the middle: the log cannot be continued.
     pub(crate) broken: bool,
     /// The inode was reclaimed.
@@ -134,6 +136,7 @@ impl Default for Log {
             page_count: 0,
             collect_from: None,
             gone_before: 0,
+            compacted: 0,
             broken: false,
             dead_inode: false,
         }

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Block, Capabilities, Copied, CopiedFile, Data, DirEntry, Durability, Error, Extents,
-    FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind, Movable, Names, NewInode, PlacedExtent,
-    PromiseCost, RenameMode, Result, SeekTo, SetAttr, Tier, TierChange, TierRun, TierSpace, Tiered,
-    Timestamp, WriteAt, Written, XattrMode,
+    Attr, BLOCK_SIZE, Block, Capabilities, CompactedLog, Copied, CopiedFile, Data, DirEntry, Durability,
+    Error, Extents, FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind, Movable, Names, NewInode,
+    PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Tier, TierChange, TierRun, TierSpace,
+    Tiered, Timestamp, WriteAt, Written, XattrMode,
 };
 use nacre_media::{Durable, Pm};
 
@@ -369,6 +369,14 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
 
     fn replace_unwritten(&self, node: &Node, tier: u8, start: FileBlock, len: u64) -> Result<u64> {
         self.writable()?.replace_unwritten(&node.inode, tier, start, len)
+    }
+
+    fn has_logs(&self) -> bool {
+        true
+    }
+
+    fn compact_log(&self, node: &Node, begin: bool) -> Result<CompactedLog> {
+        self.writable()?.compact_log(&node.inode, begin)
     }
 }
 

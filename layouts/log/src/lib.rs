@@ -8,7 +8,7 @@
 //! | `anatomy` | where the structures of an image are, for tools that damage images |
 //! | `scrub` | reading everything while it is mounted |
 //! | `superblock`, `checkpoint` | the superblock's copies; what a clean unmount leaves |
-//! | `commit`, `collect` | the commit protocol of a log; garbage collection of logs |
+//! | `commit`, `collect`, `compact` | the commit protocol of a log; garbage collection of logs; making one as small as it can be |
 //! | `scan`, `load` | reading a log; building an inode in DRAM from it |
 //! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
 //! | `blockmap`, `directory` | where a file's blocks are; the names of a directory |
@@ -27,6 +27,7 @@ pub mod check;
 mod checkpoint;
 mod collect;
 mod commit;
+mod compact;
 mod directory;
 mod file;
 mod format;

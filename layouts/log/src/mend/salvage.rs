@@ -90,7 +90,7 @@ impl<P: Pm> Grounds<'_, P> {
     /// Reads the log of an inode whose header is right.
     pub(super) fn salvage(&self, source: LogSource, raw: &RawInode) -> Salvage {
         let mut salvage = Salvage::default();
-        if raw.head == 0 || self.was_inline(source, raw.head, &mut salvage) {
+        if raw.head == 0 || self.was_inline(source, raw, &mut salvage) {
             self.salvage_inline(source, raw, &mut salvage);
         } else {
             self.salvage_pages(source, raw.head, &mut salvage);
@@ -108,14 +108,16 @@ impl<P: Pm> Grounds<'_, P> {
         salvage
     }
 
-    /// Whether a head that does not validate was 0: it is one bit away from that, or there is no page of this log.
-    fn was_inline(&self, source: LogSource, head: u64, salvage: &mut Salvage) -> bool {
+    /// Whether a head that does not validate was 0: it is one bit away from that, or no page of this log is newer than what
+    /// is in the inode.
+    fn was_inline(&self, source: LogSource, raw: &RawInode, salvage: &mut Salvage) -> bool {
+        let head = raw.head;
         let mut pages = self.survey.of(source.number, source.generation).peekable();
         let has_no_page = pages.peek().is_none();
         let sealed = |block: Block| crate::format::seal_word(block.0, source.seed);
         if open_word(head, source.seed, &String::new).is_ok()
             || pages.any(|page| (sealed(page.block) ^ head).count_ones() == 1)
-            || !(has_no_page || head.count_ones() == 1)
+            || !(has_no_page || head.count_ones() == 1 || self.lines_are_newest(source, raw))
         {
             return false;
         }
@@ -123,10 +125,28 @@ impl<P: Pm> Grounds<'_, P> {
         let words = if flipped {
             "a flipped bit in the head of its log"
         } else {
-            "the head of its log, which has no page"
+            "the head of its log, which has no page that is newer than the inode"
         };
         salvage.damage.push((words.to_owned(), !flipped));
         true
+    }
+
+    /// Whether the lines of an inode hold an entry that is as new as any in a page of its log, forgotten ones included: a log
+    /// that was compacted into them leaves its pages behind. One that moved to a page went on there.
+    pub(super) fn lines_are_newest(&self, source: LogSource, raw: &RawInode) -> bool {
+        let newest = |lines: &[u8]| {
+            let numbers = (0..lines.len() / LINE).filter_map(|line| {
+                parse_entry(&lines[line * LINE..], source.seed).map(|header| header.sequence)
+            });
+            numbers.max()
+        };
+        let in_pages = self.survey.of(source.number, source.generation).filter_map(|page| {
+            let mut bytes = [0u8; BLOCK_SIZE as usize];
+            read_lines(self.pm, page.block.offset(), &mut bytes);
+            newest(&bytes[LINE..])
+        });
+        let in_pages = in_pages.max();
+        newest(raw.lines.as_flattened()).is_some_and(|lines| in_pages.is_none_or(|pages| lines >= pages))
     }
 
     fn salvage_inline(&self, source: LogSource, raw: &RawInode, salvage: &mut Salvage) {
@@ -360,7 +380,8 @@ fn read_entry(bytes: &[u8], seed: u32) -> Option<(Saved, bool)> {
 fn note_lost(seed: u32, bytes: &[u8], salvage: &mut Salvage) {
     let Ok((header, _)) = EntryHeader::read_from_prefix(bytes) else { return };
     let last = salvage.last_sequence();
-    let is_next = header.sequence > last && header.sequence < last + PLAUSIBLE_GAP;
+    // Several entries may share a number, as those of a log that was compacted.
+    let is_next = header.sequence >= last && header.sequence < last + PLAUSIBLE_GAP;
     if is_next {
         salvage.greatest = salvage.greatest.max(header.sequence);
     }

@@ -176,7 +176,9 @@ impl<'a, P: Pm> Taker<'a, P> {
             return Ok(("a flipped bit in its header".to_owned(), false));
         }
         let head = if is_lost { None } else { self.proven_head(source, raw.head) };
-        let head = head.or_else(|| self.found_head(source, is_lost));
+        // What is left of pages of a log that is in the inode by now proves nothing.
+        let is_found = is_lost && !self.grounds.lines_are_newest(source, raw);
+        let head = head.or_else(|| self.found_head(source, is_found));
         let has_lines = raw.head == 0 && has_inline_entry(raw, source.seed);
         let is_device = matches!(kind, FileKind::BlockDevice | FileKind::CharDevice);
         if (head.is_none() && !has_lines) || is_device {

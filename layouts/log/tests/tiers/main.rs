@@ -1,5 +1,7 @@
 //! Files whose blocks are on tiers: moved, written past the layout, brought up, kept over mounts and crashes.
 
+mod compaction;
+
 use std::io::IoSlice;
 use std::sync::Arc;
 

@@ -1,0 +1,280 @@
+//! Compaction of a file's log to the least that says the same (paper 002, section 5.6), for who needs persistent memory.
+//!
+//! Collection ([`collect`](crate::collect)) copies what is live page by page when a log has grown. A compaction takes as
+//! many pages as a [`PORTION`] has at once, the tail among them, and takes what is live of write entries apart: all blocks
+//! of the portion are named anew, in the order of the file, neighbours together, by entries that say nothing but where
+//! blocks are (those of blocks that were moved). The last entry that says size and times stays; where it named blocks that
+//! are elsewhere by now, a hole of no blocks says them instead. Where all that is left fits into the inode's three lines,
+//! it goes back there.
+//!
+//! What commits it is what commits a collection: copies where nothing reads, durable, then one store of the word that led
+//! to the old ones. The inode's lines count only while the head is 0, so they are written before that is stored.
+//!
+//! **Numbers.** Entries stand in the order of their sequence numbers. The new ones stand behind all others of the portion
+//! and have the greatest number that there was in it. So they come before what is in later pages, and the number of the
+//! last entry stays what it is.
+//!
+//! **Portions.** The log is locked for one portion at a time, which whoever compacts begins only when nobody holds it. The
+//! next portion begins with the last page of the one before, which may have room left. It is a collection that began at the
+//! head in all that [`Log::collect_from`] and [`Log::gone_before`] say; one that a foreground operation does goes on from
+//! there, and the other way round.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use nacre_engine::{CompactedLog, Kind, Result};
+use nacre_layout_parts::format::incompatible;
+use nacre_media::Pm;
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::blockmap::Piece;
+use crate::collect::{Gathered, References, Survivor, is_whole, line_count, live_pieces, pack, reseal};
+use crate::commit::{INLINE, InlineLine, Log, NO_PAGE};
+use crate::format::{EntryHeader, HoleEntry, INLINE_LINES, LINE, PAGE_LINES, WriteEntry, flag, kind, place};
+use crate::fs::Shared;
+use crate::inode::Inode;
+
+/// Pages that are compacted at once: about as many as can be while nobody notices that the log is locked.
+const PORTION: usize = 16;
+/// Runs of blocks of a portion; with more of them it would not become smaller.
+const MOST_PIECES: usize = PORTION * PAGE_LINES;
+
+/// Blocks that are live in a portion, apart from their entries. Several entries may say the same of one block.
+#[derive(Default)]
+pub(crate) struct Loose {
+    blocks: Vec<LooseBlocks>,
+    /// Those of the last write, whose entry stays as it is.
+    kept: Range<u64>,
+    /// The greatest sequence number of the portion.
+    pub(crate) greatest: u64,
+}
+
+struct LooseBlocks {
+    piece: Piece,
+    /// Packed, when they were written.
+    modified: u64,
+}
+
+impl<P: Pm> Shared<P> {
+    /// Compacts a portion of a file's log.
+    pub(crate) fn compact_log(&self, inode: &Arc<Inode>, begin: bool) -> Result<CompactedLog> {
+        inode.file()?;
+        let nothing = CompactedLog { freed: 0, is_done: true };
+        // Entries of blocks that were moved are of file systems with tiers.
+        if self.superblock.lock().raw.features_incompatible & incompatible::TIERS == 0 {
+            return Ok(nothing);
+        }
+        if inode.trim_is_pending() {
+            let Some(extend) = inode.extend.try_lock() else { return Ok(nothing) };
+            self.finish_trim(inode, &extend);
+        }
+        // Whoever writes to it goes first, and it is not cold.
+        let Some(mut log) = inode.log.try_lock() else { return Ok(nothing) };
+        if log.broken || log.dead_inode || inode.trim_is_pending() {
+            return Ok(nothing);
+        }
+        match log.compact(self, inode, begin) {
+            // There is none for the copies; nothing has changed.
+            Err(error) if error.kind() == Kind::NoSpace => Ok(nothing),
+            done => done,
+        }
+    }
+}
+
+impl Log {
+    fn compact<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, begin: bool) -> Result<CompactedLog> {
+        let before = self.page_count;
+        if self.head == NO_PAGE || begin && self.compacted == self.next_sequence {
+            return Ok(CompactedLog { freed: 0, is_done: true });
+        }
+        self.drop_dead_pages(fs, inode)?;
+        if begin {
+            self.begin_collection();
+        }
+        // A page that was dropped meanwhile ends it, as it ends a collection.
+        let from = self.collect_from.filter(|&from| self.pages[from as usize].block.0 != 0);
+        if let Some(from) = from {
+            self.collect_from = self.compact_portion(fs, inode, from)?;
+        }
+        let is_done = from.is_none() || self.collect_from.is_none();
+        if is_done {
+            self.end_collection();
+        }
+        if begin {
+            // What dies from now on is told by an entry.
+            self.compacted = self.next_sequence;
+        }
+        Ok(CompactedLog { freed: u64::from(before.saturating_sub(self.page_count)), is_done })
+    }
+
+    /// Compacts pages from `from` on; gives the one to go on with, if there is one.
+    fn compact_portion<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, from: u32) -> Result<Option<u32>> {
+        let at_head = from == self.head;
+        let mut gathered =
+            Gathered { survivors: Vec::new(), dead: false, stuck: false, loose: Some(Loose::default()) };
+        let (mut last, mut count, mut behind) = (from, 0, from);
+        while count < PORTION && behind != NO_PAGE {
+            last = behind;
+            self.gather(fs, inode, last, at_head, &mut gathered)?;
+            behind = self.pages[last as usize].next;
+            count += 1;
+        }
+        let Gathered { mut survivors, dead, stuck, loose } = gathered;
+        let loose = loose.unwrap_or_default();
+        let is_readable = loose.blocks.len() <= MOST_PIECES;
+        if is_readable {
+            name_anew(loose, inode.seed, &mut survivors);
+        }
+        let pages = pack(&survivors);
+        let is_all = at_head && behind == NO_PAGE;
+        let next = if is_readable && is_all && line_count(&survivors) <= INLINE_LINES {
+            self.put_into_inode(fs, inode, last, &survivors)?;
+            None
+        } else if is_readable && pages.len() < count {
+            self.replace_pages(fs, inode, from, last, &pages)?;
+            let goes_on = if behind == NO_PAGE { NO_PAGE } else { self.pages[behind as usize].previous };
+            // Nothing may be left of the portion.
+            Some(if goes_on == NO_PAGE { behind } else { goes_on })
+        } else {
+            if dead {
+                self.gone_before = 0;
+            }
+            Some(behind)
+        };
+        if stuck {
+            self.gone_before = 0;
+        }
+        Ok(next.filter(|_| behind != NO_PAGE))
+    }
+
+    /// Moves all of a log, whose last page is `last`, back into the inode's lines.
+    fn put_into_inode<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        last: u32,
+        survivors: &[Survivor],
+    ) -> Result<()> {
+        self.settle_own(fs)?;
+        let address = inode.address + LINE as u64;
+        let mut bytes = [0u8; LINE * INLINE_LINES];
+        let mut line = 0;
+        for survivor in survivors {
+            bytes[line * LINE..][..survivor.bytes.len()].copy_from_slice(&survivor.bytes);
+            if let Ok((header, _)) = EntryHeader::read_from_prefix(&survivor.bytes) {
+                let EntryHeader { kind, flags, lines, sequence, .. } = header;
+                // Only directories have removals, which name a victim.
+                self.inline[line] = InlineLine { kind, flags, lines, live: 0, sequence, victim: 0 };
+            }
+            line += survivor.bytes.len() / LINE;
+        }
+        let written = fs.pm.copy(address, &bytes).map(|copied| fs.pm.fence(copied));
+        let linked = written.and_then(|after| self.link(fs, inode, NO_PAGE, None, after));
+        match linked {
+            Ok(flushed) => fs.pm.fence(flushed),
+            Err(error) => {
+                self.inline = [InlineLine::default(); INLINE_LINES];
+                return Err(error);
+            }
+        };
+        self.move_references(fs, inode, survivors, |line| INLINE + line as u32, address);
+        self.give_back(fs, self.head, last, false);
+        (self.head, self.tail, self.dead) = (NO_PAGE, NO_PAGE, NO_PAGE);
+        (self.pages, self.free_slot) = (Vec::new(), NO_PAGE);
+        Ok(())
+    }
+}
+
+/// Takes the live blocks of a write entry apart. What it says of the file stays where it is the last one that says it.
+pub(crate) fn gather_loose(
+    inode: &Inode,
+    page: u32,
+    entry: &[u8],
+    address: u64,
+    is_last_touch: bool,
+    gathered: &mut Gathered,
+) {
+    let Ok((raw, _)) = WriteEntry::read_from_prefix(entry) else { return };
+    let Gathered { survivors, dead, loose: Some(loose), .. } = gathered else { return };
+    let pieces = live_pieces(inode, page, entry, MOST_PIECES);
+    let is_live = is_whole(entry, &pieces);
+    *dead |= !is_live;
+    let mut keep = |bytes: &[u8], references| {
+        let mut bytes = SmallVec::from_slice(bytes);
+        reseal(&mut bytes, inode.seed);
+        let sequence = raw.header.sequence;
+        survivors.push(Survivor { bytes, sequence, old_owner: page, old_address: address, references });
+    };
+    if is_last_touch && is_live {
+        keep(entry, References::Pieces(pieces));
+        let start = raw.file_block & place::BLOCK_MASK;
+        loose.kept = start..start + u64::from(raw.blocks);
+        return;
+    }
+    if is_last_touch {
+        let header = EntryHeader { kind: kind::HOLE, flags: 0, ..raw.header };
+        let hole = HoleEntry { header, size: raw.size, mtime: raw.mtime, ..HoleEntry::default() };
+        keep(hole.as_bytes(), References::Nothing);
+    }
+    // With too many of them nobody looks at any.
+    let most = MOST_PIECES + 1;
+    let blocks = pieces.into_iter().map(|piece| LooseBlocks { piece, modified: raw.mtime });
+    loose.blocks.extend(blocks.take(most.saturating_sub(loose.blocks.len())));
+}
+
+/// Names loose blocks by new entries, in the order of the file, those together that lie together, each block once.
+fn name_anew(loose: Loose, seed: u32, survivors: &mut Vec<Survivor>) {
+    let Loose { mut blocks, kept, greatest } = loose;
+    blocks.sort_unstable_by_key(|blocks| blocks.piece.start);
+    let first = survivors.len();
+    let mut named = 0;
+    for LooseBlocks { piece, modified } in blocks {
+        let before = clip(piece, named..kept.start);
+        let behind = clip(piece, named.max(kept.end)..u64::MAX);
+        for piece in before.into_iter().chain(behind) {
+            name(piece, modified, greatest, first, survivors);
+        }
+        named = named.max(piece.start + piece.len);
+    }
+    survivors[first..].iter_mut().for_each(|survivor| reseal(&mut survivor.bytes, seed));
+}
+
+/// The blocks of a piece that are in a range.
+fn clip(piece: Piece, range: Range<u64>) -> Option<Piece> {
+    let start = piece.start.max(range.start);
+    let end = (piece.start + piece.len).min(range.end);
+    let place = piece.place + (start - piece.start);
+    (start < end).then(|| Piece { start, len: end - start, place, ..piece })
+}
+
+/// Names blocks by the last of the new entries, from `first` on, where they continue it, or by another one.
+fn name(piece: Piece, modified: u64, sequence: u64, first: usize, survivors: &mut Vec<Survivor>) {
+    if let Some(last) = survivors[first..].last_mut()
+        && let References::Pieces(pieces) = &mut last.references
+        && let Ok((entry, _)) = WriteEntry::mut_from_prefix(&mut last.bytes)
+        && entry.file_block + u64::from(entry.blocks) == piece.start
+        && entry.place + u64::from(entry.blocks) == piece.place
+        && u64::from(entry.blocks) + piece.len <= u64::from(u32::MAX)
+    {
+        entry.blocks += piece.len as u32;
+        entry.mtime = entry.mtime.max(modified);
+        pieces.push(piece);
+        return;
+    }
+    let mut entry = WriteEntry {
+        place: piece.place,
+        file_block: piece.start,
+        blocks: piece.len as u32,
+        mtime: modified,
+        ..WriteEntry::default()
+    };
+    entry.header = EntryHeader { kind: kind::WRITE, flags: flag::MOVED, lines: 1, sequence, ..entry.header };
+    survivors.push(Survivor {
+        bytes: SmallVec::from_slice(entry.as_bytes()),
+        sequence,
+        old_owner: piece.owner,
+        old_address: 0,
+        references: References::Pieces(SmallVec::from_slice(&[piece])),
+    });
+}
