@@ -155,7 +155,7 @@ const LAZY_DEFAULT: u64 = 256 << 20;
 /// The least that it may name.
 const LAZY_MIN: u64 = 1 << 20;
 /// How data comes to tiers and from there: all that a remount can change, with the settings of the buffer.
-const TIER_SETTINGS: [&str; 8] = [
+const TIER_SETTINGS: [&str; 9] = [
     "tier_cache",
     "tier_group",
     "sync_threshold",
@@ -164,6 +164,7 @@ const TIER_SETTINGS: [&str; 8] = [
     "mover_hours",
     "mover_limit",
     "log_threshold",
+    "disk_threshold",
 ];
 /// How it is written that the mover moves as much as it can.
 const NO_LIMIT: &str = "none";
@@ -309,6 +310,7 @@ impl MountSettings {
             mover_hours: asked.mover_hours.or(is.mover_hours),
             mover_limit: asked.mover_limit.or(is.mover_limit),
             log_threshold: asked.log_threshold.or(is.log_threshold),
+            disk_threshold: asked.disk_threshold.or(is.disk_threshold),
         };
     }
 
@@ -431,6 +433,7 @@ fn tier_options(settings: &TierSettings) -> Vec<String> {
         mover_hours,
         mover_limit,
         log_threshold,
+        disk_threshold,
     } = *settings;
     let limit = |limit| match limit {
         MoverLimit::None => NO_LIMIT.to_owned(),
@@ -445,6 +448,7 @@ fn tier_options(settings: &TierSettings) -> Vec<String> {
         mover_hours.map(|hours| hours.to_string()),
         mover_limit.map(limit),
         log_threshold.map(|percent| percent.to_string()),
+        disk_threshold.map(|percent| percent.to_string()),
     ];
     let option = |(name, value): (&str, Option<String>)| value.map(|value| format!("{name}={value}"));
     TIER_SETTINGS.into_iter().zip(values).filter_map(option).collect()
@@ -518,6 +522,11 @@ fn take_tier_setting(settings: &mut TierSettings, key: &str, value: &str) -> Res
         }
         "tier_balance" => settings.balance = Some(on_or_off(value)?),
         "mover_hours" => settings.mover_hours = Some(value.parse()?),
+        "disk_threshold" => {
+            let percent = value.parse();
+            settings.disk_threshold =
+                Some(percent.map_err(|_| format!("{value:?} is no percentage; give 0 to 100"))?);
+        }
         "log_threshold" => {
             let percent = value.parse();
             settings.log_threshold =
@@ -607,7 +616,7 @@ mod tests {
         assert_eq!((settings.tier_settings.cache, settings.tiers.len()), (Some(8 << 20), 1));
         assert_eq!(settings.to_string(), "rw,tier_cache=8M,tier=/srv/disk");
         let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2,tier_balance=off,\
-                   mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M,log_threshold=99";
+                   mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M,log_threshold=99,disk_threshold=0";
         assert_eq!(take(all).unwrap().to_string(), all);
         let none = "rw,mover_hours=always,mover_limit=none";
         assert_eq!(take(none).unwrap().to_string(), none);
@@ -649,6 +658,8 @@ mod tests {
             ("mover_limit=slow", "mover_limit"),
             ("log_threshold=20", "50 to 100"),
             ("log_threshold=high", "log_threshold"),
+            ("disk_threshold=101", "0 to 100"),
+            ("disk_threshold=-1", "disk_threshold"),
             ("emulate=nothing", "emulate"),
             ("require=luck", "require"),
             ("emulate=\"pcm,latency=5", "quotation mark"),

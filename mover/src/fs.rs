@@ -43,6 +43,9 @@ pub struct MoverOptions {
     pub rate: Option<u64>,
     /// The usage of persistent memory above which the logs of files are compacted, in percent.
     pub log_threshold: u8,
+    /// Usage of persistent memory, in percent, above which large asynchronous writes go to disk at once: 0 for always. Where
+    /// nothing is said it is as [`MoverFs::with_large_writes`] has it.
+    pub disk_threshold: Option<u8>,
     /// Files whose temperature is known at the most, of those on persistent memory and of those on tiers.
     pub known_files: usize,
 }
@@ -60,7 +63,30 @@ impl Default for MoverOptions {
             hours: Hours::default(),
             rate: None,
             log_threshold: 95,
+            disk_threshold: None,
             known_files: 1 << 16,
+        }
+    }
+}
+
+/// When large asynchronous writes go to disk at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LargeWrites {
+    /// Always, as TPFS steers them.
+    ToDisk,
+    /// Where persistent memory is used so much that blocks move down: until then it has room for what would not move, and is
+    /// the faster place.
+    WhereBlocksMove,
+}
+
+/// No percentage.
+pub(crate) const WHERE_BLOCKS_MOVE: u64 = u64::MAX;
+
+impl LargeWrites {
+    fn threshold(self) -> u64 {
+        match self {
+            LargeWrites::ToDisk => 0,
+            LargeWrites::WhereBlocksMove => WHERE_BLOCKS_MOVE,
         }
     }
 }
@@ -101,6 +127,11 @@ pub struct MoverFs<L: Tiered, D> {
     pub(crate) rate: AtomicU64,
     /// Percent.
     pub(crate) log_threshold: AtomicU64,
+    /// When large asynchronous writes go to disk; where nothing was said, as usual.
+    usual_large: LargeWrites,
+    pub(crate) large: AtomicU64,
+    /// They do now.
+    pub(crate) large_to_disk: AtomicBool,
     /// Logs that are smaller since they were compacted, and the blocks that this freed.
     pub(crate) logs_compacted: AtomicU64,
     pub(crate) log_blocks_freed: AtomicU64,
@@ -145,6 +176,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             paused: AtomicBool::new(false),
             rate: AtomicU64::new(u64::MAX),
             log_threshold: AtomicU64::new(options.log_threshold.into()),
+            usual_large: LargeWrites::ToDisk,
+            large: AtomicU64::new(0),
+            large_to_disk: AtomicBool::new(true),
             logs_compacted: AtomicU64::new(0),
             log_blocks_freed: AtomicU64::new(0),
             doing: Mutex::default(),
@@ -155,7 +189,23 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             options,
         };
         fs.limit(fs.options.rate);
+        fs.steer(fs.options.disk_threshold);
         fs
+    }
+
+    /// Where large asynchronous writes go as long as the options say nothing of it; else to disk, as in TPFS.
+    #[must_use]
+    pub fn with_large_writes(mut self, usual: LargeWrites) -> MoverFs<L, D> {
+        self.usual_large = usual;
+        self.steer(self.options.disk_threshold);
+        self
+    }
+
+    fn steer(&self, disk_threshold: Option<u8>) {
+        let above = disk_threshold.map_or(self.usual_large.threshold(), u64::from);
+        self.large.store(above, Ordering::Relaxed);
+        // Until somebody has looked how much is used.
+        self.large_to_disk.store(above == 0, Ordering::Relaxed);
     }
 
     /// Hours are those of local time, which is ahead of UTC by as many seconds as this says, for a time in milliseconds since
@@ -174,6 +224,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
         *self.hours.lock() = options.hours;
         self.limit(options.rate);
         self.log_threshold.store(options.log_threshold.into(), Ordering::Relaxed);
+        self.steer(options.disk_threshold);
         if let Placement::Predicted(rules) = options.placement {
             self.predictors.change(rules);
         }

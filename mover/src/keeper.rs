@@ -17,7 +17,7 @@ use nacre_policy::thresholds::utilisation_threshold;
 use crate::balance::Balance;
 use crate::batch::{Batch, Part};
 use crate::compact::Logs;
-use crate::fs::MoverFs;
+use crate::fs::{MoverFs, WHERE_BLOCKS_MOVE};
 use crate::status::{Doing, Way};
 use crate::walk::{Left, Walk};
 use crate::watch::{Access, Chosen, Heats};
@@ -109,6 +109,10 @@ const ALLOWANCE_MS: u64 = 1000;
 /// Of a write that finds no space, as many blocks more are made free: the next ones need some, too.
 const AT_LEAST: u64 = 2048;
 
+/// Large asynchronous writes go to disk when usage is so many percent below the threshold: what is written between two looks
+/// is not to move.
+const SOONER: f64 = 5.0;
+
 /// An operation that waits for room, as long as this lives.
 struct Waiting<'f>(&'f AtomicU64);
 
@@ -155,6 +159,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         utilisation_threshold(read, written)
     }
 
+    /// Looks whether persistent memory is used so much that large asynchronous writes go to disk now.
+    pub(crate) fn look_at_large_writes(&self) {
+        let is_above = match self.large.load(Ordering::Relaxed) {
+            0 => true,
+            WHERE_BLOCKS_MOVE => self.usage() > self.threshold() - SOONER,
+            above => self.usage() > above as f64,
+        };
+        self.large_to_disk.store(is_above, Ordering::Relaxed);
+    }
+
     /// Looks at what was accessed, and moves files that were told to move, cold blocks down while usage is above the
     /// threshold, and blocks that are read to where reads want them; gives the number of blocks. Logs are compacted while
     /// usage is above theirs. For a thread that does it again and again, a few times in a second, at a time in milliseconds
@@ -169,6 +183,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut keeper = self.keeper.lock();
         self.sink.set_time(now_ms);
         self.tiers.set_time(now_ms);
+        self.look_at_large_writes();
         self.take_in(&mut keeper);
         keeper.allow(self.rate.load(Ordering::Relaxed), now_ms);
         let granted = self.grant(&mut keeper, &|| goes_on() && !self.is_awaited());
@@ -235,6 +250,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let before = self.layout.stat().available;
         let wanted = before + blocks.max(AT_LEAST);
         let _waiting = Waiting::begin(&self.waiting);
+        // It is full, whoever looks.
+        self.large_to_disk.store(true, Ordering::Relaxed);
         let mut keeper = self.keeper.lock();
         self.take_in(&mut keeper);
         let mut cold = None;

@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     BLOCK_SIZE, Block, Durability, FileBlock, Kind, Place, Result, Tier, TierRun, Tiered, Timestamp, WriteAt,
     Written,
@@ -21,6 +22,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     pub(crate) fn is_for_disk(&self, node: &L::Node, offset: u64, len: u64) -> bool {
         len > 0
             && self.sink.is_on()
+            && self.large_to_disk.load(Ordering::Relaxed)
             && self.predictors.is_for_disk(self.layout.id(node), Span::of(offset, len))
             && !self.is_pinned(node)
     }

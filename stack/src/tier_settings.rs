@@ -67,13 +67,17 @@ pub struct TierSettings {
     /// by default 95. With 100 they are compacted only for who needs space now.
     #[serde(default)]
     pub log_threshold: Option<u8>,
+    /// The percentage of memory in use above which large asynchronous writes go to disk at once, 0 for always to 100; by default
+    /// always in the preset `tpfs`, and in others where blocks move down.
+    #[serde(default)]
+    pub disk_threshold: Option<u8>,
 }
 
 impl TierSettings {
     /// An error says which of them cannot be had, and what can.
     pub fn check(&self) -> Result<()> {
         // All that can be said of the others can be had.
-        let Self { cache, group, sync_threshold, mover_limit, log_threshold, .. } = *self;
+        let Self { cache, group, sync_threshold, mover_limit, log_threshold, disk_threshold, .. } = *self;
         let rate = mover_limit.and_then(MoverLimit::rate);
         let settings = [
             ("tier_cache", cache, CACHE, 1, "give 1 MiB to 1 TiB"),
@@ -100,6 +104,10 @@ impl TierSettings {
             let object = format!("log_threshold of {percent} percent");
             return Err(Error::new(Kind::InvalidInput).object(object).advice("give 50 to 100"));
         }
+        if let Some(percent) = disk_threshold.filter(|percent| *percent > 100) {
+            let object = format!("disk_threshold of {percent} percent");
+            return Err(Error::new(Kind::InvalidInput).object(object).advice("give 0 to 100"));
+        }
         Ok(())
     }
 
@@ -119,6 +127,7 @@ impl TierSettings {
             hours: self.mover_hours.unwrap_or(usual.hours),
             rate: self.mover_limit.map_or(usual.rate, MoverLimit::rate),
             log_threshold: self.log_threshold.unwrap_or(usual.log_threshold),
+            disk_threshold: self.disk_threshold,
             ..usual
         })
     }
@@ -160,11 +169,13 @@ mod tests {
             mover_hours: Some("22:00-06:00".parse().unwrap()),
             mover_limit: Some(MoverLimit::Rate(1 << 20)),
             log_threshold: Some(99),
+            disk_threshold: Some(0),
         };
         let told = all.mover_options().unwrap();
         assert_eq!((told.page_cache, told.group, told.read_ahead), (8 << 20, 256, usual.read_ahead));
         assert!(usual.balance && !told.balance);
         assert_eq!((usual.log_threshold, told.log_threshold), (95, 99));
+        assert_eq!((usual.disk_threshold, told.disk_threshold), (None, Some(0)));
         assert_eq!((told.hours.to_string().as_str(), told.rate), ("22:00-06:00", Some(1 << 20)));
         let none = TierSettings { mover_limit: Some(MoverLimit::None), ..none };
         assert_eq!(none.mover_options().unwrap(), usual);
@@ -187,6 +198,7 @@ mod tests {
                 "mover_limit of 9 B",
                 "1 TiB, or none",
             ),
+            (TierSettings { disk_threshold: Some(101), ..none }, "disk_threshold of 101", "0 to 100"),
             (TierSettings { log_threshold: Some(49), ..none }, "log_threshold of 49", "50 to 100"),
             (TierSettings { log_threshold: Some(101), ..none }, "log_threshold of 101", "50 to 100"),
         ] {

@@ -10,7 +10,7 @@ use nacre_layout_log::{LogFs, Summary};
 use nacre_media::RealPm;
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
-use nacre_mover::{Drained, MoverFs};
+use nacre_mover::{Drained, LargeWrites, MoverFs};
 use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
 use uuid::Uuid;
@@ -20,6 +20,7 @@ use crate::keeper::local_ahead_s;
 use crate::layout::{AnyNode, TieredLog};
 use crate::mkfs::{Prepared, prepare};
 use crate::mover::TrafficInfo;
+use crate::preset::Preset;
 use crate::tier_settings::TierSettings;
 
 /// The rank of a tier of which nobody says how fast it is.
@@ -96,7 +97,13 @@ pub struct MovedFiles {
 /// and nothing else does.
 pub(crate) fn mount(layout: LogFs<RealPm>, summary: &Summary, options: &OpenOptions) -> Result<TieredLog> {
     let beside = PathBuf::from(layout.pm().name());
-    let mover = MoverFs::new(layout, options.tier_settings.mover_options()?).with_local_time(local_ahead_s);
+    let large = match options.preset.or_else(|| summary.preset.parse().ok()) {
+        Some(Preset::Tpfs) => LargeWrites::ToDisk,
+        _ => LargeWrites::WhereBlocksMove,
+    };
+    let mover = MoverFs::new(layout, options.tier_settings.mover_options()?)
+        .with_local_time(local_ahead_s)
+        .with_large_writes(large);
     let known = mover.layout().tiers();
     if known.is_empty() && options.tiers.is_empty() {
         return Ok(mover);

@@ -1,0 +1,93 @@
+//! Large asynchronous writes went to disk however much room memory had, which is the faster place.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use nacre_engine::{BLOCK_SIZE, Data, Durability, FileKind, Names, NewInode, Timestamp, WriteAt};
+use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_media::SimPm;
+use nacre_media::block::SimDisk;
+use nacre_mover::{LargeWrites, MoverFs, MoverOptions};
+use uuid::Uuid;
+
+type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+type Node = <Fs as Names>::Node;
+
+const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
+/// A write that is large.
+const LARGE: u64 = 64 * BLOCK_SIZE;
+
+/// Memory of 16 MiB and a tier, and a file of which nothing is known but that large writes overwrite it.
+fn machine(usual: LargeWrites, disk_threshold: Option<u8>) -> (Fs, Node) {
+    let memory = Arc::new(SimPm::with_disks(16 << 20, &[32 << 20]));
+    mkfs(&*memory, &MkfsOptions::default()).expect("mkfs");
+    let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+    let fs = Fs::new(layout, options(disk_threshold)).with_large_writes(usual);
+    fs.add(SimDisk::of(&memory, 0), Uuid::from_u128(7), 1, 1, NOW).expect("a tier");
+    let node = create(&fs, "large");
+    (0..8).for_each(|_| fs.accepted(&node, 0, LARGE));
+    keep(&fs);
+    (fs, node)
+}
+
+fn create(fs: &Fs, name: &str) -> Node {
+    let (kind, mode) = (FileKind::Regular, 0o644);
+    let new = NewInode { kind, mode, uid: 0, gid: 0, rdev: 0, now: NOW, xattrs: &[], target: &[] };
+    fs.create(&fs.root(), name.as_bytes(), &new).expect("create")
+}
+
+fn options(disk_threshold: Option<u8>) -> MoverOptions {
+    MoverOptions { balance: false, disk_threshold, ..MoverOptions::default() }
+}
+
+fn keep(fs: &Fs) {
+    fs.pause(true);
+    fs.keep(NOW.secs as u64 * 1000, &|| true).expect("it keeps");
+    fs.pause(false);
+}
+
+/// So many MiB are written durably, in a file that is not large for it.
+fn use_memory(fs: &Fs, node: &Node, part: u64) {
+    let bytes = vec![7; 1 << 20];
+    let at = WriteAt::Offset(part << 20);
+    fs.write(node, at, &[IoSlice::new(&bytes)], Durability::Now, NOW).expect("what is cold moves");
+}
+
+#[test]
+fn they_go_to_disk_where_memory_is_full_or_somebody_says_so() {
+    let (fs, node) = machine(LargeWrites::ToDisk, None);
+    assert!(fs.goes_to_disk(&node, 0, LARGE), "as in the paper");
+    let (fs, node) = machine(LargeWrites::WhereBlocksMove, Some(0));
+    assert!(fs.goes_to_disk(&node, 0, LARGE), "it was said");
+    let (fs, node) = machine(LargeWrites::WhereBlocksMove, None);
+    let other = create(&fs, "small");
+    let mut seen = [false; 2];
+    for part in 0..14 {
+        let is_for_disk = fs.goes_to_disk(&node, 0, LARGE);
+        assert_eq!(is_for_disk, fs.usage() > fs.threshold() - 5.0, "{} % of {}", fs.usage(), fs.threshold());
+        seen[usize::from(is_for_disk)] = true;
+        use_memory(&fs, &other, part);
+        keep(&fs);
+    }
+    assert_eq!(seen, [true; 2]);
+    assert!(!fs.goes_to_disk(&node, 0, BLOCK_SIZE), "that one is small");
+    // While it is mounted.
+    fs.change(&options(Some(100)));
+    keep(&fs);
+    assert!(!fs.goes_to_disk(&node, 0, LARGE));
+    fs.change(&options(Some(0)));
+    assert!(fs.goes_to_disk(&node, 0, LARGE), "nobody needs to look for that");
+}
+
+#[test]
+fn who_finds_no_room_says_that_there_is_none() {
+    let (fs, node) = machine(LargeWrites::WhereBlocksMove, Some(100));
+    let other = create(&fs, "small");
+    for part in 0..20 {
+        assert!(part > 12 || !fs.goes_to_disk(&node, 0, LARGE), "at {part} MiB");
+        use_memory(&fs, &other, part);
+    }
+    assert!(fs.goes_to_disk(&node, 0, LARGE), "more than there is room for");
+    keep(&fs);
+    assert!(!fs.goes_to_disk(&node, 0, LARGE), "not until somebody looks again");
+}
