@@ -21,7 +21,7 @@ use crate::data::Reading;
 use crate::fs::MoverFs;
 
 const SHARDS: usize = if SMALL { 1 } else { 64 };
-/// Files that a shard knows at the most: 16,384 in all, about 3 MiB.
+/// Files that a shard knows at the most: 16,384 in all, about 4 MiB.
 const MAX_FILES: usize = 256;
 /// Ranges that wait to be fetched at the most: of more, who reads fetches them himself.
 const MAX_WAITING: usize = 64;
@@ -50,27 +50,28 @@ impl Readers {
     }
 }
 
-/// Blocks of a file that somebody will read soon.
-pub struct Fetch<N> {
-    node: N,
+/// Blocks of a file that somebody will read soon. It keeps nothing of a file that is removed meanwhile.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Fetch {
+    id: InodeId,
     blocks: Range<u64>,
 }
 
 /// What is to be fetched by those who have nothing else to do.
-pub struct Ahead<N> {
-    queue: Mutex<Queue<N>>,
+pub struct Ahead {
+    queue: Mutex<Queue>,
     comes: Condvar,
     /// Somebody fetches.
     is_served: AtomicBool,
 }
 
-struct Queue<N> {
-    waiting: VecDeque<Fetch<N>>,
+struct Queue {
+    waiting: VecDeque<Fetch>,
     is_over: bool,
 }
 
-impl<N> Ahead<N> {
-    pub(crate) fn new() -> Ahead<N> {
+impl Ahead {
+    pub(crate) fn new() -> Ahead {
         Ahead {
             queue: Mutex::new(Queue { waiting: VecDeque::new(), is_over: false }),
             comes: Condvar::new(),
@@ -78,9 +79,14 @@ impl<N> Ahead<N> {
         }
     }
 
-    /// Waits for something to fetch; `None` when it is [over](Ahead::end).
-    pub fn take(&self) -> Option<Fetch<N>> {
+    /// From now on threads [take](Ahead::take) what is left.
+    pub fn begin(&self) {
+        self.queue.lock().is_over = false;
         self.is_served.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for something to fetch; `None` when it is [over](Ahead::end).
+    pub fn take(&self) -> Option<Fetch> {
         let mut queue = self.queue.lock();
         while !queue.is_over {
             if let Some(next) = queue.waiting.pop_front() {
@@ -101,13 +107,13 @@ impl<N> Ahead<N> {
     }
 
     /// Leaves blocks to be fetched, if somebody does that and is not far behind.
-    pub(crate) fn leave(&self, blocks: Range<u64>, node: impl FnOnce() -> N) {
+    pub(crate) fn leave(&self, id: InodeId, blocks: Range<u64>) {
         if blocks.is_empty() || !self.is_served.load(Ordering::Relaxed) {
             return;
         }
         let mut queue = self.queue.lock();
         if !queue.is_over && queue.waiting.len() < MAX_WAITING {
-            queue.waiting.push_back(Fetch { node: node(), blocks });
+            queue.waiting.push_back(Fetch { id, blocks });
             self.comes.notify_one();
         }
     }
@@ -115,10 +121,11 @@ impl<N> Ahead<N> {
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Fetches into DRAM what of these blocks is on tiers. What cannot be read is told to who reads it.
-    pub fn fetch(&self, fetch: &Fetch<L::Node>) -> Result<()> {
+    pub fn fetch(&self, fetch: &Fetch) -> Result<()> {
         let Range { start, end } = fetch.blocks;
+        let node = self.layout.node(fetch.id)?;
         let _reading = Reading::begin(&self.layout);
-        for found in self.layout.resolve(&fetch.node, FileBlock(start), end - start)? {
+        for found in self.layout.resolve(&node, FileBlock(start), end - start)? {
             let Place::Tier { tier, block } = found.place else { continue };
             // An extent may begin before, and end behind.
             let (from, to) = (found.start.0.max(start), (found.start.0 + found.len).min(end));
@@ -133,41 +140,45 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 mod tests {
     use nacre_engine::InodeId;
 
-    use super::{Ahead, MAX_FILES, MAX_WAITING, Readers, SHARDS};
+    use super::{Ahead, Fetch, MAX_FILES, MAX_WAITING, Readers, SHARDS};
+
+    fn id(number: u64) -> InodeId {
+        InodeId { number, generation: 1, volume: 0 }
+    }
 
     #[test]
     fn what_nobody_fetches_is_not_left_and_what_waits_is_bounded() {
         let ahead = Ahead::new();
-        ahead.leave(0..8, || unreachable!("nobody would fetch it"));
-        std::thread::scope(|scope| {
-            let fetching = scope.spawn(|| std::iter::from_fn(|| ahead.take()).count());
-            while !ahead.is_served.load(std::sync::atomic::Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
-            ahead.leave(4..4, || unreachable!("there is nothing"));
-            for number in 0..10 {
-                ahead.leave(0..8, || number);
-            }
-            while !ahead.queue.lock().waiting.is_empty() {
-                std::thread::yield_now();
-            }
-            ahead.end();
-            assert_eq!(fetching.join().unwrap(), 10);
-        });
-        ahead.leave(0..8, || unreachable!("it is over"));
-        assert!(ahead.take().is_none());
-        let ahead = Ahead::new();
-        ahead.is_served.store(true, std::sync::atomic::Ordering::Relaxed);
-        (0..2 * MAX_WAITING).for_each(|number| ahead.leave(0..8, || number));
-        assert_eq!(ahead.queue.lock().waiting.len(), MAX_WAITING);
-        let first = ahead.take().unwrap();
-        assert_eq!((first.node, first.blocks), (0, 0..8));
+        let waiting = || ahead.queue.lock().waiting.len();
+        ahead.leave(id(1), 0..8);
+        assert_eq!(waiting(), 0);
+        // Also when it was over before: who looks after a file system begins and ends.
+        for _ in 0..2 {
+            ahead.begin();
+            std::thread::scope(|scope| {
+                let fetching = scope.spawn(|| std::iter::from_fn(|| ahead.take()).count());
+                ahead.leave(id(1), 4..4);
+                for number in 0..10 {
+                    ahead.leave(id(number), 0..8);
+                }
+                while waiting() > 0 {
+                    std::thread::yield_now();
+                }
+                ahead.end();
+                assert_eq!(fetching.join().unwrap(), 10);
+            });
+            ahead.leave(id(1), 0..8);
+            assert!(ahead.take().is_none() && waiting() == 0);
+        }
+        ahead.begin();
+        (0..2 * MAX_WAITING as u64).for_each(|number| ahead.leave(id(number), 0..8));
+        assert_eq!(waiting(), MAX_WAITING);
+        assert_eq!(ahead.take(), Some(Fetch { id: id(0), blocks: 0..8 }));
     }
 
     #[test]
     fn files_are_told_apart_and_there_are_no_more_than_so_many() {
         let readers = Readers::new();
-        let id = |number| InodeId { number, generation: 1, volume: 0 };
         (0..200).for_each(|block| _ = readers.read(id(1), block, 1, 256));
         assert_eq!((readers.read(id(1), 200, 1, 256).0, readers.read(id(2), 201, 1, 256).0), (256, 0));
         for number in 0..3 * (MAX_FILES * SHARDS) as u64 {

@@ -63,7 +63,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     pub(crate) fn compact_cold(&self, keeper: &mut Keeper, now_ms: u64, goes_on: &dyn Fn() -> bool) {
         let is_cold = |modified_ms: u64| modified_ms.saturating_add(WHOLE_FILE_MS) < now_ms;
         while goes_on() && self.compacts() {
-            if self.compact_next(keeper, now_ms, &is_cold).is_none() {
+            if self.compact_next(&mut keeper.logs, now_ms, &is_cold).is_none() {
                 return;
             }
         }
@@ -75,7 +75,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let (mut freed, mut looked_at) = (0, 0);
         let now_ms = self.sink.time_ms();
         while self.layout.has_logs() && looked_at < FOR_ROOM && self.layout.stat().available < wanted {
-            let Some(went) = self.compact_next(keeper, now_ms, &|_| true) else { break };
+            // Of files that were passed by for not being cold, and lately, too.
+            let logs = &mut keeper.logs_for_room;
+            let Some(went) = self.compact_next(logs, now_ms, &|_| true) else { break };
             freed += went.freed;
             looked_at += went.looked_at;
         }
@@ -83,8 +85,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Compacts the log of the next file, or looks for more; nothing when there is none, or was none lately.
-    fn compact_next(&self, keeper: &mut Keeper, now_ms: u64, is_meant: &dyn Fn(u64) -> bool) -> Option<Went> {
-        let logs = &mut keeper.logs;
+    fn compact_next(&self, logs: &mut Logs, now_ms: u64, is_meant: &dyn Fn(u64) -> bool) -> Option<Went> {
         if let Some(id) = logs.found.pop_front() {
             // One that is gone, or cannot be read, has nothing for us; who uses it is told.
             return Some(Went { freed: self.compact(id, is_meant).unwrap_or(0), looked_at: 0 });

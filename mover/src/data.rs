@@ -118,7 +118,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let span = Span::of(offset, len);
         let id = self.layout.id(node);
         let (now, behind) = self.readers.read(id, span.start, span.len, self.options.read_ahead);
-        self.ahead.leave(behind.start..behind.end.min(size.div_ceil(BLOCK_SIZE)), || node.clone());
+        self.ahead.leave(id, behind.start..behind.end.min(size.div_ceil(BLOCK_SIZE)));
         now
     }
 

@@ -106,7 +106,7 @@ pub struct MoverFs<L: Tiered, D> {
     pub(crate) predictors: Predictors,
     pub(crate) readers: Readers,
     /// What comes behind reads.
-    pub(crate) ahead: Arc<Ahead<L::Node>>,
+    pub(crate) ahead: Arc<Ahead>,
     pub(crate) keeper: Mutex<Keeper>,
     /// Blocks that stay up while room is made.
     pub(crate) held: Mutex<Vec<(InodeId, u64)>>,
@@ -241,7 +241,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
     }
 
     /// What is to be read before it is asked for, for threads that [fetch](MoverFs::fetch) it.
-    pub fn ahead(&self) -> &Arc<Ahead<L::Node>> {
+    pub fn ahead(&self) -> &Arc<Ahead> {
         &self.ahead
     }
 

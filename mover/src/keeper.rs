@@ -33,6 +33,8 @@ pub(crate) struct Keeper {
     pub(crate) walk: Walk,
     /// Through all files, for their logs.
     pub(crate) logs: Logs,
+    /// Its own way, of those that wait for room: they take files that are not cold, too.
+    pub(crate) logs_for_room: Logs,
     /// Accesses of which it had not heard when it last looked.
     pub(crate) unheard: u64,
     /// Bytes that the rate allows to be moved now; less than none after a group was larger.
@@ -51,6 +53,7 @@ impl Keeper {
             balance: Balance::default(),
             walk: Walk::default(),
             logs: Logs::default(),
+            logs_for_room: Logs::default(),
             unheard: 0,
             allowance: 0,
             looked_ms: 0,

@@ -34,7 +34,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let is_whole = || offset.is_multiple_of(BLOCK_SIZE) && len.is_multiple_of(BLOCK_SIZE);
         // Whether nothing may be written is the layout's to say.
         len > 0
-            && (durability == Durability::Promised || self.options.placement == Placement::Disk && is_whole())
+            && (durability == Durability::Promised && self.large_to_disk.load(Ordering::Relaxed)
+                || self.options.placement == Placement::Disk && is_whole())
     }
 
     /// Writes what may go to disk. Where it belongs there its whole blocks go there, with one flush and one commit; what it

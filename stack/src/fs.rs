@@ -1,10 +1,11 @@
 //! An open file system.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
 use nacre_cache::{CacheFs, CacheOptions, Settings};
+use nacre_engine::sync::Mutex;
 use nacre_engine::{BLOCK_SIZE, Error, Extents, FsStat, Kind, Result};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, MountOptions, RecoveryReport, Summary};
@@ -107,7 +108,7 @@ pub(crate) struct Inner {
     pub(crate) identity: Identity,
     pm: Arc<RealPm>,
     /// From the first tier on; shared by all in whose names it acts.
-    keeper: Arc<OnceLock<Keeper>>,
+    keeper: Arc<Mutex<Option<Keeper>>>,
 }
 
 impl FileSystem {
@@ -160,9 +161,10 @@ impl FileSystem {
 
     /// Has a thread look after persistent memory from now on.
     pub(crate) fn start_keeper(&self) -> Result<()> {
-        if self.inner.keeper.get().is_none() {
-            // Of two that come at once, one is not needed, and ends.
-            let _ = self.inner.keeper.set(Keeper::start(&self.inner.vfs)?);
+        // Two at once would be one too many, and the one that ends takes from the other what both share.
+        let mut keeper = self.inner.keeper.lock();
+        if keeper.is_none() {
+            *keeper = Some(Keeper::start(&self.inner.vfs)?);
         }
         Ok(())
     }

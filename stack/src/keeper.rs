@@ -10,7 +10,7 @@ use nacre_engine::{Error, Result, background};
 use nacre_mover::Ahead;
 use nacre_vfs::Vfs;
 
-use crate::layout::{AnyLayout, LogNode};
+use crate::layout::AnyLayout;
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ const READERS: usize = 2;
 /// Runs as long as this lives.
 pub(crate) struct Keeper {
     ends: Arc<(Mutex<bool>, Condvar)>,
-    ahead: Option<Arc<Ahead<LogNode>>>,
+    ahead: Option<Arc<Ahead>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -36,6 +36,9 @@ impl Keeper {
         let mut keeper = Keeper { ends, ahead, threads: Vec::new() };
         let (weak, told) = (Arc::downgrade(vfs), Arc::clone(&keeper.ends));
         keeper.spawn("nacre-mover", move || keep(&weak, &told))?;
+        if let Some(ahead) = &keeper.ahead {
+            ahead.begin();
+        }
         for _ in 0..READERS {
             let Some(ahead) = keeper.ahead.clone() else { break };
             let weak = Arc::downgrade(vfs);
@@ -93,7 +96,7 @@ fn keep(vfs: &Weak<Vfs<AnyLayout>>, ends: &(Mutex<bool>, Condvar)) {
     }
 }
 
-fn read_ahead(vfs: &Weak<Vfs<AnyLayout>>, ahead: &Ahead<LogNode>) {
+fn read_ahead(vfs: &Weak<Vfs<AnyLayout>>, ahead: &Ahead) {
     while let Some(fetch) = ahead.take() {
         let Some(vfs) = vfs.upgrade() else { return };
         if let Some(mover) = vfs.layout().mover() {

@@ -21,7 +21,6 @@ use crate::preset::LayoutKind;
 
 /// The `log` layout, with whatever tiers it has.
 pub(crate) type TieredLog = MoverFs<LogFs<RealPm>, RealDisk>;
-pub(crate) type LogNode = <TieredLog as Names>::Node;
 
 /// Any layout that exists, on real media, with and without a write buffer. A branch on a closed enum stands where a
 /// virtual call would.
@@ -43,7 +42,7 @@ pub enum AnyNode {
     /// Of the `inplace` layout.
     Inplace(<InplaceFs<RealPm> as Names>::Node),
     /// Of the `log` layout.
-    Log(LogNode),
+    Log(<TieredLog as Names>::Node),
     /// Of the `log` layout under a write buffer.
     LogCached(<CacheFs<TieredLog> as Names>::Node),
     /// Of the `inplace` layout under a write buffer.

@@ -116,6 +116,28 @@ fn files_move_together_by_the_numbers_of_their_inodes() {
     fs.close().unwrap();
 }
 
+/// While memory has room they stay there, but in TPFS: what was accepted before somebody changed that is written so, too.
+#[test]
+fn large_writes_stay_on_memory_that_has_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = MkfsOptions { preset: Preset::Nacre, ..MkfsOptions::with_size(64 * MIB) };
+    let fs = FileSystem::create(dir.path().join("pm"), &made, &OpenOptions::default()).unwrap();
+    fs.add_tier(&new(dir.path().join("disk"), 256 * MIB)).unwrap();
+    let piece = content(512 << 10);
+    let write = |name| {
+        (0..8).for_each(|_| fs.write(name, &piece).unwrap());
+        fs.sync().unwrap();
+        assert!(fs.read(name).unwrap() == piece);
+        places(&fs, name)
+    };
+    assert_eq!(write("room"), [0]);
+    let always = TierSettings { disk_threshold: Some(0), ..TierSettings::default() };
+    fs.set_tiers(&always).unwrap();
+    assert_eq!(write("said"), [1]);
+    fs.set_tiers(&TierSettings::default()).unwrap();
+    assert_eq!(write("said"), [0]);
+}
+
 /// Pieces that a file is appended to in, and a file that is rewritten as a whole: from the sixth write on they are for disk.
 /// What is synchronised soon stays on memory, as small writes do.
 #[test]
@@ -124,7 +146,9 @@ fn large_writes_that_nobody_waits_for_go_to_disk_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let made = MkfsOptions { preset, ..MkfsOptions::with_size(64 * MIB) };
         let path = dir.path().join("pm");
-        let fs = FileSystem::create(&path, &made, &OpenOptions::default()).unwrap();
+        let tier_settings = TierSettings { disk_threshold: Some(0), ..TierSettings::default() };
+        let options = OpenOptions { tier_settings, ..OpenOptions::default() };
+        let fs = FileSystem::create(&path, &made, &options).unwrap();
         fs.add_tier(&new(dir.path().join("disk"), 256 * MIB)).unwrap();
         let piece = content(512 << 10);
         let (log, mail) = (fs.create_file("log").unwrap(), fs.create_file("mail").unwrap());

@@ -147,8 +147,12 @@ impl PageCache {
             }
         }
         self.hits.fetch_add(done as u64, Ordering::Relaxed);
-        self.misses.fetch_add((into.len() - done) as u64, Ordering::Relaxed);
         done
+    }
+
+    /// Bytes that were not there were fetched for who asked for them.
+    pub fn note_missed(&self, bytes: usize) {
+        self.misses.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Whether a block is there.
@@ -221,7 +225,8 @@ impl PageCache {
             .map_or(0, |chunk| chunk.blocks[first..][..copies.len()].iter().flatten().count() as u64);
         let more = copies.len() as u64 - there;
         if more > 0 {
-            self.shrink(&mut shard, most.saturating_sub(more));
+            // This chunk may be one of those that go, with what was there.
+            self.shrink(&mut shard, most.saturating_sub(copies.len() as u64));
         }
         let Shard { chunks, blocks, clock } = &mut *shard;
         // It may be one of those that went.

@@ -332,6 +332,7 @@ impl<D: BlockDevice> TierSet<D> {
             let within = (at - block * BLOCK_SIZE) as usize;
             let count = (bytes.len() - within).min(into.len() - done);
             into[done..done + count].copy_from_slice(&bytes[within..within + count]);
+            self.pages.note_missed(count);
             done += count;
         }
     }

@@ -109,6 +109,8 @@ pub(crate) struct Log {
     pub(crate) gone_before: u64,
     /// The next sequence number when the log was last compacted; zero when it never was.
     pub(crate) compacted: u64,
+    /// The same when the compaction began that is under way.
+    pub(crate) compacting: u64,
     /// A write to media failed in the middle: the log cannot be continued.
     pub(crate) broken: bool,
     /// The inode was reclaimed.
@@ -137,6 +139,7 @@ impl Default for Log {
             collect_from: None,
             gone_before: 0,
             compacted: 0,
+            compacting: 0,
             broken: false,
             dead_inode: false,
         }

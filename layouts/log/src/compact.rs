@@ -65,10 +65,6 @@ impl<P: Pm> Shared<P> {
         if self.superblock.lock().raw.features_incompatible & incompatible::TIERS == 0 {
             return Ok(nothing);
         }
-        if inode.trim_is_pending() {
-            let Some(extend) = inode.extend.try_lock() else { return Ok(nothing) };
-            self.finish_trim(inode, &extend);
-        }
         // Whoever writes to it goes first, and it is not cold.
         let Some(mut log) = inode.log.try_lock() else { return Ok(nothing) };
         if log.broken || log.dead_inode || inode.trim_is_pending() {
@@ -91,6 +87,7 @@ impl Log {
         self.drop_dead_pages(fs, inode)?;
         if begin {
             self.begin_collection();
+            self.compacting = self.next_sequence;
         }
         // A page that was dropped meanwhile ends it, as it ends a collection.
         let from = self.collect_from.filter(|&from| self.pages[from as usize].block.0 != 0);
@@ -100,10 +97,8 @@ impl Log {
         let is_done = from.is_none() || self.collect_from.is_none();
         if is_done {
             self.end_collection();
-        }
-        if begin {
-            // What dies from now on is told by an entry.
-            self.compacted = self.next_sequence;
+            // What has died since it began was told by an entry.
+            self.compacted = self.compacting;
         }
         Ok(CompactedLog { freed: u64::from(before.saturating_sub(self.page_count)), is_done })
     }
