@@ -68,7 +68,7 @@ pub struct TierSettings {
     #[serde(default)]
     pub log_threshold: Option<u8>,
     /// The percentage of memory in use above which large asynchronous writes go to disk at once, 0 for always to 100; by default
-    /// always in the preset `tpfs`, and in others where blocks move down.
+    /// always in the preset `tpfs`, and in others 5 percent below where blocks move down.
     #[serde(default)]
     pub disk_threshold: Option<u8>,
 }
