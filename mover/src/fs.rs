@@ -216,7 +216,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
 
     /// From now on it is as these options say: the page cache, what is moved as one, the rules of the predictors, whether
     /// blocks move for the sake of reads, in which hours they move, how many bytes in a second, and above which usage logs
-    /// are compacted. The others are as it was set up.
+    /// are compacted and large writes go to disk. The others are as it was set up.
     pub fn change(&self, options: &MoverOptions) {
         self.tiers.pages().resize(options.page_cache);
         self.group.store(options.group, Ordering::Relaxed);

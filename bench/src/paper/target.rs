@@ -149,10 +149,9 @@ impl<'a> Subject<'a> {
     fn emulate(&self) -> Fate {
         match &self.settings.emulate {
             None => Fate::Without("nothing is said"),
-            Some(emulate) if self.preset().is_some() => Fate::one(
-                "emulate",
-                self.factor().map_or(emulate.clone(), |factor| emulate.clone() + &factor),
-            ),
+            Some(emulate) if self.preset().is_some() => {
+                Fate::one("emulate", emulate.clone() + &self.factor().unwrap_or_default())
+            }
             Some(_) => Fate::Without("peers are on memory that is as fast as DRAM"),
         }
     }

@@ -237,38 +237,31 @@ impl Worker<'_> {
         self.append_log(log)
     }
 
-    /// A mail goes, and another one comes.
-    fn replace_mail(&mut self) -> Result<(), Error> {
+    /// What comes to a mail is durable before the mail is anybody else's.
+    fn deliver(&mut self, number: u64, file: Box<dyn File>) -> Result<(), Error> {
+        self.append(&*file)?;
+        self.sync(&*file)?;
+        self.close(file);
+        self.give(number, true)
+    }
+
+    /// What a loop of varmail writes: a mail goes and another one comes, and one, which may be read first, grows.
+    fn write_mails(&mut self, reads: bool) -> Result<(), Error> {
         self.remove()?;
         let number = self.absent()?;
         let file = self.open(number, Open { append: true, ..Open::CREATE })?;
-        self.append(&*file)?;
-        self.sync(&*file)?;
-        self.close(file);
-        self.give(number, true)
-    }
+        self.deliver(number, file)?;
 
-    /// As a loop, without reading.
-    fn write_mails(&mut self) -> Result<(), Error> {
-        self.replace_mail()?;
         let number = self.take()?;
-        let file = self.open(number, Open { append: true, ..Open::WRITE })?;
-        self.append(&*file)?;
-        self.sync(&*file)?;
-        self.close(file);
-        self.give(number, true)
+        let file = self.open(number, Open { read: reads, append: true, ..Open::WRITE })?;
+        if reads {
+            self.read_whole(&*file)?;
+        }
+        self.deliver(number, file)
     }
 
     fn var_mail(&mut self) -> Result<(), Error> {
-        self.replace_mail()?;
-
-        let number = self.take()?;
-        let file = self.open(number, Open { read: true, append: true, ..Open::WRITE })?;
-        self.read_whole(&*file)?;
-        self.append(&*file)?;
-        self.sync(&*file)?;
-        self.close(file);
-        self.give(number, true)?;
+        self.write_mails(true)?;
         self.read_one()
     }
 }
@@ -332,8 +325,8 @@ impl Workload for Filebench {
         if self.aged {
             let mut recorder = Recorder::start(Duration::ZERO);
             let mut worker = self.worker(target, 0, &mut recorder);
-            // Of mails that are replaced by chance one in fifty is left after so many.
-            (0..4 * self.set.files()).try_for_each(|_| worker.write_mails())?;
+            // Mails are replaced by chance: of those that were there, one in a hundred is left at the most.
+            (0..4 * self.set.files()).try_for_each(|_| worker.write_mails(false))?;
         }
         Ok(target.sync()?)
     }
