@@ -336,7 +336,11 @@ fn logs(status: &Value) -> String {
         // The mounts of older versions do not tell.
         0 => "not compacted".to_owned(),
         threshold => {
-            format!("{compacted} compacted, which freed {freed}; they are above {threshold} % in use")
+            let moved = match number("logs_moved") {
+                0 => String::new(),
+                moved => format!(" and {moved} moved to tiers"),
+            };
+            format!("{compacted} compacted{moved}, which freed {freed}; they are above {threshold} % in use")
         }
     }
 }
@@ -408,6 +412,8 @@ mod tests {
         status["log_threshold_percent"] = json!(95);
         (status["logs_compacted"], status["log_bytes_freed"]) = (json!(3), json!(20480));
         assert!(describe(&status).contains("3 compacted, which freed 20 KiB; they are above 95 % in use"));
+        status["logs_moved"] = json!(2);
+        assert!(describe(&status).contains("3 compacted and 2 moved to tiers, which freed 20 KiB"));
         status["usage_percent"] = json!(80.0);
         assert!(describe(&status).contains("nothing that is in use can move"));
         assert!(!describe(&status).contains("why") && !describe(&status).contains("of what was read"));

@@ -1,7 +1,8 @@
 //! The contract of a layout whose files may have blocks on tiers: [`Tiered`].
 //!
 //! A layout does no disk I/O. It knows which blocks of which tier belong to which file, gives out their space, and commits
-//! where blocks are; whoever is above it ("the mover") reads and writes them.
+//! where blocks are; whoever is above it ("the mover") reads and writes them. Where a log has moved to a tier as an image
+//! ([`LogImage`]), the layout asks the mover for it through a [`TierReader`].
 //!
 //! - **Reading.** What meets a block on a tier fails with [`Elsewhere`](crate::Kind::Elsewhere), and nothing is changed.
 //!   Then the mover resolves the range and reads the tier, between [`Tiered::begin_reads`] and [`Tiered::end_reads`], so that
@@ -10,6 +11,8 @@
 //!   `Elsewhere`; the mover [brings it up](Tiered::bring_up) and asks again.
 //! - **Moving.** Blocks are resolved with a version, copied without a lock, and [published](Tiered::publish), which fails
 //!   where the version is another one by then.
+
+use std::sync::Arc;
 
 use crate::contract::{Data, Durability, Extents, PlacedExtent};
 use crate::error::{Error, Kind, Result};
@@ -125,6 +128,24 @@ pub struct CompactedLog {
     pub is_done: bool,
 }
 
+/// What a file's log says of its blocks, in a form that a tier may keep instead of persistent memory: of a file all of whose
+/// blocks are on that tier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogImage {
+    /// The tier.
+    pub tier: u8,
+    /// Whole blocks.
+    pub content: Vec<u8>,
+    /// Another one as soon as the file has changed.
+    pub version: u64,
+}
+
+/// Reads blocks of tiers for a layout that keeps log images there.
+pub trait TierReader: Send + Sync {
+    /// What is in blocks of a tier. [`DeviceLost`](Kind::DeviceLost) when the tier is missing.
+    fn read_image(&self, run: TierRun) -> Result<Vec<u8>>;
+}
+
 /// A layout whose files may have blocks on tiers.
 pub trait Tiered: Data + Extents {
     /// Proof that what was written to a tier is durable.
@@ -219,5 +240,50 @@ pub trait Tiered: Data + Extents {
     fn compact_log(&self, node: &Self::Node, begin: bool) -> Result<CompactedLog> {
         let _ = (node, begin);
         Err(Error::new(Kind::Unsupported).operation("compact"))
+    }
+
+    /// From now on log images are read by this.
+    fn read_images_with(&self, reader: Arc<dyn TierReader>) {
+        let _ = reader;
+    }
+
+    /// A tier can be read now. After a crash that is when the blocks are counted that log images on it name: until then
+    /// nothing is free on it, and its images are not read. Once for each mount; later calls do nothing. An image that is
+    /// damaged leaves the tier without free blocks until the next mount, and fails for its file alone.
+    fn count_tier(&self, tier: u8) -> Result<()> {
+        let _ = tier;
+        Ok(())
+    }
+
+    /// The image of a file's log, if its blocks are all on one tier, none of them shared or about to be freed, and memory
+    /// would be free for it. It waits for nobody: of a file that is being changed there is none.
+    fn log_image(&self, node: &Self::Node) -> Result<Option<LogImage>> {
+        let _ = node;
+        Ok(None)
+    }
+
+    /// Puts an image that was written to `run` in the place of the file's log: atomic, and durable when it returns. Gives the
+    /// number of blocks of persistent memory that are free now; none, and nothing is changed, when the file has changed since.
+    fn publish_log_image(
+        &self,
+        node: &Self::Node,
+        image: &LogImage,
+        run: TierRun,
+        proof: Self::Proof,
+    ) -> Result<Option<u64>> {
+        let _ = (node, image, run, proof);
+        Ok(None)
+    }
+
+    /// Where the image of a file's log is, if it has one.
+    fn log_image_at(&self, node: &Self::Node) -> Option<TierRun> {
+        let _ = node;
+        None
+    }
+
+    /// Brings a log back to persistent memory, as every change of where blocks are does; false when it was there.
+    fn take_log_back(&self, node: &Self::Node) -> Result<bool> {
+        let _ = node;
+        Ok(false)
     }
 }

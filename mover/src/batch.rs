@@ -83,7 +83,7 @@ impl<N> Part<N> {
     }
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Adds blocks of a file to a batch, of those in the range that are where `which` says. False, and nothing is added,
     /// when there is no room for them behind others: then they are for the next batch. So are those of a file that comes a
     /// second time, as one with several names does.

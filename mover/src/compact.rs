@@ -5,13 +5,15 @@
 //! log of each as small as it can be, a portion at a time; whoever works with a file goes first. Who finds no space for a
 //! write, and nothing more to move, has the logs of all files compacted, as many of them as it takes.
 //!
+//! What a log says of where its file's blocks are goes to a tier then, where all of them are on that one.
+//!
 //! What of a file is cold does not matter here as it does where blocks move, since nothing becomes slower: it is only that
 //! a log which grows on would have to be compacted again.
 
 use std::collections::VecDeque;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{InodeId, Result, Tiered};
+use nacre_engine::{BLOCK_SIZE, InodeId, Kind, LogImage, Result, TierRun, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::WHOLE_FILE_MS;
@@ -126,9 +128,40 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         if freed > 0 {
             self.logs_compacted.fetch_add(1, Ordering::Relaxed);
-            self.log_blocks_freed.fetch_add(freed, Ordering::Relaxed);
         }
-        Ok(freed)
+        // What cannot be written to its tier stays where it is.
+        let moved = self.move_log(&node).unwrap_or(0);
+        if moved > 0 {
+            self.logs_moved.fetch_add(1, Ordering::Relaxed);
+        }
+        self.log_blocks_freed.fetch_add(freed + moved, Ordering::Relaxed);
+        Ok(freed + moved)
+    }
+
+    /// Moves what a file's log says of its blocks to the tier that all of them are on, where there is one; gives the number
+    /// of blocks of persistent memory that are free now.
+    pub fn move_log(&self, node: &L::Node) -> Result<u64> {
+        let Some(image) = self.layout.log_image(node)? else { return Ok(0) };
+        if self.usable().iter().all(|tier| tier.number != image.tier) {
+            return Ok(0);
+        }
+        let blocks = image.content.len() as u64 / BLOCK_SIZE;
+        let runs = self.layout.allocate_on(image.tier, None, blocks)?;
+        let published = match runs[..] {
+            [run] => self.write_image(node, &image, run),
+            _ => Ok(None),
+        };
+        // After a media error nobody knows whether the file has it: then the blocks stay taken.
+        if published.as_ref().map_or_else(|error| error.kind() != Kind::Media, Option::is_none) {
+            runs.into_iter().for_each(|run| self.layout.free_on(run));
+        }
+        Ok(published?.unwrap_or(0))
+    }
+
+    fn write_image(&self, node: &L::Node, image: &LogImage, run: TierRun) -> Result<Option<u64>> {
+        self.tiers.write(&[(run, &image.content)])?;
+        let proof = self.tiers.flush([image.tier])?;
+        self.layout.publish_log_image(node, image, run, proof)
     }
 }
 

@@ -228,6 +228,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             Err(error) if error.kind() == Kind::Stale => return Ok(true),
             other => other?,
         };
+        // Its log goes first: blocks that move take it back, and those that are not written do not move.
+        if self.layout.log_image_at(&node).is_some_and(|image| image.tier == tier) {
+            self.with_room(|| self.layout.take_log_back(&node))?;
+        }
         let from = file.from;
         let blocks = self.layout.getattr(&node)?.size.div_ceil(BLOCK_SIZE);
         // What is allocated behind the end of the file belongs to the last part.

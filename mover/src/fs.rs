@@ -94,7 +94,7 @@ impl LargeWrites {
 /// A layout whose files may have blocks on tiers, as one whose files are in one place; see the [crate](crate).
 pub struct MoverFs<L: Tiered, D> {
     pub(crate) layout: L,
-    pub(crate) tiers: TierSet<D>,
+    pub(crate) tiers: Arc<TierSet<D>>,
     /// How it was set up; what of that can be changed is beside it.
     pub(crate) options: MoverOptions,
     group: AtomicU64,
@@ -135,6 +135,8 @@ pub struct MoverFs<L: Tiered, D> {
     /// Logs that are smaller since they were compacted, and the blocks that this freed.
     pub(crate) logs_compacted: AtomicU64,
     pub(crate) log_blocks_freed: AtomicU64,
+    /// Logs that went to a tier.
+    pub(crate) logs_moved: AtomicU64,
     /// The files whose blocks are moving, for who asks.
     pub(crate) doing: Mutex<AllDoing>,
     /// Which of the tiers of one rank is next.
@@ -147,10 +149,11 @@ pub struct MoverFs<L: Tiered, D> {
     changing: Mutex<()>,
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Over a mounted layout, none of whose tiers is attached yet.
     pub fn new(layout: L, options: MoverOptions) -> MoverFs<L, D> {
-        let tiers = TierSet::new(options.page_cache);
+        let tiers = Arc::new(TierSet::new(options.page_cache));
+        layout.read_images_with(Arc::clone(&tiers) as _);
         for tier in layout.tiers() {
             tiers.detach(tier.number, "it is not attached");
         }
@@ -181,6 +184,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             large_to_disk: AtomicBool::new(true),
             logs_compacted: AtomicU64::new(0),
             log_blocks_freed: AtomicU64::new(0),
+            logs_moved: AtomicU64::new(0),
             doing: Mutex::default(),
             turn: AtomicUsize::new(0),
             waiting: AtomicU64::new(0),
@@ -299,6 +303,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
             .advice("one of them is an older copy: give the one that belongs to the other"));
         }
         self.tiers.attach(tier.number, device, label);
+        self.layout
+            .count_tier(tier.number)
+            .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;
         if let Some(token) = token {
             self.use_from(&Tier { token: has, ..*tier }, token)
                 .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;

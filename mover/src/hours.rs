@@ -17,7 +17,7 @@ pub struct NextWindow {
     pub minute: Minute,
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Whether blocks may move by themselves at the time that it was told last. Before the first time nothing moves anyway, and
     /// whoever asks is not told of a year in which nobody was there.
     pub(crate) fn is_in_hours(&self) -> bool {

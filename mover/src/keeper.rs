@@ -132,7 +132,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves blocks only for who needs space now, or as usual again.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);

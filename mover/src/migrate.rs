@@ -60,7 +60,7 @@ impl Course {
     }
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves blocks of a file, of those in the range that are not there, to a tier: in groups, each with one write, one
     /// flush and one commit. With `keep`, what was moved stays in DRAM.
     ///
@@ -317,12 +317,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
 }
 
 /// Blocks of a tier that were taken, and are given back unless they are kept.
-pub(crate) struct Taken<'f, L: Tiered<Proof = Durable>, D: BlockDevice> {
+pub(crate) struct Taken<'f, L: Tiered<Proof = Durable>, D: BlockDevice + 'static> {
     fs: &'f MoverFs<L, D>,
     runs: Vec<TierRun>,
 }
 
-impl<'f, L: Tiered<Proof = Durable>, D: BlockDevice> Taken<'f, L, D> {
+impl<'f, L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Taken<'f, L, D> {
     pub(crate) fn new(fs: &'f MoverFs<L, D>, runs: Vec<TierRun>) -> Taken<'f, L, D> {
         Taken { fs, runs }
     }
@@ -361,7 +361,7 @@ impl<'f, L: Tiered<Proof = Durable>, D: BlockDevice> Taken<'f, L, D> {
     }
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice> Drop for Taken<'_, L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Drop for Taken<'_, L, D> {
     fn drop(&mut self) {
         self.runs.drain(..).for_each(|run| self.fs.layout.free_on(run));
     }

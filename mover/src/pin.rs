@@ -10,7 +10,7 @@ use crate::fs::MoverFs;
 /// they are made in.
 pub const PIN: &[u8] = b"user.nacre.pin";
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     pub(crate) fn is_pinned(&self, node: &<L as Names>::Node) -> bool {
         // What cannot be read is left alone, too.
         !matches!(self.layout.get_xattr(node, PIN), Err(error) if error.kind() == Kind::NoAttribute)

@@ -44,7 +44,9 @@ pub struct MoverStatus {
     pub log_threshold: u8,
     /// Logs that were made smaller, since the mount; a file counts each time.
     pub logs_compacted: u64,
-    /// Bytes of persistent memory that this has freed.
+    /// Logs that went to a tier, counted in the same way.
+    pub logs_moved: u64,
+    /// Bytes of persistent memory that both have freed.
     pub log_bytes_freed: u64,
     /// Bytes that moved because space was short, since the mount.
     pub moved: u64,
@@ -302,7 +304,7 @@ fn look(heats: &Heats, is_below: bool, now_ms: u64) -> (Ages, Vec<HotFile>) {
     (ages, files)
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Says of a file that its blocks move.
     pub(crate) fn begin(&self, doing: Doing) -> Moving<'_> {
         Moving::begin(&self.doing, doing)
@@ -335,6 +337,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             threshold: self.threshold(),
             log_threshold: self.log_threshold(),
             logs_compacted: self.logs_compacted.load(Ordering::Relaxed),
+            logs_moved: self.logs_moved.load(Ordering::Relaxed),
             log_bytes_freed: self.log_blocks_freed.load(Ordering::Relaxed) * BLOCK_SIZE,
             moved: self.moved.load(Ordering::Relaxed) * BLOCK_SIZE,
             lowered: self.lowered.load(Ordering::Relaxed) * BLOCK_SIZE,

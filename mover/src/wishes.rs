@@ -130,7 +130,7 @@ fn name() -> std::borrow::Cow<'static, str> {
     String::from_utf8_lossy(TIER)
 }
 
-impl<L: Tiered<Proof = Durable>, D: BlockDevice> MoverFs<L, D> {
+impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// The value of the attribute. [`NoAttribute`](Kind::NoAttribute) of anything but a file, and without tiers.
     pub(crate) fn whereabouts(&self, node: &L::Node) -> Result<Vec<u8>> {
         let known = self.layout.tiers().len();

@@ -31,7 +31,9 @@ pub struct MoverInfo {
     pub log_threshold_percent: u8,
     /// Logs that became smaller by that, since the file system was opened; a file counts each time.
     pub logs_compacted: u64,
-    /// Bytes of persistent memory that it freed.
+    /// Logs that went to the tier that their file is on, counted in the same way.
+    pub logs_moved: u64,
+    /// Bytes of persistent memory that both freed.
     pub log_bytes_freed: u64,
     /// Bytes that it moved because space was short, since the file system was opened.
     pub moved: u64,
@@ -191,6 +193,7 @@ impl MoverInfo {
             threshold_percent: status.threshold,
             log_threshold_percent: status.log_threshold,
             logs_compacted: status.logs_compacted,
+            logs_moved: status.logs_moved,
             log_bytes_freed: status.log_bytes_freed,
             moved: status.moved,
             lowered: status.lowered,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, OnceLock, RwLock, thread};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierRun, background};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierReader, TierRun, background};
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Io, Pages, Transfer};
 
@@ -82,6 +82,14 @@ pub struct Attachment {
     pub failing: Option<String>,
     /// How its device makes transfers, when that is known.
     pub io: Option<Io>,
+}
+
+impl<D: BlockDevice> TierReader for TierSet<D> {
+    fn read_image(&self, run: TierRun) -> Result<Vec<u8>> {
+        let mut content = vec![0; (run.len * BLOCK_SIZE) as usize];
+        self.read_blocks(run.tier, run.start, &mut content)?;
+        Ok(content)
+    }
 }
 
 impl<D: BlockDevice> TierSet<D> {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Result, Tier};
+use nacre_engine::{BLOCK_SIZE, Block, Result, Tier, TierReader};
 pub use nacre_layout_parts::report::MediaReport;
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::{all_bad_lines, new_bad_blocks};
@@ -90,14 +90,24 @@ pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
 
 /// The same, with a choice of what a repair may do.
 pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
+    check_with_tiers(pm, repair, None)
+}
+
+/// The same, with who reads tiers, for the images of logs on them. Without it, and on tiers that it has not, what images name is
+/// not checked.
+pub fn check_with_tiers<P: Pm>(
+    pm: &P,
+    repair: Repair,
+    tiers: Option<&dyn TierReader>,
+) -> Result<CheckReport> {
     if repair != Repair::None {
         crate::superblock::read(pm)?.superblock.check_writable()?;
-        return mend(pm, repair);
+        return mend(pm, repair, tiers);
     }
-    let mut pass = examine(pm, false)?;
+    let mut pass = examine(pm, false, tiers)?;
     if pass.is_damaged() {
         // What a repair would do is found out by doing it, where it leaves no trace.
-        let would = mend(&Overlay::new(pm), Repair::All)?;
+        let would = mend(&Overlay::new(pm), Repair::All, tiers)?;
         pass.report.problems.retain(|problem| would.problems.iter().all(|other| other.what != problem.what));
         pass.report.problems.retain(|problem| !problem.repair.is_empty());
         let found = would.problems.into_iter().map(|problem| {
@@ -152,13 +162,13 @@ impl Pass {
 }
 
 /// Repairs in rounds, until a strict pass finds nothing more or nothing more can be done.
-fn mend<P: Pm>(pm: &P, level: Repair) -> Result<CheckReport> {
+fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<CheckReport> {
     let mut first: Option<CheckReport> = None;
     let mut findings = Vec::new();
     let mut evidence = None;
     let mut erased = (0, 0);
     for round in 0..ROUNDS {
-        let mut pass = examine(pm, true)?;
+        let mut pass = examine(pm, true, tiers)?;
         let report = first.get_or_insert_with(|| pass.report.clone());
         let walk = &mut pass.report.walk;
         let has_erased = walk.torn + walk.rolled_back > 0;
@@ -245,7 +255,7 @@ fn settle<P: Pm>(pm: &P, superblock: &mut Superblock) -> Result<()> {
 }
 
 /// One strict pass; a repair begins with recovery.
-fn examine<P: Pm>(pm: &P, repairs: bool) -> Result<Pass> {
+fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Result<Pass> {
     let started = Instant::now();
     let Found { mut superblock, valid, interrupted } = crate::superblock::read(pm)?;
     let blocks = superblock.raw.device_blocks;
@@ -285,8 +295,11 @@ fn examine<P: Pm>(pm: &P, repairs: bool) -> Result<Pass> {
         }
     };
     let reach = Reach::of(pm.len() / BLOCK_SIZE, &superblock.raw);
-    let walk = Walk::new(pm, &inodes, &chunks, &superblock, &reach, ending);
+    let mut walk = Walk::new(pm, &inodes, &chunks, &superblock, &reach, ending);
     walk.run();
+    if let Some(reader) = readers {
+        walk.read_images(reader);
+    }
     let alloc = allocator(&superblock, &bad);
     walk.free_the_rest(&alloc, superblock.first_data_block(), blocks);
     let tiers = Tiers::new(&reach);
@@ -398,7 +411,12 @@ fn check_checkpoint<P: Pm>(
     let runs = |alloc: &Allocator, tiers: &Tiers| {
         let mut runs = Vec::new();
         alloc.for_each_free_run(|run| runs.push((0, run.start, run.len)));
-        tiers.for_each_free_run(|run| runs.push((run.tier, run.start, run.len)));
+        // What images name that were not read is neither.
+        tiers.for_each_free_run(|run| {
+            if !counted.tiers.waits_for_count(run.tier) {
+                runs.push((run.tier, run.start, run.len));
+            }
+        });
         runs
     };
     if runs(&alloc, &tiers) != runs(counted.alloc, counted.tiers) {

@@ -20,10 +20,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
 use crate::blockmap::{BlockMap, Piece};
-use crate::commit::{Log, NO_PAGE, NOT_LISTED, Owner, Page, dentry_name, is_negative, write_page};
+use crate::commit::{INLINE, Log, NO_PAGE, NOT_LISTED, Owner, Page, dentry_name, is_negative, write_page};
 use crate::compact::{Loose, gather_loose};
 use crate::format::{
-    EntryHeader, LINE, PAGE_LINES, TransactionEntry, WriteEntry, entry_checksum, flag, kind, place, seal_word,
+    EntryHeader, INLINE_LINES, LINE, PAGE_LINES, TransactionEntry, WriteEntry, entry_checksum, flag, kind,
+    place, seal_word,
 };
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
@@ -71,8 +72,8 @@ pub(crate) enum References {
     Name,
     /// An extended attribute.
     Attribute,
-    /// The target of the symbolic link that the inode is.
-    Target,
+    /// The target of the symbolic link that the inode is, or the image that says where its blocks are.
+    Inode,
     /// Nothing but its being the last of its kind, or what it takes away.
     Nothing,
 }
@@ -207,7 +208,29 @@ impl Log {
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
+    /// Adds the live entries of the inode's lines, by their numbers.
+    pub(crate) fn gather_inline<P: Pm>(
+        &self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        gathered: &mut Gathered,
+    ) -> Result<()> {
+        let address = inode.address + LINE as u64;
+        let mut bytes = [0u8; LINE * INLINE_LINES];
+        fs.pm.read(address, &mut bytes)?;
+        let mut order: SmallVec<[usize; INLINE_LINES]> =
+            (0..INLINE_LINES).filter(|&line| self.inline[line].kind != 0).collect();
+        order.sort_by_key(|&line| (self.inline[line].sequence, line));
+        for line in order {
+            let Some(header) = parse_entry(&bytes[line * LINE..], inode.seed) else { continue };
+            let entry = &bytes[line * LINE..][..usize::from(header.lines) * LINE];
+            let address = address + (line * LINE) as u64;
+            self.gather_entry(fs, inode, INLINE + line as u32, true, &header, entry, address, gathered)?;
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
     fn gather_entry<P: Pm>(
         &self,
         fs: &Shared<P>,
@@ -219,9 +242,9 @@ impl Log {
         address: u64,
         gathered: &mut Gathered,
     ) -> Result<()> {
-        // Blocks that were moved say nothing of the file, and may share the number of an entry that does.
+        // What says nothing of the file but where its blocks are may share the number of an entry that does.
         let says = |last: Option<(Owner, u64)>| {
-            last.is_some_and(|(_, sequence)| sequence == header.sequence) && !is_moved(header)
+            last.is_some_and(|(_, sequence)| sequence == header.sequence) && !only_places(header)
         };
         let (last_touch, last_attr, last_ctime) =
             (says(self.last_touch), says(self.last_attr), says(self.last_ctime));
@@ -280,7 +303,8 @@ impl Log {
                 }
                 return Ok(());
             }
-            kind::SYMLINK => References::Target,
+            kind::IMAGE if gathered.loose.as_ref().is_some_and(|loose| loose.is_whole) => return Ok(()),
+            kind::SYMLINK | kind::IMAGE => References::Inode,
             other if is_negative(other, header.flags) && !(at_head || self.is_gone(fs, header.sequence)) => {
                 References::Nothing
             }
@@ -338,15 +362,7 @@ impl Log {
         let mut new = Vec::with_capacity(pages.len());
         let mut at = previous;
         for (packed, &block) in pages.iter().zip(&blocks) {
-            let page = Page {
-                block,
-                first_sequence: packed.first_sequence(),
-                lines: packed.line_count() as u16,
-                negatives: packed.negatives(),
-                previous: at,
-                ..EMPTY_PAGE
-            };
-            let index = self.take_slot(page);
+            let index = self.take_slot(Page { previous: at, ..packed.page(block) });
             self.page_count += 1;
             self.set_next(at, index);
             new.push(index);
@@ -423,6 +439,33 @@ impl Log {
         }
     }
 
+    /// Puts `pages` in the place of the inode's lines, durably, and points what refers to their entries to the copies.
+    pub(crate) fn replace_inline<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        pages: &[Packed<'_>],
+    ) -> Result<()> {
+        let blocks = allocate_pages(fs, pages.len())?;
+        let written = self.write_chain(fs, inode, pages, &blocks, NO_PAGE);
+        let linked = written.and_then(|after| self.link(fs, inode, NO_PAGE, blocks.first().copied(), after));
+        match linked {
+            Ok(flushed) => fs.pm.fence(flushed),
+            Err(error) => {
+                free_pages(fs, &blocks);
+                return Err(error);
+            }
+        };
+        for (packed, &block) in pages.iter().zip(&blocks) {
+            let page = Page { previous: self.tail, ..packed.page(block) };
+            let owner = self.insert_page(page);
+            let address = block.offset() + LINE as u64;
+            self.move_references(fs, inode, packed.survivors, |_| owner, address);
+        }
+        self.inline = Default::default();
+        Ok(())
+    }
+
     fn set_next(&mut self, page: u32, next: u32) {
         if page == NO_PAGE {
             self.head = next;
@@ -464,11 +507,11 @@ impl Log {
                     inode.attribute_moved(survivor.sequence, old, (owner, address));
                     live += 1;
                 }
-                References::Target => live += 1,
+                References::Inode => live += 1,
                 References::Nothing => {}
             }
             let says =
-                EntryHeader::read_from_prefix(&survivor.bytes).is_ok_and(|(header, _)| !is_moved(&header));
+                EntryHeader::read_from_prefix(&survivor.bytes).is_ok_and(|(header, _)| !only_places(&header));
             for last in
                 [&mut self.last_attr, &mut self.last_touch, &mut self.last_ctime].into_iter().flatten()
             {
@@ -498,9 +541,9 @@ fn change_owner(map: &BlockMap, piece: Piece, owner: Owner) -> u64 {
     })
 }
 
-/// A write entry for blocks that were moved: it says nothing of the file but where they are.
-fn is_moved(header: &EntryHeader) -> bool {
-    header.kind == kind::WRITE && header.flags & flag::MOVED != 0
+/// An entry that says nothing of the file but where its blocks are: one for blocks that were moved, or for an image.
+fn only_places(header: &EntryHeader) -> bool {
+    header.kind == kind::WRITE && header.flags & flag::MOVED != 0 || header.kind == kind::IMAGE
 }
 
 /// Adds what is live of a write: an entry for each run of blocks, joined with the entry before where it continues it.
@@ -587,8 +630,15 @@ impl Packed<'_> {
         self.survivors.first().map_or(0, |survivor| survivor.sequence)
     }
 
-    fn line_count(&self) -> usize {
-        line_count(self.survivors)
+    /// The page that they make at a block.
+    fn page(&self, block: Block) -> Page {
+        Page {
+            block,
+            first_sequence: self.first_sequence(),
+            lines: line_count(self.survivors) as u16,
+            negatives: self.negatives(),
+            ..EMPTY_PAGE
+        }
     }
 
     fn negatives(&self) -> u16 {

@@ -38,6 +38,9 @@ use crate::seeded::Mistake;
 pub(crate) type Owner = u32;
 /// The owner of the inode's first line.
 pub(crate) const INLINE: Owner = u32::MAX - 8;
+/// The owner of blocks that an image names, wherever in the log its entry is. They are not counted: no single one of them
+/// leaves the image.
+pub(crate) const IN_IMAGE: Owner = u32::MAX - 4;
 /// No page.
 pub(crate) const NO_PAGE: u32 = u32::MAX;
 
@@ -198,6 +201,14 @@ impl Batch {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Whether it says anything of where blocks of a file are.
+    fn changes_blocks(&self) -> bool {
+        (0..self.entries.len()).any(|index| {
+            let EntryHeader { kind, flags, .. } = self.header(index);
+            kind == kind::WRITE || is_negative(kind, flags)
+        })
     }
 
     /// What a page for this batch is for.
@@ -419,8 +430,8 @@ impl Log {
             }
         }
         match header.kind {
-            // It stays as long as the inode, and nothing in the index refers to it.
-            kind::SYMLINK => self.hold(owner, 1),
+            // They stay until the log is another one, and nothing in the index refers to them.
+            kind::SYMLINK | kind::IMAGE => self.hold(owner, 1),
             // Blocks that were moved say nothing of the file.
             kind::WRITE if header.flags & flag::MOVED != 0 => {}
             kind::WRITE | kind::ATTR | kind::HOLE | kind::DENTRY | kind::REMOVE => {
@@ -713,6 +724,9 @@ pub(crate) fn commit<P: Pm>(
     after: Durable,
     placed: &mut Placed,
 ) -> Result<Flushed> {
+    if inode.image.is_there() && batch.changes_blocks() {
+        log.take_image_back(fs, inode)?;
+    }
     log.make_room(fs, inode, batch, placed)?;
     log.write(fs, inode, batch, placed, after)
 }

@@ -22,16 +22,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nacre_engine::{CompactedLog, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, CompactedLog, Kind, Result};
 use nacre_layout_parts::format::incompatible;
 use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::blockmap::Piece;
+use crate::blockmap::{BlockMap, Piece};
 use crate::collect::{Gathered, References, Survivor, is_whole, line_count, live_pieces, pack, reseal};
 use crate::commit::{INLINE, InlineLine, Log, NO_PAGE};
-use crate::format::{EntryHeader, HoleEntry, INLINE_LINES, LINE, PAGE_LINES, WriteEntry, flag, kind, place};
+use crate::format::{
+    EntryHeader, HoleEntry, INLINE_LINES, LINE, MAX_FILE_SIZE, PAGE_LINES, WriteEntry, flag, kind, place,
+};
 use crate::fs::Shared;
 use crate::inode::Inode;
 
@@ -44,10 +46,27 @@ const MOST_PIECES: usize = PORTION * PAGE_LINES;
 #[derive(Default)]
 pub(crate) struct Loose {
     blocks: Vec<LooseBlocks>,
+    /// All of a log is gathered, to say otherwise where its blocks are: of write entries, and of that of an image, none stays.
+    pub(crate) is_whole: bool,
     /// Those of the last write, whose entry stays as it is.
     kept: Range<u64>,
     /// The greatest sequence number of the portion.
     pub(crate) greatest: u64,
+}
+
+impl Loose {
+    /// For all of a log.
+    pub(crate) fn of_whole() -> Loose {
+        Loose { is_whole: true, ..Loose::default() }
+    }
+
+    /// Those of a file whose log is gathered whole, whoever names them.
+    pub(crate) fn take_all(&mut self, map: &BlockMap, modified: u64) {
+        self.blocks.clear();
+        map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
+            self.blocks.push(LooseBlocks { piece, modified });
+        });
+    }
 }
 
 struct LooseBlocks {
@@ -59,7 +78,7 @@ struct LooseBlocks {
 impl<P: Pm> Shared<P> {
     /// Compacts a portion of a file's log.
     pub(crate) fn compact_log(&self, inode: &Arc<Inode>, begin: bool) -> Result<CompactedLog> {
-        inode.file()?;
+        self.file(inode)?;
         let nothing = CompactedLog { freed: 0, is_done: true };
         // Entries of blocks that were moved are of file systems with tiers.
         if self.superblock.lock().raw.features_incompatible & incompatible::TIERS == 0 {
@@ -144,7 +163,7 @@ impl Log {
     }
 
     /// Moves all of a log, whose last page is `last`, back into the inode's lines.
-    fn put_into_inode<P: Pm>(
+    pub(crate) fn put_into_inode<P: Pm>(
         &mut self,
         fs: &Shared<P>,
         inode: &Inode,
@@ -201,7 +220,7 @@ pub(crate) fn gather_loose(
         let sequence = raw.header.sequence;
         survivors.push(Survivor { bytes, sequence, old_owner: page, old_address: address, references });
     };
-    if is_last_touch && is_live {
+    if is_last_touch && is_live && !loose.is_whole {
         keep(entry, References::Pieces(pieces));
         let start = raw.file_block & place::BLOCK_MASK;
         loose.kept = start..start + u64::from(raw.blocks);
@@ -219,8 +238,8 @@ pub(crate) fn gather_loose(
 }
 
 /// Names loose blocks by new entries, in the order of the file, those together that lie together, each block once.
-fn name_anew(loose: Loose, seed: u32, survivors: &mut Vec<Survivor>) {
-    let Loose { mut blocks, kept, greatest } = loose;
+pub(crate) fn name_anew(loose: Loose, seed: u32, survivors: &mut Vec<Survivor>) {
+    let Loose { mut blocks, kept, greatest, .. } = loose;
     blocks.sort_unstable_by_key(|blocks| blocks.piece.start);
     let first = survivors.len();
     let mut named = 0;

@@ -175,7 +175,7 @@ impl<P: Pm> Shared<P> {
         buffer: &mut [u8],
         now: Option<Timestamp>,
     ) -> Result<usize> {
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         let mut size = inode.size();
         if offset >= size || buffer.is_empty() {
             return Ok(0);
@@ -256,7 +256,7 @@ impl<P: Pm> Shared<P> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
-        inode.file()?;
+        self.file(inode)?;
         let purpose = if durability == Durability::Promised { Purpose::Promised } else { Purpose::Data };
         let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
         let forbidden =
@@ -292,7 +292,7 @@ impl<P: Pm> Shared<P> {
         if len == 0 {
             return Ok(offset);
         }
-        let in_place = self.bytes_in_place(inode.file()?, size, offset, end);
+        let in_place = self.bytes_in_place(self.file(inode)?, size, offset, end);
         let range = Range { offset, end, in_place, purpose };
         // While `extend` is held no write "becomes" an extension: `None` cannot be.
         self.write_range(inode, range, data, now, true).map(|offset| offset.unwrap_or(range.offset))
@@ -321,11 +321,11 @@ impl<P: Pm> Shared<P> {
         now: Timestamp,
         extends: bool,
     ) -> Result<Option<u64>> {
-        let goal = if extends { self.end_of_data(inode.file()?, range.first_block()) } else { None };
+        let goal = if extends { self.end_of_data(self.file(inode)?, range.first_block()) } else { None };
         let mut freed = Freed::new();
         let too_soon = !extends && Mistake::BlocksFreedTooSoon.is_made(&*self.pm);
         if too_soon {
-            inode.file()?.for_each(range.first_block(), range.blocks(), |piece| self.free_piece(piece));
+            self.file(inode)?.for_each(range.first_block(), range.blocks(), |piece| self.free_piece(piece));
         }
         for turn in 0.. {
             let mut prepared = Prepared {
@@ -356,7 +356,7 @@ impl<P: Pm> Shared<P> {
                 Err(error) => Err(error),
                 Ok(()) => {
                     // Loads that the commit will need go out while the copies are on their way to media.
-                    std::hint::black_box(inode.file()?.find(range.first_block(), 1));
+                    std::hint::black_box(self.file(inode)?.find(range.first_block(), 1));
                     let log = locked.unwrap_or_else(|| inode.log.lock());
                     self.commit_write(inode, log, range, &mut prepared, data, now, extends, &mut freed)
                 }
@@ -388,7 +388,7 @@ impl<P: Pm> Shared<P> {
     /// Targets for a range on a full device: unwritten blocks of the file where there are, new ones elsewhere. Under the
     /// log's lock.
     fn target_unwritten(&self, inode: &Inode, range: Range, prepared: &mut Prepared) -> Result<()> {
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         let (mut at, end) = (range.first_block(), range.first_block() + range.blocks());
         while at < end {
             let (found, len) = map.find(at, end - at);
@@ -426,7 +426,7 @@ impl<P: Pm> Shared<P> {
         prepared: &mut Prepared,
         data: &[IoSlice<'_>],
     ) -> Result<()> {
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         let size = prepared.size;
         let mut source = Source::new(data);
         skip(&mut source, range.in_place);
@@ -498,7 +498,7 @@ impl<P: Pm> Shared<P> {
         extends: bool,
         freed: &mut Freed,
     ) -> Result<Attempt> {
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         let size = inode.size();
         if !extends && range.end > size {
             return Ok(Attempt::Extends);
@@ -589,7 +589,7 @@ impl<P: Pm> Shared<P> {
         after: Durable,
         freed: &mut Freed,
     ) -> Result<()> {
-        self.check_pins(inode, inode.file()?, changes)?;
+        self.check_pins(inode, self.file(inode)?, changes)?;
         let is_promised = batch.is_promised();
         for change in changes {
             match change.place {
@@ -599,7 +599,7 @@ impl<P: Pm> Shared<P> {
         }
         let mut placed = Placed::new();
         let flushed = commit(self, inode, log, &mut batch, after, &mut placed)?;
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         // Where the file grows within a block that changes, its end and that block become new at once, and last: else
         // somebody would read a part of what is written there, up to the end that was.
         let before = inode.size();
@@ -645,7 +645,7 @@ impl<P: Pm> Shared<P> {
         if first == NO_TRIM {
             return;
         }
-        let Ok(map) = inode.file() else { return };
+        let Ok(map) = inode.file_map() else { return };
         let mut freed = Vec::new();
         {
             let mut log = inode.log.lock();

@@ -49,7 +49,10 @@ pub(crate) const ROOT_INODE: u64 = 1;
 pub(crate) const FIRST_SEQUENCE: u64 = 16;
 
 /// Incompatible features that this code knows; an unknown bit refuses the mount.
-pub(crate) const KNOWN_INCOMPATIBLE: u64 = nacre_layout_parts::format::incompatible::TIERS;
+pub(crate) const KNOWN_INCOMPATIBLE: u64 = {
+    use nacre_layout_parts::format::incompatible::{LOG_IMAGES, TIERS};
+    TIERS | LOG_IMAGES
+};
 /// Features whose absence of support still allows a read-only mount.
 pub(crate) const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 
@@ -151,6 +154,7 @@ pub(crate) mod kind {
     pub(crate) const XATTR: u8 = 7;
     pub(crate) const XATTR_REMOVE: u8 = 8;
     pub(crate) const SYMLINK: u8 = 9;
+    pub(crate) const IMAGE: u8 = 10;
 }
 
 /// The flags of an entry.
@@ -316,6 +320,50 @@ pub(crate) struct SymlinkEntry {
     pub(crate) target: [u64; 5],
 }
 
+/// Where the blocks of a file are is said by an image on a tier, and by no other entry.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct ImageEntry {
+    pub(crate) header: EntryHeader,
+    /// Where the image is, see [`place`]; not tier 0.
+    pub(crate) place: u64,
+    /// Blocks of the image.
+    pub(crate) image_blocks: u32,
+    /// Extents in it, at least 1.
+    pub(crate) extents: u32,
+    /// Blocks of the file.
+    pub(crate) file_blocks: u64,
+    /// CRC32C of the image, seeded with the inode.
+    pub(crate) image_checksum: u32,
+    pub(crate) reserved: u32,
+    pub(crate) reserved2: [u64; 2],
+}
+
+/// The first bytes of an image; its extents follow, and zeros to the end of its last block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct RawImageHeader {
+    pub(crate) magic: u32,
+    pub(crate) generation: u32,
+    pub(crate) inode: u64,
+    pub(crate) extents: u32,
+    pub(crate) reserved: u32,
+    pub(crate) file_blocks: u64,
+}
+
+pub(crate) const IMAGE_MAGIC: u32 = 0x6d69_6c6e;
+
+/// Blocks of a file, on the tier that the image is on. They are in the order of the file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct ImageExtent {
+    pub(crate) file_block: u64,
+    /// Where the blocks are, see [`place`].
+    pub(crate) place: u64,
+    pub(crate) blocks: u32,
+    pub(crate) reserved: u32,
+}
+
 /// Where the target starts in a symbolic link entry.
 pub(crate) const SYMLINK_TARGET_OFFSET: usize = 24;
 /// The longest target that fits the inode.
@@ -376,6 +424,9 @@ const _: () = {
     assert!(std::mem::offset_of!(XattrEntry, bytes) == XATTR_BYTES_OFFSET);
     assert!(size_of::<SymlinkEntry>() == LINE);
     assert!(std::mem::offset_of!(SymlinkEntry, target) == SYMLINK_TARGET_OFFSET);
+    assert!(size_of::<ImageEntry>() == LINE);
+    assert!(size_of::<RawImageHeader>() == 32);
+    assert!(size_of::<ImageExtent>() == 24);
     assert!(size_of::<CheckpointHeader>() == LINE);
     assert!(size_of::<CheckpointRun>() == 16);
     assert!(size_of::<CheckpointChunk>() == 48);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock, thread};
-use nacre_engine::{Attr, Block, Error, InodeId, Kind, Result, TierRun};
+use nacre_engine::{Attr, Block, Error, InodeId, Kind, Result, TierReader, TierRun};
 use nacre_media::{Flushed, Pm};
 use zerocopy::IntoBytes;
 
@@ -37,6 +37,8 @@ pub(crate) struct Shared<P> {
     pub(crate) alloc: Allocator,
     pub(crate) tiers: Tiers,
     pub(crate) reach: RwLock<Reach>,
+    /// Who reads images of logs.
+    pub(crate) image_reader: RwLock<Option<Arc<dyn TierReader>>>,
     pub(crate) inodes: InodeTable,
     pub(crate) graveyard: Arc<Graveyard>,
     pub(crate) transactions: Transactions,
@@ -215,6 +217,7 @@ impl<P: Pm> Shared<P> {
             // Its pages cannot be reused before its transactions are settled: leave them to the next recovery.
             return;
         }
+        self.let_go_of_image(inode);
         if let Body::File(map) = &inode.body {
             map.for_each(0, MAX_FILE_SIZE / nacre_engine::BLOCK_SIZE, |piece| self.free_piece(piece));
         }

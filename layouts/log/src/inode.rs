@@ -16,6 +16,7 @@ use crate::blockmap::BlockMap;
 use crate::commit::Log;
 use crate::directory::Directory;
 use crate::format::RawInode;
+use crate::image::{Image, ImageSlot};
 use crate::scan::LogSource;
 use crate::xattr::XattrSlot;
 
@@ -77,6 +78,8 @@ pub(crate) struct Inode {
     pub(crate) naming: Mutex<()>,
     pub(crate) body: Body,
     pub(crate) log: Mutex<Log>,
+    /// What says where its blocks are instead of the log.
+    pub(crate) image: ImageSlot,
     pub(crate) xattrs: XattrSlot,
     pub(crate) graveyard: Arc<Graveyard>,
 }
@@ -164,6 +167,7 @@ pub(crate) struct Contents {
     pub(crate) size: u64,
     pub(crate) blocks: u64,
     pub(crate) log: Log,
+    pub(crate) image: Option<Image>,
     pub(crate) xattrs: XattrSlot,
 }
 
@@ -210,6 +214,7 @@ impl Inode {
             naming: Mutex::new(()),
             log: Mutex::new(contents.log),
             attr: AttributeCell::new(attributes),
+            image: ImageSlot::unread(contents.image),
             xattrs: contents.xattrs,
             body: contents.body,
             graveyard: Arc::clone(graveyard),
@@ -229,7 +234,8 @@ impl Inode {
             FileKind::Regular | FileKind::Symlink => Body::File(BlockMap::default()),
             _ => Body::Special,
         };
-        let contents = Contents { body, size: 0, blocks: 0, log: Log::default(), xattrs: Mutex::new(None) };
+        let contents =
+            Contents { body, size: 0, blocks: 0, log: Log::default(), image: None, xattrs: Mutex::new(None) };
         Inode::new(source, raw, kind, btime, first_attributes(raw, btime), contents, graveyard)
     }
 
@@ -244,8 +250,8 @@ impl Inode {
         }
     }
 
-    /// The block map of a regular file.
-    pub(crate) fn file(&self) -> Result<&BlockMap> {
+    /// The block map of a regular file, as far as it was read: [`Shared::file`](crate::fs::Shared::file) has all of it.
+    pub(crate) fn file_map(&self) -> Result<&BlockMap> {
         match &self.body {
             Body::File(map) if self.kind == FileKind::Regular => Ok(map),
             Body::Directory(_) => Err(Error::new(Kind::IsDirectory)),

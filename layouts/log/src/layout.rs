@@ -2,13 +2,14 @@
 
 use std::io::IoSlice;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, BLOCK_SIZE, Block, Capabilities, CompactedLog, Copied, CopiedFile, Data, DirEntry, Durability,
-    Error, Extents, FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind, Movable, Names, NewInode,
-    PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Tier, TierChange, TierRun, TierSpace,
-    Tiered, Timestamp, WriteAt, Written, XattrMode,
+    Error, Extents, FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind, LogImage, Movable, Names,
+    NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Tier, TierChange, TierReader,
+    TierRun, TierSpace, Tiered, Timestamp, WriteAt, Written, XattrMode,
 };
 use nacre_media::{Durable, Pm};
 
@@ -377,6 +378,36 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
 
     fn compact_log(&self, node: &Node, begin: bool) -> Result<CompactedLog> {
         self.writable()?.compact_log(&node.inode, begin)
+    }
+
+    fn read_images_with(&self, reader: Arc<dyn TierReader>) {
+        *self.shared.image_reader.write() = Some(reader);
+    }
+
+    fn count_tier(&self, tier: u8) -> Result<()> {
+        self.shared.count_tier(tier)
+    }
+
+    fn log_image(&self, node: &Node) -> Result<Option<LogImage>> {
+        self.writable()?.log_image(&node.inode)
+    }
+
+    fn publish_log_image(
+        &self,
+        node: &Node,
+        image: &LogImage,
+        run: TierRun,
+        proof: Durable,
+    ) -> Result<Option<u64>> {
+        self.writable()?.publish_log_image(&node.inode, image, run, proof)
+    }
+
+    fn log_image_at(&self, node: &Node) -> Option<TierRun> {
+        node.inode.image.get().map(|image| image.run)
+    }
+
+    fn take_log_back(&self, node: &Node) -> Result<bool> {
+        self.writable()?.take_log_back(&node.inode)
     }
 }
 

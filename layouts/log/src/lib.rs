@@ -9,6 +9,7 @@
 //! | `scrub` | reading everything while it is mounted |
 //! | `superblock`, `checkpoint` | the superblock's copies; what a clean unmount leaves |
 //! | `commit`, `collect`, `compact` | the commit protocol of a log; garbage collection of logs; making one as small as it can be |
+//! | `image` | the part of a log that is on a tier |
 //! | `scan`, `load` | reading a log; building an inode in DRAM from it |
 //! | `fs`, `table`, `inode` | state of the file system; the inode table; one inode |
 //! | `blockmap`, `directory` | where a file's blocks are; the names of a directory |
@@ -32,6 +33,7 @@ mod directory;
 mod file;
 mod format;
 mod fs;
+mod image;
 mod inode;
 mod layout;
 mod load;

@@ -16,6 +16,7 @@ use crate::format::{
     AttrEntry, DENTRY_NAME_OFFSET, DentryEntry, HoleEntry, MAX_FILE_SIZE, RawInode, RemoveEntry,
     SYMLINK_TARGET_OFFSET, SymlinkEntry, WriteEntry, XattrEntry, flag, kind, place,
 };
+use crate::image::Image;
 use crate::inode::{Body, Contents, Graveyard, Inode};
 use crate::scan::{Ending, Entry, LogSource, Scan, Spot, scan_log};
 use crate::tiers::Reach;
@@ -70,6 +71,8 @@ struct Builder<'a> {
     reach: &'a Reach,
     /// There are, or were, blocks on tiers.
     on_tiers: bool,
+    /// What says where blocks are instead of entries.
+    image: Option<Image>,
     source: &'a LogSource,
 }
 
@@ -159,6 +162,7 @@ impl<'a> Builder<'a> {
             log: Log::default(),
             reach,
             on_tiers: false,
+            image: None,
             source,
         };
         Ok((builder, btime))
@@ -172,7 +176,7 @@ impl<'a> Builder<'a> {
             kind::HOLE => {
                 let hole: HoleEntry = entry.get()?;
                 let most = MAX_FILE_SIZE / BLOCK_SIZE;
-                if hole.file_block > most {
+                if hole.file_block > most || self.image.is_some() {
                     return Err(self.damaged(entry, "place of a hole"));
                 }
                 self.replace(hole.file_block, hole.blocks.min(most), None, owner);
@@ -188,6 +192,14 @@ impl<'a> Builder<'a> {
                 }
             }
             kind::XATTR | kind::XATTR_REMOVE => self.apply_xattr(entry, owner)?,
+            kind::IMAGE => {
+                let image = Image::of(&entry.get()?, self.reach);
+                // All of a log was written anew when it got its image.
+                let is_only = self.image.is_none() && self.blocks == 0 && self.kind == FileKind::Regular;
+                let image = image.filter(|_| is_only).ok_or_else(|| self.damaged(entry, "image"))?;
+                self.blocks = image.file_blocks;
+                self.image = Some(image);
+            }
             kind::SYMLINK => {
                 let link: SymlinkEntry = entry.get()?;
                 let target =
@@ -256,7 +268,7 @@ impl<'a> Builder<'a> {
             && write.reserved == 0;
         // Only files have blocks that move.
         let is_file = self.kind == FileKind::Regular || self.kind == FileKind::Symlink && !moved && !on_tier;
-        if !in_range || !is_file {
+        if !in_range || !is_file || self.image.is_some() {
             return Err(self.damaged(entry, "extent"));
         }
         self.replace(start, blocks, Some(write.place), owner);
@@ -285,6 +297,9 @@ impl<'a> Builder<'a> {
         if self.kind == FileKind::Regular {
             self.set_size(attr.size, entry)?;
             if entry.header.flags & flag::TRUNCATE != 0 {
+                if self.image.is_some() {
+                    return Err(self.damaged(entry, "truncation of what an image names"));
+                }
                 let end = attr.size.div_ceil(BLOCK_SIZE);
                 self.replace(end, MAX_FILE_SIZE / BLOCK_SIZE - end, None, 0);
             }
@@ -381,8 +396,14 @@ impl<'a> Builder<'a> {
             FileKind::Regular => Body::File(self.map),
             _ => Body::Special,
         };
-        let contents =
-            Contents { body, size: self.size, blocks: self.blocks, log: self.log, xattrs: self.xattrs };
+        let contents = Contents {
+            body,
+            size: self.size,
+            blocks: self.blocks,
+            log: self.log,
+            image: self.image,
+            xattrs: self.xattrs,
+        };
         let inode = Inode::new(*self.source, raw, self.kind, btime, self.attributes, contents, graveyard);
         Loaded { inode, scan, children }
     }

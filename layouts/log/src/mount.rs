@@ -101,6 +101,7 @@ impl<P: Pm + 'static> LogFs<P> {
             alloc,
             tiers,
             reach: RwLock::new(reach),
+            image_reader: RwLock::new(None),
             inodes,
             graveyard: Arc::new(Graveyard::default()),
             transactions: Transactions {
@@ -187,7 +188,10 @@ impl<P: Pm> LogFs<P> {
             superblock.write(&*fs.pm)?;
             return Err(Error::corrupt("a block that was free was freed again").advice("run fsck"));
         }
-        let checkpoint = checkpoint::write(fs, superblock.raw.mount_epoch)?;
+        let checkpoint = match fs.tiers.is_counted() {
+            true => checkpoint::write(fs, superblock.raw.mount_epoch)?,
+            false => None, // the next mount counts
+        };
         superblock.raw.state = state::CLEAN;
         superblock.raw.checkpoint = checkpoint.map_or(0, |block| block.0);
         superblock.raw.settled_transactions = fs.transactions.next.load(Ordering::Relaxed);
@@ -239,7 +243,7 @@ fn bring_up<P: Pm>(
             .advice("it has to write: mount it writable once"));
     }
     let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
-    let walk = Walk::new(pm, inodes, &chunks, superblock, reach, ending);
+    let mut walk = Walk::new(pm, inodes, &chunks, superblock, reach, ending);
     walk.run();
     let report = walk.report(started);
     if report.damage_count > 0 && !options.read_only {

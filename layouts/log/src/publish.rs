@@ -33,7 +33,7 @@ pub(crate) struct AsWritten {
 impl<P: Pm> Shared<P> {
     /// The written blocks of a range, in pieces of one place and one version.
     pub(crate) fn resolve_movable(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<Movable>> {
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         let _log = inode.log.lock();
         let end = start.0.saturating_add(len).min(inode.size().div_ceil(BLOCK_SIZE));
         let mut found: Vec<Movable> = Vec::new();
@@ -70,7 +70,7 @@ impl<P: Pm> Shared<P> {
         modified: Timestamp,
         proof: Durable,
     ) -> Result<Vec<Copied>> {
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         let mut log = inode.log.lock();
         let mut changes = Changes::new();
         let mut refused = Vec::new();
@@ -110,7 +110,7 @@ impl<P: Pm> Shared<P> {
         proof: Durable,
     ) -> Result<bool> {
         let AsWritten { durability, now, has } = write;
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         let extend = inode.extend.lock();
         self.finish_trim(inode, &extend);
         let mut changes = Changes::new();
@@ -160,7 +160,7 @@ impl<P: Pm> Shared<P> {
         modified: Timestamp,
     ) -> Result<bool> {
         let purpose = if durability == Durability::Promised { Purpose::Promised } else { Purpose::Data };
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         let PlacedExtent { start, len, .. } = from.extent;
         if content.len() as u64 != len * BLOCK_SIZE {
             return Err(
@@ -202,7 +202,7 @@ impl<P: Pm> Shared<P> {
         start: FileBlock,
         len: u64,
     ) -> Result<u64> {
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         let extend = inode.extend.lock();
         // What a truncation has still to free is not the file's any more.
         self.finish_trim(inode, &extend);
@@ -273,7 +273,7 @@ impl<P: Pm> Shared<P> {
         proof: Durable,
         freed: &mut Freed,
     ) -> Result<()> {
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         self.check_pins(inode, map, changes)?;
         for change in changes {
             let mut entry = WriteEntry {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TierRun};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TierReader, TierRun};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::Pm;
 use parking_lot::Mutex;
@@ -19,6 +19,7 @@ use crate::format::{
     CHUNK_INODES, ROOT_INODE, RawInode, TransactionEntry, inode_seed, kind, open_word, place,
 };
 use crate::fs::write_cached_fields;
+use crate::image::{Image, Whose};
 use crate::inode::{Body, Graveyard};
 use crate::load::{Child, LoadContext, Loaded, load_inode};
 use crate::scan::{Ending, LogSource, PendingTransaction, read_inode, scan_log};
@@ -45,6 +46,8 @@ pub(crate) struct Walk<'a, P> {
     used: Vec<AtomicU64>,
     /// The same of each tier, by number; nothing of those that there are not.
     tiers_used: Vec<Vec<AtomicU64>>,
+    /// Images on tiers, whose content nobody has counted.
+    images: Mutex<Vec<(Whose, Image)>>,
     links: Vec<AtomicU32>,
     cached_links: Vec<AtomicU32>,
     greatest_transaction: AtomicU64,
@@ -85,6 +88,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             reach,
             used: bits(blocks),
             tiers_used: Vec::new(),
+            images: Mutex::default(),
             links: (0..count).map(|_| AtomicU32::new(0)).collect(),
             cached_links: (0..count).map(|_| AtomicU32::new(0)).collect(),
             greatest_transaction: AtomicU64::new(0),
@@ -270,6 +274,10 @@ impl<'a, P: Pm> Walk<'a, P> {
                 self.mark_place(piece.place, piece.len, what());
             });
         }
+        if let Some(image) = inode.image.get() {
+            self.mark_place(image.place(), image.run.len, what());
+            self.images.lock().push((inode.whose(), image));
+        }
         crate::xattr::for_each(&inode.xattrs, |xattr| {
             if let Some(run) = xattr.run {
                 self.mark(run, what());
@@ -379,12 +387,39 @@ impl<'a, P: Pm> Walk<'a, P> {
         for_each_unmarked(&self.used, first_data_block, blocks, |run| alloc.free(run));
     }
 
-    /// The same for the tiers.
-    pub(crate) fn free_the_rest_of_tiers(&self, tiers: &Tiers) {
+    /// The same for the tiers; those with images that were not read wait for that.
+    pub(crate) fn free_the_rest_of_tiers(&mut self, tiers: &Tiers) {
+        let mut images = std::mem::take(self.images.get_mut());
         for (tier, blocks) in self.reach.tiers() {
-            for_each_unmarked(&self.tiers_used[usize::from(tier)], 1, blocks, |Run { start, len }| {
+            let used = &mut self.tiers_used[usize::from(tier)];
+            let (here, others): (Vec<_>, Vec<_>) =
+                images.into_iter().partition(|(_, image)| image.run.tier == tier);
+            images = others;
+            if !here.is_empty() {
+                tiers.leave_uncounted(tier, std::mem::take(used), here);
+                continue;
+            }
+            for_each_unmarked(used, 1, blocks, |Run { start, len }| {
                 tiers.found_free(TierRun { tier, start, len });
             });
+        }
+    }
+
+    /// Reads images and marks what they name; those that cannot be read for now stay uncounted.
+    pub(crate) fn read_images(&self, reader: &dyn TierReader) {
+        let images = std::mem::take(&mut *self.images.lock());
+        for (whose, image) in images {
+            match image.read(reader, whose, self.volume_seed, self.reach) {
+                Ok(extents) => extents.iter().for_each(|piece| {
+                    self.mark_place(piece.place, piece.len, format!("inode {}", whose.number));
+                }),
+                Err(error) => {
+                    if error.kind() == Kind::Corrupt {
+                        self.note_damage(&error);
+                    }
+                    self.images.lock().push((whose, image));
+                }
+            }
         }
     }
 
@@ -418,7 +453,7 @@ fn bits(blocks: u64) -> Vec<AtomicU64> {
 }
 
 /// Calls `visit` with the runs of blocks from `first` to before `end` that are not marked.
-fn for_each_unmarked(marks: &[AtomicU64], first: u64, end: u64, mut visit: impl FnMut(Run)) {
+pub(crate) fn for_each_unmarked(marks: &[AtomicU64], first: u64, end: u64, mut visit: impl FnMut(Run)) {
     let mut start = None;
     for block in first..=end {
         let free =

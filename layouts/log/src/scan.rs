@@ -381,7 +381,7 @@ pub(crate) fn check_known(header: &EntryHeader) -> Result<(), &'static str> {
     if header.reserved != 0 || header.flags & !flag::KNOWN != 0 {
         return Err("reserved bits of an entry that are not zero");
     }
-    let known = (kind::WRITE..=kind::SYMLINK).contains(&header.kind);
+    let known = (kind::WRITE..=kind::IMAGE).contains(&header.kind);
     if !known && header.flags & flag::SKIP_UNKNOWN == 0 {
         return Err("an entry of an unknown kind");
     }

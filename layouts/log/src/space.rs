@@ -41,7 +41,7 @@ impl<P: Pm> Shared<P> {
     }
 
     fn set_size(&self, inode: &Arc<Inode>, size: u64, change: &SetAttr, now: Timestamp) -> Result<()> {
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
         if size > MAX_FILE_SIZE {
             return Err(Error::new(Kind::FileTooBig));
@@ -139,7 +139,7 @@ impl<P: Pm> Shared<P> {
         len: u64,
         now: Timestamp,
     ) -> Result<()> {
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         inode.check_flags(Attr::IMMUTABLE)?;
         if len == 0 {
             return Err(Error::new(Kind::InvalidInput));
@@ -318,7 +318,7 @@ impl<P: Pm> Shared<P> {
     }
 
     pub(crate) fn seek(&self, inode: &Inode, offset: u64, to: SeekTo) -> Result<u64> {
-        let map = inode.file()?;
+        let map = self.file(inode)?;
         let size = inode.size();
         if offset >= size {
             return Err(Error::new(Kind::NoSuchOffset));
@@ -345,7 +345,11 @@ impl<P: Pm> Shared<P> {
     }
 
     pub(crate) fn resolve(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        let Body::File(map) = &inode.body else { return Ok(Vec::new()) };
+        let map = match &inode.body {
+            Body::File(_) if inode.kind == FileKind::Regular => self.file(inode)?,
+            Body::File(map) => map,
+            _ => return Ok(Vec::new()),
+        };
         let _log = inode.log.lock();
         let end = start.0.saturating_add(len).min(inode.size().div_ceil(BLOCK_SIZE));
         let mut extents: Vec<PlacedExtent> = Vec::new();
@@ -379,7 +383,7 @@ impl<P: Pm> Shared<P> {
 impl<P: Pm> Shared<P> {
     /// Holds the blocks of a file where they are, and says where that is.
     pub(crate) fn pin(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        inode.file()?;
+        self.file(inode)?;
         let extend = inode.extend.lock();
         self.finish_trim(inode, &extend);
         {

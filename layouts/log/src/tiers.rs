@@ -7,17 +7,20 @@
 //! are freed wait in limbo until everybody is done who began to read before.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::AtomicU64;
 
-use nacre_engine::sync::atomic::{AtomicUsize, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Tier, TierChange, TierRun, TierSpace, TierState};
 use nacre_layout_parts::format::{MAX_TIERS, RawTier, incompatible, tier_state};
 use nacre_media::Pm;
 
-use crate::alloc::{Allocator, Purpose, Run, Runs};
+use crate::alloc::{Allocator, Purpose, Run, Runs, for_each_mask};
 use crate::blockmap::{BlockMap, Piece};
 use crate::format::{RawSuperblock, place};
 use crate::fs::Shared;
+use crate::image::{Image, Whose};
+use crate::recover::for_each_unmarked;
 
 /// The smallest tier: its superblock's blocks and some for files.
 const MIN_BLOCKS: u64 = 256;
@@ -77,8 +80,24 @@ pub(crate) struct Tiers {
     /// What is free, by number.
     space: RwLock<BTreeMap<u8, Allocator>>,
     limbo: Mutex<Limbo>,
+    /// Tiers of which images name blocks that nobody has counted since a crash.
+    uncounted: Mutex<BTreeMap<u8, Uncounted>>,
+    /// There are such.
+    has_uncounted: AtomicBool,
+    /// Blocks are in use that nobody has, so that the next mount is to count.
+    leaks: AtomicBool,
     /// Which of the tiers of one rank is next.
     turn: AtomicUsize,
+}
+
+/// A tier on which nothing is free until images were read.
+struct Uncounted {
+    /// Blocks that logs name, images, and what was counted of these.
+    marks: Vec<AtomicU64>,
+    /// Images that were not counted: of which inode, its generation, and the image.
+    images: BTreeMap<u64, (u32, Image)>,
+    /// One of them says what cannot be: then nobody knows what is free.
+    is_given_up: bool,
 }
 
 /// Blocks that were freed while somebody was reading.
@@ -110,6 +129,14 @@ impl Tiers {
 
     /// These blocks are not in use: for a mount that finds out what is free.
     pub(crate) fn found_free(&self, run: TierRun) {
+        if self.has_uncounted.load(Ordering::Acquire)
+            && let Some(uncounted) = self.uncounted.lock().get(&run.tier)
+        {
+            for_each_mask(run.start.0, run.len, |word, mask| {
+                uncounted.marks[word].fetch_and(!mask, Ordering::Relaxed);
+            });
+            return;
+        }
         if let Some(alloc) = self.space.read().get(&run.tier) {
             alloc.free(Run { start: run.start, len: run.len });
         }
@@ -125,6 +152,84 @@ impl Tiers {
             limbo.settled()
         };
         settled.into_iter().for_each(|run| self.found_free(run));
+    }
+
+    /// Nothing is free on a tier until these images were read. The marks are of all else that is in use there.
+    pub(crate) fn leave_uncounted(
+        &self,
+        tier: u8,
+        marks: Vec<AtomicU64>,
+        images: impl IntoIterator<Item = (Whose, Image)>,
+    ) {
+        let images = images.into_iter();
+        let images = images.map(|(whose, image)| (whose.number, (whose.generation, image))).collect();
+        self.uncounted.lock().insert(tier, Uncounted { marks, images, is_given_up: false });
+        self.has_uncounted.store(true, Ordering::Release);
+    }
+
+    /// Images on a tier may not be read for files, since its blocks are still to be counted.
+    pub(crate) fn waits_for_count(&self, tier: u8) -> bool {
+        self.has_uncounted.load(Ordering::Acquire)
+            && self.uncounted.lock().get(&tier).is_some_and(|uncounted| !uncounted.is_given_up)
+    }
+
+    /// Some of the images that are to be counted; nothing where the tier is counted, or never will be.
+    pub(crate) fn uncounted_images(&self, tier: u8, most: usize) -> Option<Vec<(u64, (u32, Image))>> {
+        let all = self.uncounted.lock();
+        let uncounted = all.get(&tier).filter(|uncounted| !uncounted.is_given_up)?;
+        Some(uncounted.images.iter().take(most).map(|(number, image)| (*number, *image)).collect())
+    }
+
+    /// Counts what the image of an inode names, unless the inode is gone.
+    pub(crate) fn count_image(&self, tier: u8, inode: u64, extents: &[Piece]) {
+        let mut all = self.uncounted.lock();
+        let Some(uncounted) = all.get_mut(&tier) else { return };
+        if uncounted.images.remove(&inode).is_none() {
+            return;
+        }
+        let mut twice = false;
+        for piece in extents {
+            for_each_mask(piece.place & place::BLOCK_MASK, piece.len, |word, mask| {
+                twice |= uncounted.marks[word].fetch_or(mask, Ordering::Relaxed) & mask != 0;
+            });
+        }
+        uncounted.is_given_up |= twice;
+    }
+
+    /// Nobody will know what is free on a tier before the next mount; its images may be read.
+    pub(crate) fn give_up_counting(&self, tier: u8) {
+        if let Some(uncounted) = self.uncounted.lock().get_mut(&tier) {
+            uncounted.is_given_up = true;
+        }
+    }
+
+    /// All images of a tier are counted: what is not marked is free.
+    pub(crate) fn end_count(&self, tier: u8) {
+        let mut all = self.uncounted.lock();
+        if !all.get(&tier).is_some_and(|uncounted| uncounted.images.is_empty() && !uncounted.is_given_up) {
+            return;
+        }
+        let Some(uncounted) = all.remove(&tier) else { return };
+        if let Some(alloc) = self.space.read().get(&tier) {
+            for_each_unmarked(&uncounted.marks, 1, alloc.blocks(), |run| alloc.free(run));
+        }
+        self.has_uncounted.store(!all.is_empty(), Ordering::Release);
+    }
+
+    /// An inode is gone: its image need not be counted. False when it was.
+    pub(crate) fn forget_uncounted(&self, tier: u8, inode: u64) -> bool {
+        self.has_uncounted.load(Ordering::Acquire)
+            && self.uncounted.lock().get_mut(&tier).is_some_and(|all| all.images.remove(&inode).is_some())
+    }
+
+    /// The next mount is to count what is free, since blocks are in use that nobody has.
+    pub(crate) fn count_at_next_mount(&self) {
+        self.leaks.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether all that is free is known to be.
+    pub(crate) fn is_counted(&self) -> bool {
+        !self.leaks.load(Ordering::Relaxed) && !self.has_uncounted.load(Ordering::Acquire)
     }
 
     pub(crate) fn begin_reads(&self) -> u64 {

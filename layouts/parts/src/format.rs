@@ -43,6 +43,8 @@ pub mod region {
 pub mod incompatible {
     /// Places name tiers, and the superblock has rows for them.
     pub const TIERS: u64 = 1;
+    /// Logs of files may be on tiers, as images.
+    pub const LOG_IMAGES: u64 = 2;
 }
 
 /// The most tiers that a file system has.

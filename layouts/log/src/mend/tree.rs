@@ -279,6 +279,9 @@ impl<'t, P: Pm> Tree<'t, P> {
             for &page in &taken.pages {
                 self.mark(Run { start: page, len: 1 });
             }
+            if let Some(run) = image_run(&taken, &self.taker.reach) {
+                self.mark(run);
+            }
         }
         let metadata = self.used.clone();
         for suspect in [false, true] {
@@ -410,7 +413,14 @@ pub(super) fn runs_of(taken: &Taken, reach: &Reach) -> Vec<Run> {
         runs.extend(xattr.run);
         std::ops::ControlFlow::Continue(())
     });
+    runs.extend(image_run(taken, reach));
     runs
+}
+
+/// The blocks of the image of a log, by their numbers among all. What the image names is not read.
+fn image_run(taken: &Taken, reach: &Reach) -> Option<Run> {
+    let image = taken.loaded.inode.image.get()?;
+    Some(Run { start: Block(reach.index(image.place())), len: image.run.len })
 }
 
 /// The names of a directory. Of several entries for one name the last counts.

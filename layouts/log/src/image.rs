@@ -1,0 +1,478 @@
+//! Images of logs on tiers (paper 002, section 5.6: log migration).
+//!
+//! A cold file all of whose blocks are on one tier may have what its log says of them there, too: an *image*, a list of its
+//! extents in blocks of that tier. Its log on persistent memory says the rest, size, attributes and times, and names the
+//! image by an entry; no entry says where blocks are then. Images name blocks of the tier that they are on and of no other, so
+//! that what is free elsewhere never depends on it.
+//!
+//! **Reading.** Nothing is read of an image until somebody asks where a block is ([`Shared::file`]); attributes are in the
+//! log. Then the mover, which has the devices, reads it, and the map is filled. It stays filled.
+//!
+//! **Changing.** What changes where blocks are brings the log back first ([`Log::take_image_back`], called by
+//! [`commit`](crate::commit::commit)): so no entry ever follows that of an image and says where blocks are, and reading needs
+//! no order among them.
+//!
+//! **Commits.** Both ways are what a compaction of the whole log is: copies where nothing reads, durable, then one store of the
+//! word that leads to them. The image is durable before that, and its blocks are free after it.
+//!
+//! **After a crash** the blocks that images name are not counted by who reads the logs. A tier with images has nothing free
+//! until somebody has read them ([`Shared::count_tier`]), and its images are not read for files before: a file could give
+//! blocks up, or take its log back, and nobody would have counted what is its own. A file that goes while its image cannot be
+//! read leaves its blocks in use; then the next mount counts.
+
+use std::sync::Arc;
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::sync::atomic::{AtomicBool, Ordering};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LogImage, Result, TierReader, TierRun};
+use nacre_layout_parts::format::incompatible;
+use nacre_media::{Durable, Pm};
+use rayon::prelude::*;
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::blockmap::{BlockMap, Piece};
+use crate::collect::{Gathered, References, Survivor, line_count, pack, reseal};
+use crate::commit::{IN_IMAGE, Log, NO_PAGE};
+use crate::compact::{Loose, name_anew};
+use crate::format::{
+    IMAGE_MAGIC, INLINE_LINES, ImageEntry, ImageExtent, MAX_FILE_SIZE, RawImageHeader, inode_seed, kind,
+    place,
+};
+use crate::fs::Shared;
+use crate::inode::{Body, Inode};
+use crate::tiers::Reach;
+
+/// Images that are read at once when a tier is counted.
+const AT_ONCE: usize = 4096;
+
+/// Where an image is, and what is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Image {
+    pub(crate) run: TierRun,
+    pub(crate) extents: u32,
+    /// Blocks of the file.
+    pub(crate) file_blocks: u64,
+    checksum: u32,
+}
+
+/// Whose image it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Whose {
+    pub(crate) number: u64,
+    pub(crate) generation: u32,
+}
+
+/// The image of an inode, if there is one.
+#[derive(Default)]
+pub(crate) struct ImageSlot {
+    /// Changed under the log's lock.
+    is_there: AtomicBool,
+    /// The map has nothing of it yet.
+    is_unread: AtomicBool,
+    image: Mutex<Option<Box<Image>>>,
+}
+
+impl ImageSlot {
+    /// That of an inode whose log was read.
+    pub(crate) fn unread(image: Option<Image>) -> ImageSlot {
+        let is_there = image.is_some();
+        ImageSlot {
+            is_there: AtomicBool::new(is_there),
+            is_unread: AtomicBool::new(is_there),
+            image: Mutex::new(image.map(Box::new)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_there(&self) -> bool {
+        self.is_there.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn is_unread(&self) -> bool {
+        self.is_unread.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn get(&self) -> Option<Image> {
+        self.image.lock().as_deref().copied()
+    }
+
+    /// The log names it from now on, or none any more; the map has what it says.
+    fn set(&self, image: Option<Image>) {
+        self.is_there.store(image.is_some(), Ordering::Release);
+        *self.image.lock() = image.map(Box::new);
+    }
+}
+
+impl Image {
+    /// What an entry says, if it can be.
+    pub(crate) fn of(entry: &ImageEntry, reach: &Reach) -> Option<Image> {
+        let ImageEntry { place: raw, image_blocks, extents, file_blocks, image_checksum, .. } = *entry;
+        let len = u64::from(image_blocks);
+        let is_whole = extents > 0
+            && len == blocks_of(u64::from(extents))
+            && entry.reserved == 0
+            && entry.reserved2 == [0; 2]
+            && (u64::from(extents)..=MAX_FILE_SIZE / BLOCK_SIZE).contains(&file_blocks);
+        let is_there = place::tier(raw) != 0 && raw & place::UNWRITTEN == 0 && reach.holds(raw, len);
+        let run = TierRun { tier: place::tier(raw), start: Block(raw & place::BLOCK_MASK), len };
+        (is_whole && is_there).then_some(Image { run, extents, file_blocks, checksum: image_checksum })
+    }
+
+    /// Its place, as an entry names it.
+    pub(crate) fn place(&self) -> u64 {
+        place::on_tier(self.run.tier, self.run.start.0)
+    }
+
+    /// Reads it, and gives the extents that it names.
+    pub(crate) fn read(
+        &self,
+        reader: &dyn TierReader,
+        whose: Whose,
+        volume_seed: u32,
+        reach: &Reach,
+    ) -> Result<Vec<Piece>> {
+        let content = reader.read_image(self.run)?;
+        self.extents_in(&content, whose, inode_seed(volume_seed, whose.number, whose.generation), reach)
+            .ok_or_else(|| self.damaged(whose))
+    }
+
+    pub(crate) fn damaged(&self, Whose { number, .. }: Whose) -> Error {
+        let TierRun { tier, start, .. } = self.run;
+        Error::corrupt(format!("tier {tier}: the image at block {} of the log of inode {number}", start.0))
+            .advice("what is in the file cannot be found: restore the tier, or remove the file")
+    }
+
+    /// The extents in its content, if that is whole and can be.
+    fn extents_in(&self, content: &[u8], whose: Whose, seed: u32, reach: &Reach) -> Option<Vec<Piece>> {
+        let (header, rest) = RawImageHeader::read_from_prefix(content).ok()?;
+        let is_this = content.len() as u64 == self.run.len * BLOCK_SIZE
+            && crc32c::crc32c_append(seed, content) == self.checksum
+            && header.magic == IMAGE_MAGIC
+            && (header.inode, header.generation) == (whose.number, whose.generation)
+            && (header.extents, header.file_blocks) == (self.extents, self.file_blocks);
+        if !is_this {
+            return None;
+        }
+        let mut pieces = Vec::with_capacity(self.extents as usize);
+        let (mut end, mut sum) = (0, 0);
+        for bytes in rest.chunks_exact(size_of::<ImageExtent>()).take(self.extents as usize) {
+            let extent = ImageExtent::read_from_bytes(bytes).ok()?;
+            let ImageExtent { file_block: start, place: raw, .. } = extent;
+            let len = u64::from(extent.blocks);
+            let is_in_file = len > 0 && start >= end && start.checked_add(len)? <= MAX_FILE_SIZE / BLOCK_SIZE;
+            if !is_in_file || place::tier(raw) != self.run.tier || !reach.holds(raw, len) {
+                return None;
+            }
+            pieces.push(Piece { start, len, place: raw, owner: IN_IMAGE });
+            (end, sum) = (start + len, sum + len);
+        }
+        (pieces.len() == self.extents as usize && sum == self.file_blocks).then_some(pieces)
+    }
+}
+
+/// Blocks that an image with so many extents takes.
+fn blocks_of(extents: u64) -> u64 {
+    (size_of::<RawImageHeader>() as u64 + extents * size_of::<ImageExtent>() as u64).div_ceil(BLOCK_SIZE)
+}
+
+/// The content of the image of a file with these extents.
+fn content_of(whose: Whose, extents: &[ImageExtent], file_blocks: u64) -> Vec<u8> {
+    let header = RawImageHeader {
+        magic: IMAGE_MAGIC,
+        generation: whose.generation,
+        inode: whose.number,
+        extents: extents.len() as u32,
+        reserved: 0,
+        file_blocks,
+    };
+    let mut content = header.as_bytes().to_vec();
+    content.extend_from_slice(extents.as_bytes());
+    content.resize((blocks_of(extents.len() as u64) * BLOCK_SIZE) as usize, 0);
+    content
+}
+
+/// All blocks of a file, if they are on one tier: which, and its extents.
+fn extents_on_one_tier(map: &BlockMap) -> Option<(u8, Vec<ImageExtent>, u64)> {
+    let mut found: Option<(u8, Vec<ImageExtent>, u64)> = None;
+    let mut is_one = true;
+    map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| {
+        let here = place::tier(piece.place);
+        let (tier, extents, blocks) = found.get_or_insert_with(|| (here, Vec::new(), 0));
+        is_one &= here == *tier && here != 0 && piece.place & place::SHARED == 0;
+        if !is_one {
+            return;
+        }
+        *blocks += piece.len;
+        if let Some(last) = extents.last_mut()
+            && last.file_block + u64::from(last.blocks) == piece.start
+            && last.place + u64::from(last.blocks) == piece.place
+            && u64::from(last.blocks) + piece.len <= u64::from(u32::MAX)
+        {
+            last.blocks += piece.len as u32;
+            return;
+        }
+        let blocks = u32::try_from(piece.len).unwrap_or(0);
+        is_one &= blocks > 0;
+        extents.push(ImageExtent { file_block: piece.start, place: piece.place, blocks, reserved: 0 });
+    });
+    found.filter(|(_, extents, _)| is_one && u32::try_from(extents.len()).is_ok())
+}
+
+impl Inode {
+    pub(crate) fn whose(&self) -> Whose {
+        Whose { number: self.number, generation: self.generation }
+    }
+}
+
+impl<P: Pm> Shared<P> {
+    /// The block map of a regular file, with all that is in its image.
+    #[inline]
+    pub(crate) fn file<'i>(&self, inode: &'i Inode) -> Result<&'i BlockMap> {
+        let map = inode.file_map()?;
+        if inode.image.is_unread() {
+            self.read_image(inode, map)?;
+        }
+        Ok(map)
+    }
+
+    #[cold]
+    fn read_image(&self, inode: &Inode, map: &BlockMap) -> Result<()> {
+        let tier = inode.image.get().map_or(0, |image| image.run.tier);
+        if self.tiers.waits_for_count(tier) {
+            return Err(Error::new(Kind::DeviceLost)
+                .object(format!("tier {tier}: what is free on it was not counted since the crash"))
+                .advice("nacre tier list shows the tiers; nacre tier online says where one is now"));
+        }
+        // Others who ask wait for who reads.
+        let image = inode.image.image.lock();
+        if let Some(image) = image.as_deref().filter(|_| inode.image.is_unread()) {
+            for Piece { start, len, place, owner } in self.extents_of(image, inode.whose())? {
+                map.replace(start, len, Some(place), owner, |_| {});
+            }
+            inode.image.is_unread.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn extents_of(&self, image: &Image, whose: Whose) -> Result<Vec<Piece>> {
+        let reader = self.image_reader.read().clone();
+        let reader = reader.ok_or_else(|| {
+            Error::new(Kind::DeviceLost)
+                .object(format!("tier {}: nobody reads it", image.run.tier))
+                .advice("open the file system with its tiers")
+        })?;
+        image.read(&*reader, whose, self.seed, &self.reach.read())
+    }
+
+    /// The image of a file's log, where there is to be one.
+    pub(crate) fn log_image(&self, inode: &Arc<Inode>) -> Result<Option<LogImage>> {
+        let map = self.file(inode)?;
+        let Some(log) = inode.log.try_lock() else { return Ok(None) };
+        if !log.takes_image(inode) {
+            return Ok(None);
+        }
+        let Some((tier, extents, file_blocks)) = extents_on_one_tier(map) else { return Ok(None) };
+        let rest = log.gather_whole(self, inode)?.survivors;
+        if pages_for(line_count(&rest) + 1, &rest) >= log.page_count as usize {
+            return Ok(None);
+        }
+        let content = content_of(inode.whose(), &extents, file_blocks);
+        Ok(Some(LogImage { tier, content, version: log.next_sequence }))
+    }
+
+    /// Puts an image in the place of a file's log.
+    pub(crate) fn publish_log_image(
+        &self,
+        inode: &Arc<Inode>,
+        image: &LogImage,
+        run: TierRun,
+        proof: Durable,
+    ) -> Result<Option<u64>> {
+        let map = self.file(inode)?;
+        let wrong = || Error::new(Kind::InvalidInput).object(format!("blocks of tier {}", run.tier));
+        let (header, _) = RawImageHeader::read_from_prefix(&image.content).map_err(|_| wrong())?;
+        let image_blocks = u32::try_from(run.len).map_err(|_| wrong())?;
+        let mut entry = ImageEntry {
+            place: place::on_tier(run.tier, run.start.0),
+            image_blocks,
+            extents: header.extents,
+            file_blocks: header.file_blocks,
+            image_checksum: crc32c::crc32c_append(inode.seed, &image.content),
+            ..ImageEntry::default()
+        };
+        entry.header.kind = kind::IMAGE;
+        entry.header.lines = 1;
+        let found = Image::of(&entry, &self.reach.read()).ok_or_else(wrong)?;
+        if run.tier != image.tier || image.content.len() as u64 != run.len * BLOCK_SIZE {
+            return Err(wrong());
+        }
+        let mut log = inode.log.lock();
+        if log.next_sequence != image.version || !log.takes_image(inode) {
+            return Ok(None);
+        }
+        self.require_images()?;
+        let before = log.page_count;
+        log.put_image(self, inode, map, entry, found, proof)?;
+        Ok(Some(u64::from(before.saturating_sub(log.page_count))))
+    }
+
+    /// Who does not know images is to refuse the file system from now on.
+    fn require_images(&self) -> Result<()> {
+        let mut superblock = self.superblock.lock();
+        if superblock.raw.features_incompatible & incompatible::LOG_IMAGES != 0 {
+            return Ok(());
+        }
+        superblock.raw.features_incompatible |= incompatible::LOG_IMAGES;
+        superblock.write(&*self.pm)
+    }
+
+    /// Brings the log of a file back from its tier.
+    pub(crate) fn take_log_back(&self, inode: &Arc<Inode>) -> Result<bool> {
+        if !inode.image.is_there() {
+            return Ok(false);
+        }
+        self.file(inode)?;
+        let mut log = inode.log.lock();
+        if log.dead_inode || !inode.image.is_there() {
+            return Ok(false);
+        }
+        log.take_image_back(self, inode)?;
+        Ok(true)
+    }
+
+    /// Frees what the image of an inode that is gone takes; and has its blocks in the map, for who frees them, where it can
+    /// be read.
+    pub(crate) fn let_go_of_image(&self, inode: &Inode) {
+        let Some(image) = inode.image.get() else { return };
+        let Body::File(map) = &inode.body else { return };
+        let was_never_counted = self.tiers.forget_uncounted(image.run.tier, inode.number);
+        if !was_never_counted && inode.image.is_unread() && self.read_image(inode, map).is_err() {
+            // The next mount finds that nobody has them.
+            self.tiers.count_at_next_mount();
+        }
+        inode.image.set(None);
+        self.tiers.free(image.run);
+    }
+
+    /// Counts the blocks that images on a tier name; see [`Tiered::count_tier`](nacre_engine::Tiered::count_tier).
+    pub(crate) fn count_tier(&self, tier: u8) -> Result<()> {
+        while let Some(images) = self.tiers.uncounted_images(tier, AT_ONCE) {
+            let read = |(number, (generation, image)): &(u64, (u32, Image))| {
+                let whose = Whose { number: *number, generation: *generation };
+                (*number, self.extents_of(image, whose))
+            };
+            // A device has many reads under way at once.
+            let read: Vec<_> = images.par_iter().map(read).collect();
+            for (number, extents) in read {
+                match extents {
+                    Ok(extents) => self.tiers.count_image(tier, number, &extents),
+                    Err(error) if error.kind() == Kind::Corrupt => self.tiers.give_up_counting(tier),
+                    Err(error) => return Err(error),
+                }
+            }
+            if images.is_empty() {
+                self.tiers.end_count(tier);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pages that so many lines take; none where the inode has room for them.
+fn pages_for(lines: usize, survivors: &[Survivor]) -> usize {
+    // The entry of the image may need a page of its own.
+    if lines <= INLINE_LINES {
+        0
+    } else {
+        pack(survivors).len().max(lines.div_ceil(crate::format::PAGE_LINES))
+    }
+}
+
+impl Log {
+    /// Whether an image may take the place of this log.
+    fn takes_image(&self, inode: &Inode) -> bool {
+        let is_whole = !self.broken && !self.dead_inode && !inode.trim_is_pending();
+        is_whole
+            && self.head != NO_PAGE
+            && inode.kind == FileKind::Regular
+            && inode.links() > 0
+            && !inode.image.is_there()
+    }
+
+    /// All that is live but what says where blocks are.
+    fn gather_whole<P: Pm>(&self, fs: &Shared<P>, inode: &Inode) -> Result<Gathered> {
+        let loose = Loose::of_whole();
+        let mut gathered = Gathered { survivors: Vec::new(), dead: false, stuck: false, loose: Some(loose) };
+        match self.head {
+            NO_PAGE => self.gather_inline(fs, inode, &mut gathered)?,
+            _ => self.page_order().try_for_each(|page| self.gather(fs, inode, page, true, &mut gathered))?,
+        }
+        Ok(gathered)
+    }
+
+    /// Puts what there is to say in the place of all of this log, in the inode where it has room for it.
+    fn replace_whole<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, survivors: &[Survivor]) -> Result<()> {
+        if self.head == NO_PAGE {
+            return self.replace_inline(fs, inode, &pack(survivors));
+        }
+        let (first, last) = (self.head, self.tail);
+        if line_count(survivors) <= INLINE_LINES {
+            self.put_into_inode(fs, inode, last, survivors)?;
+        } else {
+            self.replace_pages(fs, inode, first, last, &pack(survivors))?;
+        }
+        self.end_collection();
+        Ok(())
+    }
+
+    fn put_image<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        map: &BlockMap,
+        mut entry: ImageEntry,
+        image: Image,
+        written: Durable,
+    ) -> Result<()> {
+        let Gathered { mut survivors, loose, .. } = self.gather_whole(fs, inode)?;
+        let sequence = loose.map_or(0, |loose| loose.greatest);
+        entry.header.sequence = sequence;
+        let mut bytes = SmallVec::from_slice(entry.as_bytes());
+        reseal(&mut bytes, inode.seed);
+        survivors.push(Survivor {
+            bytes,
+            sequence,
+            old_owner: IN_IMAGE,
+            old_address: 0,
+            references: References::Inode,
+        });
+        // What leads to the entry is stored behind the flush of the image.
+        let _ = written;
+        self.replace_whole(fs, inode, &survivors)?;
+        let mut pieces = Vec::new();
+        map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| pieces.push(piece));
+        pieces.into_iter().for_each(|piece| map.change_owner(piece, IN_IMAGE));
+        inode.image.set(Some(image));
+        self.compacted = self.next_sequence;
+        Ok(())
+    }
+
+    /// Has entries say again where blocks are, instead of an image.
+    pub(crate) fn take_image_back<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
+        let (Some(image), Body::File(map)) = (inode.image.get(), &inode.body) else { return Ok(()) };
+        if inode.image.is_unread() {
+            // Whoever changes where blocks are knows where they were.
+            return Err(image.damaged(inode.whose()));
+        }
+        let Gathered { mut survivors, loose, .. } = self.gather_whole(fs, inode)?;
+        let mut loose = loose.unwrap_or_default();
+        loose.take_all(map, inode.attr.get().mtime.pack());
+        name_anew(loose, inode.seed, &mut survivors);
+        self.replace_whole(fs, inode, &survivors)?;
+        inode.image.set(None);
+        fs.tiers.free(image.run);
+        Ok(())
+    }
+}
