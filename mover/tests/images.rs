@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, SetAttr,
-    Tiered, Timestamp, WriteAt, XattrMode,
+    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode,
+    SetAttr, Tiered, Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_log::check::{Repair, check, check_with_tiers};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
@@ -86,7 +86,11 @@ fn assert_content(fs: &Fs, node: &Node, blocks: usize, expected: impl Fn(usize) 
     let mut bytes = vec![0; blocks * BLOCK];
     assert_eq!(fs.read(node, 0, &mut bytes, None).expect("read"), bytes.len());
     for (block, content) in bytes.chunks(BLOCK).enumerate() {
-        assert!(content.iter().all(|got| *got == expected(block)), "block {block} begins with {}", content[0]);
+        assert!(
+            content.iter().all(|got| *got == expected(block)),
+            "block {block} begins with {}",
+            content[0]
+        );
     }
 }
 
@@ -186,7 +190,8 @@ fn changes_of_blocks_bring_the_log_back() {
             let a = find(&fs, "a");
             assert_content(&fs, &a, size / BLOCK, content);
             let on_tier = fs.layout().resolve_movable(&a, FileBlock(0), u64::MAX).expect("the file");
-            let on_tier = on_tier.iter().filter(|one| matches!(one.extent.place, nacre_engine::Place::Tier { .. }));
+            let on_tier =
+                on_tier.iter().filter(|one| matches!(one.extent.place, nacre_engine::Place::Tier { .. }));
             assert_eq!(used_on_tier(&fs), on_tier.map(|one| one.extent.len).sum(), "act {number}");
             // It may go down again.
             drop(a);

@@ -133,7 +133,10 @@ pub fn check(path: impl AsRef<Path>, repair: Repair, checked: &CheckOptions) -> 
 }
 
 fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions, tiers: &[RealDisk]) -> Result<CheckReport> {
-    let found = nacre_layout_log::check::check_with(pm, repair)?;
+    let found = {
+        let readable = tier_check::Readable::of(pm, tiers)?;
+        nacre_layout_log::check::check_with_tiers(pm, repair, Some(&readable))?
+    };
     let problem = |problem: &nacre_layout_log::check::Problem| Problem {
         what: problem.what.clone(),
         repair: (!problem.repair.is_empty()).then_some(problem.repair),

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Tier};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Tier, TierReader, TierRun};
 use nacre_layout_log::check::Repair;
+use nacre_media::Pm;
 use nacre_media::block::{BlockDevice, DiskOptions, RealDisk};
 use nacre_tiers::Label;
 use uuid::Uuid;
@@ -20,6 +21,37 @@ pub(crate) fn open(paths: &[PathBuf], repair: Repair) -> Result<Vec<RealDisk>> {
         RealDisk::open(path, &options).map_err(|error| error.object(path.display().to_string()))
     };
     paths.iter().map(open).collect()
+}
+
+/// Devices that are tiers of a file system and were used with it last: what logs keep on them can be read.
+pub(crate) struct Readable<'d>(Vec<(u8, &'d RealDisk)>);
+
+impl<'d> Readable<'d> {
+    /// Those of the devices that are; of the others [`check`] says why.
+    pub(crate) fn of(pm: &impl Pm, devices: &'d [RealDisk]) -> Result<Readable<'d>> {
+        let volume = nacre_layout_log::probe(pm)?.uuid;
+        let known = nacre_layout_log::known_tiers(pm)?;
+        let number = |device: &RealDisk| {
+            let label = read(device).ok()?;
+            let uuid = label.uuid().into_bytes();
+            let tier = known.iter().find(|tier| tier.uuid == uuid && label.volume() == volume)?;
+            differs(device, &label, tier).is_none().then_some(tier.number)
+        };
+        let tiers = devices.iter().filter_map(|device| Some((number(device)?, device)));
+        Ok(Readable(tiers.collect()))
+    }
+}
+
+impl TierReader for Readable<'_> {
+    fn read_image(&self, run: TierRun) -> Result<Vec<u8>> {
+        let device = self.0.iter().find(|(tier, _)| *tier == run.tier);
+        let (_, device) = device.ok_or_else(|| {
+            Error::new(Kind::DeviceLost).object(format!("tier {}: it was not given", run.tier))
+        })?;
+        let mut content = vec![0; (run.len * BLOCK_SIZE) as usize];
+        device.read(run.start.offset(), &mut content)?;
+        Ok(content)
+    }
 }
 
 /// What is wrong with a device that is to be one of the known tiers of a file system. A copy of its superblock that is damaged is

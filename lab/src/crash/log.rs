@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nacre_engine::Result;
-use nacre_layout_log::check::check;
+use nacre_layout_log::check::{CheckReport, check};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs, probe, use_lane};
 use nacre_media::SimPm;
 use nacre_media::sim::Site;
@@ -97,6 +97,14 @@ const HARMLESS: [Harmless; 4] = [
     },
 ];
 
+/// The problems of a report, in words.
+pub(super) fn words_of(report: CheckReport, crashed: bool) -> Vec<String> {
+    let problems = report.problems.into_iter().map(|problem| problem.what);
+    // A crash may tear the copy that was being written; nothing can tell that from damage, and a mount mends it.
+    let torn = |what: &String| crashed && what.ends_with("of the superblock is damaged");
+    problems.filter(|what| !torn(what)).collect()
+}
+
 /// The commit point of a store, by its place in the source.
 fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
     Some(match (spot.file, spot.function) {
@@ -175,10 +183,7 @@ impl Subject for Log {
     }
 
     fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
-        let problems = check(&**pm, false)?.problems.into_iter().map(|problem| problem.what);
-        // A crash may tear the copy that was being written; nothing can tell that from damage, and a mount mends it.
-        let torn = |what: &String| crashed && what.ends_with("of the superblock is damaged");
-        Ok(problems.filter(|what| !torn(what)).collect())
+        Ok(words_of(check(&**pm, false)?, crashed))
     }
 
     fn commit_points(&self) -> &'static [&'static str] {

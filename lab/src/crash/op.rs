@@ -69,6 +69,8 @@ pub enum Op {
     Promote(&'static str, u64, u64),
     /// Makes the log of a file as small as it can be.
     Compact(&'static str),
+    /// Moves what the log of a file says of its blocks to the tier that they are on.
+    MoveLog(&'static str),
     /// Makes a device a tier.
     AddTier,
     /// Brings everything up from a tier and removes it.
@@ -113,6 +115,7 @@ impl fmt::Debug for Op {
             Op::DemoteBoth(one, other) => write!(f, "demote {one} and {other} together"),
             Op::Promote(path, start, blocks) => write!(f, "promote blocks {start}+{blocks} of {path}"),
             Op::Compact(path) => write!(f, "compact the log of {path}"),
+            Op::MoveLog(path) => write!(f, "move the log of {path} to a tier"),
             Op::AddTier => write!(f, "add a tier"),
             Op::RemoveTier => write!(f, "drain and remove a tier"),
             Op::Remount => write!(f, "unmount and mount"),
@@ -328,6 +331,7 @@ impl<F: Data> Hands<'_, F> {
             | Op::DemoteBoth(..)
             | Op::Promote(..)
             | Op::Compact(..)
+            | Op::MoveLog(..)
             | Op::AddTier
             | Op::RemoveTier => Err(Error::new(Kind::Unsupported)),
         }

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use nacre_engine::{
     BLOCK_SIZE, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, Result, Tiered, Timestamp,
 };
+use nacre_layout_log::check::{Repair, check_with_tiers};
 use nacre_layout_log::{LogFs, MountOptions};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_media::sim::Site;
 use nacre_mover::{MoverFs, MoverOptions, Placement};
-use nacre_tiers::Label;
+use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
-use super::log::Log;
+use super::log::{Log, words_of};
 use super::op::Op;
 use super::sequences::{operations, setup};
 use super::subject::{Harmless, Mistake, Moment, Mounting, Subject};
@@ -94,6 +95,12 @@ impl LogWithDisk {
         Ok(())
     }
 
+    /// Only files have logs that can move.
+    fn move_log(fs: &Fs, path: &str) -> Result<()> {
+        let node = LogWithDisk::walk(fs, path)?;
+        fs.move_log(&node).map(drop)
+    }
+
     fn walk(fs: &Fs, path: &str) -> Result<<Fs as Names>::Node> {
         path.split('/').try_fold(fs.root(), |dir, name| fs.lookup(&dir, name.as_bytes()))
     }
@@ -140,6 +147,7 @@ impl Subject for LogWithDisk {
                 .and_then(|node| fs.bring_up(&node, FileBlock(*start), *blocks))
                 .map(drop),
             Op::Compact(path) => LogWithDisk::compact(fs, path),
+            Op::MoveLog(path) => LogWithDisk::move_log(fs, path),
             // There is one disk, and it may be a tier already.
             Op::AddTier if fs.layout().tiers().is_empty() => LogWithDisk::add_tier(fs),
             Op::AddTier => Ok(()),
@@ -185,10 +193,15 @@ impl Subject for LogWithDisk {
     }
 
     fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
-        let mut problems = Log.check(pm, crashed)?;
-        if let Err(error) = Label::read(&SimDisk::of(pm, 0)) {
-            problems.push(error.to_string());
+        let (disk, tiers) = (SimDisk::of(pm, 0), TierSet::new(0));
+        let label = Label::read(&disk);
+        let damage = label.as_ref().err().map(ToString::to_string);
+        if let Ok(Some(label)) = label {
+            tiers.attach(TIER, disk, label);
         }
+        // What images of logs on it name is checked against everything else.
+        let mut problems = words_of(check_with_tiers(&**pm, Repair::None, Some(&tiers))?, crashed);
+        problems.extend(damage);
         Ok(problems)
     }
 
@@ -246,9 +259,21 @@ fn relocations() -> Vec<Op> {
         Op::Compact("d/b"),
         Op::Compact("d/large"),
         Op::Compact("d/worn"),
+        Op::MoveLog("d/a"),
+        Op::MoveLog("d/large"),
+        Op::Demote("d/worn", 0, ALL),
         Op::AddTier,
         Op::RemoveTier,
         Op::Remount,
+    ]
+}
+
+/// A file of several groups.
+fn large() -> Vec<Op> {
+    vec![
+        Op::Create("d/large", FileKind::Regular),
+        Op::Write("d/large", 0, 7 * BLOCK_SIZE as usize),
+        Op::Fallocate("d/large", FallocateMode::PunchHole, 5 * BLOCK_SIZE, BLOCK_SIZE),
     ]
 }
 
@@ -266,21 +291,46 @@ fn worn() -> Vec<Op> {
     ops
 }
 
+/// So that the log of a small file has a page.
+fn rewritten() -> Vec<Op> {
+    (0..6).map(|turn| Op::Write("d/a", turn % 2 * BLOCK_SIZE, 200)).collect()
+}
+
+/// Moves logs to the disk, of files that are there.
+fn logs_down() -> Vec<Op> {
+    vec![Op::Demote("d/worn", 0, ALL), Op::MoveLog("d/a"), Op::MoveLog("d/large"), Op::MoveLog("d/worn")]
+}
+
+/// Operations that take the log of that file back from its tier, and such that do not.
+fn changes_of_worn() -> Vec<Op> {
+    let size = 9 * BLOCK_SIZE;
+    vec![
+        Op::Write("d/worn", 0, BLOCK_SIZE as usize),
+        Op::Write("d/worn", 10, 5),
+        Op::Write("d/worn", size, 100),
+        Op::Truncate("d/worn", 5 * BLOCK_SIZE),
+        Op::Truncate("d/worn", 20 * BLOCK_SIZE),
+        Op::Fallocate("d/worn", FallocateMode::PunchHole, 4 * BLOCK_SIZE, BLOCK_SIZE),
+        Op::SetXattr("d/worn", "user.z", 200),
+        Op::Promote("d/worn", 0, 2),
+        Op::Compact("d/worn"),
+        Op::Unlink("d/worn"),
+    ]
+}
+
 /// Each operation and each relocation, each relocation before and behind each operation, with files on memory and on the
 /// disk.
 pub fn tiered() -> Vec<Workload> {
     let setup = {
         let mut ops = setup();
-        ops.extend([
-            Op::Create("d/large", FileKind::Regular),
-            Op::Write("d/large", 0, 7 * BLOCK_SIZE as usize),
-            Op::Fallocate("d/large", FallocateMode::PunchHole, 5 * BLOCK_SIZE, BLOCK_SIZE),
-        ]);
+        ops.extend(large());
         ops.extend(worn());
         ops
     };
     let down = [Op::Demote("d/a", 0, ALL), Op::Demote("d/b", 0, ALL), Op::Demote("d/large", 0, ALL)];
     let below = [&setup[..], &down].concat();
+    // Their logs are there, too: what fits into the inode's lines besides, and what does not.
+    let whole = [&setup[..], &rewritten(), &down, &logs_down()].concat();
     let (plain, moves) = (operations(), relocations());
     let mut all = Vec::new();
     let mut add = |place: &str, setup: &Vec<Op>, ops: &[&Op]| {
@@ -295,6 +345,10 @@ pub fn tiered() -> Vec<Workload> {
     };
     for op in &plain {
         add("below", &below, &[op]);
+    }
+    for op in plain.iter().chain(&moves).chain(&changes_of_worn()) {
+        add("logs below", &whole, &[op]);
+        add("logs below, read anew", &whole, &[&Op::Remount, op]);
     }
     for (place, setup) in [("above", &setup), ("below", &below)] {
         for one in &moves {
@@ -314,11 +368,12 @@ mod tests {
 
     use nacre_media::SimPm;
 
-    use super::{LogWithDisk, TIER, worn};
+    use super::{ALL, LogWithDisk, TIER, large, rewritten, worn};
     use crate::crash::explore::MEMORY;
     use crate::crash::op::{Op, Runner};
     use crate::crash::sequences::setup;
     use crate::crash::subject::{Mounting, Subject};
+    use nacre_engine::{Extents, Tiered};
 
     /// Or else no crash comes between the commits of two files that one flush is for.
     #[test]
@@ -334,6 +389,29 @@ mod tests {
         let after = fs.tiers().traffic_of(TIER);
         // The first two blocks of the one, and its third one with the other file.
         assert_eq!((after.writes - before.writes, after.written_bytes - before.written_bytes), (2, 4 * 4096));
+        subject.unmount(fs).unwrap();
+    }
+
+    /// Or else no crash comes between the stores that put images in the place of logs, in pages and in the inode, or that bring
+    /// a log back from the inode's lines.
+    #[test]
+    fn logs_move_to_the_disk() {
+        let subject = LogWithDisk::default();
+        let memory = Arc::new(SimPm::with_disks(MEMORY, subject.disks()));
+        subject.mkfs(&memory).unwrap();
+        let mut runner = Runner::new(subject.mount(&memory, Mounting::default()).unwrap());
+        let before = [setup(), large(), worn(), rewritten()].concat();
+        before.iter().enumerate().for_each(|(step, op)| runner.run(step as u64, op).unwrap());
+        let fs = runner.into_fs();
+        for (path, pages) in [("d/a", 0), ("d/large", 0), ("d/worn", 1)] {
+            subject.relocate(&fs, &Op::Demote(path, 0, ALL)).unwrap().unwrap();
+            subject.relocate(&fs, &Op::MoveLog(path)).unwrap().unwrap();
+            let node = LogWithDisk::walk(&fs, path).unwrap();
+            assert!(fs.layout().log_image_at(&node).is_some(), "{path}");
+            let before = fs.layout().stat().free;
+            assert!(fs.layout().take_log_back(&node).unwrap(), "{path}");
+            assert!(before - fs.layout().stat().free <= pages + 1, "{path}");
+        }
         subject.unmount(fs).unwrap();
     }
 

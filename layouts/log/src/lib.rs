@@ -62,4 +62,4 @@ pub use mount::{LogFs, MountOptions};
 pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;
-pub use superblock::{Summary, probe};
+pub use superblock::{Summary, known_tiers, probe};

@@ -1,6 +1,6 @@
 //! The superblock of this layout; what all layouts share of it is in `nacre-layout-parts`.
 
-use nacre_engine::Result;
+use nacre_engine::{Result, Tier};
 use nacre_layout_parts::superblock::LayoutFormat;
 pub(crate) use nacre_layout_parts::superblock::{Found, Superblock, put_text};
 use nacre_media::Pm;
@@ -8,6 +8,7 @@ use nacre_media::Pm;
 pub use nacre_layout_parts::superblock::Summary;
 
 use crate::format::{FORMAT_VERSION, KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, RawSuperblock};
+use crate::tiers::listed;
 
 static LAYOUT: LayoutFormat = LayoutFormat {
     magic: MAGIC,
@@ -30,4 +31,9 @@ pub(crate) fn read(pm: &impl Pm) -> Result<Found> {
 pub fn probe(pm: &impl Pm) -> Result<Summary> {
     let found = read(pm)?;
     Ok(found.superblock.summary(found.valid))
+}
+
+/// The tiers of the file system on a device, without mounting it. Reads the superblock only.
+pub fn known_tiers(pm: &impl Pm) -> Result<Vec<Tier>> {
+    Ok(listed(&read(pm)?.superblock.raw))
 }
