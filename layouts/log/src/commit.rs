@@ -114,6 +114,8 @@ pub(crate) struct Log {
     pub(crate) compacted: u64,
     /// The same when the compaction began that is under way.
     pub(crate) compacting: u64,
+    /// The next sequence number when an image was found not to be for this log.
+    pub(crate) no_image_at: u64,
     /// A write to media failed in the middle: the log cannot be continued.
     pub(crate) broken: bool,
     /// The inode was reclaimed.
@@ -143,6 +145,7 @@ impl Default for Log {
             gone_before: 0,
             compacted: 0,
             compacting: 0,
+            no_image_at: 0,
             broken: false,
             dead_inode: false,
         }

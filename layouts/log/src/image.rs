@@ -268,16 +268,19 @@ impl<P: Pm> Shared<P> {
 
     /// The image of a file's log, where there is to be one.
     pub(crate) fn log_image(&self, inode: &Arc<Inode>) -> Result<Option<LogImage>> {
-        let map = self.file(inode)?;
-        let Some(log) = inode.log.try_lock() else { return Ok(None) };
-        if !log.takes_image(inode) {
+        let map = inode.file_map()?;
+        let Some(mut log) = inode.log.try_lock() else { return Ok(None) };
+        if !log.takes_image(inode) || log.no_image_at == log.next_sequence {
             return Ok(None);
         }
+        // It is true until the file changes.
+        log.no_image_at = log.next_sequence;
         let Some((tier, extents, file_blocks)) = extents_on_one_tier(map) else { return Ok(None) };
         let rest = log.gather_whole(self, inode)?.survivors;
         if pages_for(line_count(&rest) + 1, &rest) >= log.page_count as usize {
             return Ok(None);
         }
+        log.no_image_at = 0;
         let content = content_of(inode.whose(), &extents, file_blocks);
         Ok(Some(LogImage { tier, content, version: log.next_sequence }))
     }
@@ -436,6 +439,7 @@ impl Log {
         image: Image,
         written: Durable,
     ) -> Result<()> {
+        self.drop_dead_pages(fs, inode)?;
         let Gathered { mut survivors, loose, .. } = self.gather_whole(fs, inode)?;
         let sequence = loose.map_or(0, |loose| loose.greatest);
         entry.header.sequence = sequence;
@@ -466,6 +470,7 @@ impl Log {
             // Whoever changes where blocks are knows where they were.
             return Err(image.damaged(inode.whose()));
         }
+        self.drop_dead_pages(fs, inode)?;
         let Gathered { mut survivors, loose, .. } = self.gather_whole(fs, inode)?;
         let mut loose = loose.unwrap_or_default();
         loose.take_all(map, inode.attr.get().mtime.pack());
