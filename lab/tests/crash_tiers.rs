@@ -42,6 +42,13 @@ fn logs_that_are_compacted_survive() {
     survives(&LogWithDisk::default(), |name| name.contains("compact"), images);
 }
 
+/// Images of logs are written, read and taken back.
+#[test]
+fn logs_that_move_survive() {
+    let images = number("NACRE_CRASH_IMAGES").unwrap_or(6_000);
+    survives(&LogWithDisk::default(), |name| name.contains("move-log") || name.contains("logs"), images);
+}
+
 /// Explores workloads that are meant by their name, until there were so many images.
 fn survives(subject: &LogWithDisk, is_meant: impl Fn(&str) -> bool, limit: u64) {
     let mut workloads = tiered();
@@ -76,6 +83,8 @@ fn flaws_are_found() {
         (moves, "above: demote-both d/a d/b"),
         (moves, "below: promote d/a 0 64"),
         (moves, "above: compact d/worn"),
+        (moves, "below: move-log d/large"),
+        (moves, "logs below: write d/worn 0 4096"),
         (LogWithDisk::ON_DISK, "below: write d/a 0 4096"),
     ] {
         let mut rig = Rig::new(&subject, MEMORY);
@@ -93,4 +102,16 @@ fn flaws_are_found() {
         println!("{name}: {fences} fences, of which {found:?} are missed");
         assert!(!found.is_empty(), "{name}: no fence is missed");
     }
+}
+
+/// Blocks that only images name would be given away.
+#[test]
+fn images_that_nobody_counts_are_seen() {
+    let workloads = tiered();
+    let workload = workloads.iter().find(|workload| workload.name == "logs below: write d/worn 0 4096");
+    let subject = LogWithDisk::default();
+    let mut rig = Rig::new(&subject, MEMORY);
+    let flaw = Flaw::Layout(nacre_layout_log::Mistake::ImagesNotCounted as u32);
+    let report = explore(&mut rig, workload.expect("a workload"), &settings(flaw));
+    assert!(report.map_or(true, |report| !report.violations.is_empty()));
 }

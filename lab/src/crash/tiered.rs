@@ -218,7 +218,9 @@ impl Subject for LogWithDisk {
     }
 
     fn mistakes(&self) -> Vec<Mistake> {
-        Log.mistakes()
+        let own = nacre_layout_log::Mistake::WITH_TIERS.into_iter();
+        let own = own.map(|mistake| Mistake { number: mistake as u32, words: mistake.words() });
+        Log.mistakes().into_iter().chain(own).collect()
     }
 
     fn harmless(&self) -> &'static [Harmless] {

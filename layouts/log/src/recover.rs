@@ -395,7 +395,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             let (here, others): (Vec<_>, Vec<_>) =
                 images.into_iter().partition(|(_, image)| image.run.tier == tier);
             images = others;
-            if !here.is_empty() {
+            if !here.is_empty() && !Mistake::ImagesNotCounted.is_made(self.pm) {
                 tiers.leave_uncounted(tier, std::mem::take(used), here);
                 continue;
             }

@@ -69,6 +69,8 @@ pub enum Mistake {
     RenamedInSteps,
     /// A read does not look whether a truncation came between.
     SizeNotReadAgain,
+    /// Recovery takes blocks that only images of logs name for free.
+    ImagesNotCounted,
 }
 
 impl Mistake {
@@ -109,6 +111,9 @@ impl Mistake {
         Mistake::SizeNotReadAgain,
     ];
 
+    /// Those that show after a crash of a file system with tiers.
+    pub const WITH_TIERS: [Mistake; 1] = [Mistake::ImagesNotCounted];
+
     /// The mistake in words.
     pub fn words(self) -> &'static str {
         match self {
@@ -143,6 +148,7 @@ impl Mistake {
             Mistake::LinkedWhenGone => "a file is linked after its last name went",
             Mistake::RenamedInSteps => "a rename shows the new name before the old one goes",
             Mistake::SizeNotReadAgain => "a read does not look for a truncation",
+            Mistake::ImagesNotCounted => "recovery does not count what images of logs name",
         }
     }
 
@@ -159,7 +165,7 @@ mod tests {
 
     #[test]
     fn all_are_listed_once() {
-        let all = Mistake::ALL.iter().chain(&Mistake::BETWEEN_THREADS);
+        let all = Mistake::ALL.iter().chain(&Mistake::BETWEEN_THREADS).chain(&Mistake::WITH_TIERS);
         for (index, mistake) in all.enumerate() {
             assert_eq!(*mistake as usize, index + 1);
         }
