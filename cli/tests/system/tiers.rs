@@ -3,12 +3,12 @@
 use std::fs;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::ptr;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
@@ -488,4 +488,65 @@ fn mkfs_makes_tiers() {
     succeed(nacre().arg("umount").arg(&dir), LIMIT);
     assert_eq!((found.len(), found[0]["number"].as_u64()), (1, Some(1)));
     assert_eq!(found[0]["device"].as_str().map(Path::new), Some(disk.as_path()));
+}
+
+/// A file of many extents has a log of many pages, which goes to the disk where the file is, and is there after a mount.
+#[test]
+fn logs_of_old_files_go_to_their_tier() {
+    const TEST: &str = "logs that move";
+    if !can_mount(TEST) {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", None);
+    let dir = ground.dir();
+    let disk = ground.image().with_file_name("disk");
+    json("tier add --size 256M", &[&dir, &disk]);
+    // So much of memory is in use that logs are worth it.
+    let stays = dir.join("stays");
+    fs::create_dir(&stays).unwrap();
+    json("pin", &[&stays]);
+    write(&stays, 0..40);
+    let pieces = dir.join("pieces");
+    let file = fs::File::create(&pieces).unwrap();
+    let piece = |number: u64| [number as u8 | 1; 4096];
+    (0..500).for_each(|number| file.write_all_at(&piece(number), number * 8192).unwrap());
+    file.sync_all().unwrap();
+    json("demote", &[&pieces]);
+    let years_ago = SystemTime::now() - Duration::from_secs(100_000_000);
+    file.set_times(fs::FileTimes::new().set_modified(years_ago)).unwrap();
+    drop(file);
+    let remount = "remount,log_threshold=50";
+    let image = ground.image().to_owned();
+    succeed(nacre().args(["mount", "-o", remount]).arg(&image).arg(&dir), LIMIT);
+    let (begun, mut status) = (Instant::now(), json("mover status", &[&dir]));
+    while status["logs_moved"] == 0 {
+        assert!(begun.elapsed() < LIMIT, "{status}");
+        std::thread::sleep(Duration::from_millis(100));
+        status = json("mover status", &[&dir]);
+    }
+    let assert_whole = || {
+        let file = fs::File::open(&pieces).unwrap();
+        let mut got = [0; 8192];
+        (0..499).for_each(|number| {
+            file.read_exact_at(&mut got, number * 8192).unwrap();
+            assert!(got[..4096] == piece(number) && got[4096..] == [0; 4096], "piece {number}");
+        });
+    };
+    assert_whole();
+    ground.unmount();
+    let checked = succeed(nacre().args(["fsck", "-n", "--tier"]).arg(&disk).arg(&image), LIMIT);
+    assert!(!checked.contains("tier 1"), "{checked}");
+    ground.mount();
+    assert_whole();
+    assert_eq!(places(&pieces).into_iter().collect::<std::collections::BTreeSet<_>>(), [0, 1].into());
+    // What changes it brings its log back.
+    let file = fs::OpenOptions::new().write(true).open(&pieces).unwrap();
+    file.write_all_at(&piece(7), 7 * 8192).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    ground.kill();
+    ground.mount();
+    assert_whole();
+    ground.unmount();
+    ground.fsck();
 }

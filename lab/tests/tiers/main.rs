@@ -59,6 +59,8 @@ struct Unrest {
     changed: AtomicU64,
     /// Pages of logs.
     freed: AtomicU64,
+    /// Logs that went to the disk.
+    logs: AtomicU64,
 }
 
 impl Machine {
@@ -189,6 +191,11 @@ impl Unrest {
         if let Ok(moved) = moved {
             self.moved.fetch_add(moved.moved, Ordering::Relaxed);
             self.changed.fetch_add(moved.changed, Ordering::Relaxed);
+        }
+        if random.random_ratio(1, 2)
+            && let Ok(freed) = fs.move_log(node)
+        {
+            self.logs.fetch_add(u64::from(freed > 0), Ordering::Relaxed);
         }
     }
 }

@@ -76,7 +76,9 @@ fn random_calls_are_like_the_model_while_blocks_move() {
         total.assert_mixed();
         let moved = unrest.moved.load(Ordering::Relaxed);
         let changed = unrest.changed.load(Ordering::Relaxed);
-        println!("{:?}, {moved} blocks moved, {changed} changed meanwhile", total.total());
+        let logs = unrest.logs.load(Ordering::Relaxed);
+        println!("{:?}, {moved} blocks moved, {changed} changed meanwhile, {logs} logs", total.total());
+        assert!(logs > 0, "no log went to the disk");
         moved
     });
     let fs = target.into_layout();
