@@ -152,6 +152,7 @@ fn what_is_in_the_file_stays_and_its_attributes_change_alone() {
 #[test]
 fn changes_of_blocks_bring_the_log_back() {
     type Act = fn(&Fs, &Node);
+    type Content = fn(usize) -> u8;
     let size = (BLOCKS - 1) * BLOCK;
     let write: Act = |fs, a| put(fs, a, 1, 1);
     let part: Act = |fs, a| {
@@ -167,7 +168,7 @@ fn changes_of_blocks_bring_the_log_back() {
     };
     let up: Act = |fs, a| fs.bring_up(a, FileBlock(0), u64::MAX).map(drop).expect("room");
     let back: Act = |fs, a| assert!(fs.layout().take_log_back(a).expect("room"));
-    let acts: [(Act, usize, fn(usize) -> u8); 6] = [
+    let acts: [(Act, usize, Content); 6] = [
         (write, size, |block| if block == 1 { byte(1) } else { original(block) }),
         (part, size, original),
         (cut, 10 * BLOCK, original),
