@@ -84,7 +84,7 @@ impl<L: Data + Extents> CacheFs<L> {
             cost: layout.promise_cost(),
             set_aside: AtomicU64::new(0),
             layout,
-            pool: Pool::new(blocks),
+            pool: Pool::new(blocks, options.frames.clone().unwrap_or_default()),
             table: Table::new(),
             counters: Counters::default(),
             clock: options.clock.clone(),

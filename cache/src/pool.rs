@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Condvar, Mutex};
-use nacre_media::Frame;
+use nacre_media::{Frame, Frames};
 
 use crate::buffer::BLOCK;
 
@@ -19,9 +19,8 @@ use crate::buffer::BLOCK;
 pub(crate) type Slot = u32;
 
 const NONE: Slot = Slot::MAX;
-/// Frames that are allocated at once: a huge page, and as many again as there are, up to 64 MiB.
-const LEAST_FRAMES: u64 = 512;
-const MOST_FRAMES: u64 = 16384;
+/// Of its blocks the pool claims this part in any case, and more in steps of half of that. What it does not claim is idle.
+const LEAST_CLAIM: u64 = 8;
 /// See [`Pool::age`].
 const STALE_AFTER_MS: u64 = 1000;
 /// Places of the list that one search for candidates looks at.
@@ -45,13 +44,8 @@ struct Place<F> {
 
 struct State<F> {
     free: u64,
-    /// Frames that nobody uses.
-    spare: Vec<Frame>,
-    /// Frames that were given back while a writeback still read from them.
-    lent: Vec<Frame>,
-    /// Frames that nobody has used yet, and the number of all that there are.
-    fresh: Vec<Frame>,
-    frames: u64,
+    /// As many may be in use before others are asked for those that are idle.
+    claimed: u64,
     places: Vec<Place<F>>,
     empty: Vec<Slot>,
     /// The least recently written block, and the most recently written one.
@@ -77,6 +71,8 @@ struct State<F> {
 /// Blocks of DRAM for files of type `F`.
 pub(crate) struct Pool<F> {
     capacity: u64,
+    /// Their memory. Others may use what is idle of it.
+    frames: Arc<Frames>,
     state: Mutex<State<F>>,
     /// The number of free blocks, to be looked at without the lock.
     free: AtomicU64,
@@ -132,13 +128,13 @@ impl<F> Drop for Draining<'_, F> {
 }
 
 impl<F> Pool<F> {
-    pub(crate) fn new(capacity: u64) -> Pool<F> {
+    pub(crate) fn new(capacity: u64, frames: Arc<Frames>) -> Pool<F> {
+        frames.grow(capacity);
+        let claimed = capacity.div_ceil(LEAST_CLAIM);
+        frames.set_idle(capacity - claimed);
         let state = State {
             free: capacity,
-            spare: Vec::new(),
-            lent: Vec::new(),
-            fresh: Vec::new(),
-            frames: 0,
+            claimed,
             places: Vec::new(),
             empty: Vec::new(),
             oldest: NONE,
@@ -155,6 +151,7 @@ impl<F> Pool<F> {
         };
         Pool {
             capacity,
+            frames,
             state: Mutex::new(state),
             free: AtomicU64::new(capacity),
             placed: AtomicU64::new(0),
@@ -190,11 +187,19 @@ impl<F> Pool<F> {
         self.low.load(Ordering::Relaxed)
     }
 
-    /// Permits `count` blocks, or tells what happened so far.
-    pub(crate) fn try_take(&self, count: u64) -> Result<(), Seen> {
+    /// Permits `count` blocks, or tells what happened so far. `reclaim` asks others for what was idle and is not any more;
+    /// they have given it back when it returns.
+    pub(crate) fn try_take(&self, count: u64, reclaim: impl FnOnce()) -> Result<(), Seen> {
         let mut state = self.state.lock();
         if state.free < count {
             return Err(Seen { events: state.events, changes: state.changes });
+        }
+        let used = self.capacity - state.free + count;
+        if used > state.claimed {
+            state.claimed = (used + self.step()).min(self.capacity);
+            self.frames.set_idle(self.capacity - state.claimed);
+            // Under the lock: nobody else is permitted what others still have.
+            reclaim();
         }
         state.free -= count;
         self.free.store(state.free, Ordering::Release);
@@ -264,6 +269,13 @@ impl<F> Pool<F> {
         state.free += count;
         debug_assert!(state.free <= self.capacity);
         self.free.store(state.free, Ordering::Release);
+        let used = self.capacity - state.free;
+        // Not as soon as it can: what is claimed again costs others what they have remembered in it.
+        if used + self.step() <= state.claimed / 2 {
+            let least = self.capacity.div_ceil(LEAST_CLAIM);
+            state.claimed = (used + self.step()).max(least).min(state.claimed);
+            self.frames.set_idle(self.capacity - state.claimed);
+        }
         self.event(state);
         if state.wants.iter().any(|&wanted| wanted <= state.free) {
             self.enough.notify_all();
@@ -272,6 +284,7 @@ impl<F> Pool<F> {
 
     /// Places a permitted block at the end of the list. Its bytes are anything.
     pub(crate) fn place(&self, owner: &Arc<F>, block: u64, now_ms: u64) -> (Slot, Frame) {
+        let frame = self.frames.take();
         let mut state = self.state.lock();
         let owner = Some((Arc::clone(owner), block));
         let place =
@@ -288,7 +301,6 @@ impl<F> Pool<F> {
         };
         state.append(slot);
         self.placed.fetch_add(1, Ordering::Relaxed);
-        let frame = state.take_frame(self.capacity);
         // Whoever found nothing to write back finds this one.
         self.event(&mut state);
         if state.free < self.low() {
@@ -344,9 +356,9 @@ impl<F> Pool<F> {
 
     /// Gives placed blocks back with their bytes.
     pub(crate) fn release_all(&self, released: impl IntoIterator<Item = (Slot, Frame)>) {
-        let mut owners = Vec::new();
+        let (mut owners, mut frames) = (Vec::new(), Vec::new());
         let mut state = self.state.lock();
-        for (slot, mut buffer) in released {
+        for (slot, frame) in released {
             if state.places[slot as usize].listed {
                 state.unlink(slot);
             }
@@ -354,9 +366,10 @@ impl<F> Pool<F> {
             debug_assert!(owner.is_some(), "released twice");
             owners.push(owner);
             state.empty.push(slot);
-            let is_spare = buffer.get_mut().is_some();
-            if is_spare { state.spare.push(buffer) } else { state.lent.push(buffer) }
+            frames.push(frame);
         }
+        // First: who is permitted them takes them.
+        self.frames.give_back(frames);
         if !owners.is_empty() {
             self.freed(&mut state, owners.len() as u64);
         }
@@ -460,35 +473,26 @@ impl<F> Pool<F> {
         self.work.notify_all();
     }
 
+    fn step(&self) -> u64 {
+        (self.capacity / LEAST_CLAIM / 2).max(1)
+    }
+
     /// Bytes of DRAM that the blocks and the list take now.
     pub(crate) fn bytes(&self) -> u64 {
         let state = self.state.lock();
-        let used = state.frames - state.fresh.len() as u64;
-        used * BLOCK as u64 + (state.places.capacity() * size_of::<Place<F>>()) as u64
+        let blocks = self.capacity - state.free + self.frames.spare();
+        blocks * BLOCK as u64 + (state.places.capacity() * size_of::<Place<F>>()) as u64
+    }
+}
+
+impl<F> Drop for Pool<F> {
+    fn drop(&mut self) {
+        // There is nobody any more who would say when he wants it back.
+        self.frames.set_idle(0);
     }
 }
 
 impl<F> State<F> {
-    /// A frame that nobody has. Those that were in use lie in the caches.
-    fn take_frame(&mut self, capacity: u64) -> Frame {
-        if let Some(frame) = self.spare.pop() {
-            return frame;
-        }
-        if let Some(at) = self.lent.iter_mut().position(|frame| frame.get_mut().is_some()) {
-            return self.lent.swap_remove(at);
-        }
-        if self.fresh.is_empty() {
-            // More than the capacity only where some are lent.
-            let count =
-                capacity.saturating_sub(self.frames).min(self.frames.clamp(LEAST_FRAMES, MOST_FRAMES));
-            self.fresh = Frame::allocate(count.max(1) as u32);
-            self.frames += self.fresh.len() as u64;
-            self.fresh.reverse();
-        }
-        let Some(frame) = self.fresh.pop() else { unreachable!("some were allocated") };
-        frame
-    }
-
     fn append(&mut self, slot: Slot) {
         let newest = std::mem::replace(&mut self.newest, slot);
         let place = &mut self.places[slot as usize];
@@ -521,9 +525,9 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use nacre_media::Frame;
+    use nacre_media::{Frame, Frames};
 
-    use super::{LEAST_FRAMES, Pool, Shift, Slot};
+    use super::{Pool, Shift, Slot};
     use crate::buffer::BLOCK;
 
     type Placed = (Slot, Frame);
@@ -534,16 +538,16 @@ mod tests {
 
     #[test]
     fn the_number_of_blocks_is_bounded() {
-        let pool = Pool::new(2);
-        pool.try_take(2).unwrap();
-        let seen = pool.try_take(1).unwrap_err();
+        let pool = Pool::new(2, Arc::default());
+        pool.try_take(2, || ()).unwrap();
+        let seen = pool.try_take(1, || ()).unwrap_err();
         let (slot, buffer) = pool.place(&Arc::new(0), 7, 0);
         // It can be written back now: who found nothing to do goes on.
-        let placed = pool.try_take(1).unwrap_err();
+        let placed = pool.try_take(1, || ()).unwrap_err();
         assert_ne!(placed, seen, "that was an event");
         pool.wait_for_room(seen);
         pool.release_all([(slot, buffer)]);
-        assert_ne!(pool.try_take(2).unwrap_err(), placed, "and so was that");
+        assert_ne!(pool.try_take(2, || ()).unwrap_err(), placed, "and so was that");
         pool.wait_for_room(placed);
         pool.give_back(1);
         assert_eq!((pool.free(), pool.capacity()), (2, 2));
@@ -551,8 +555,8 @@ mod tests {
 
     #[test]
     fn the_least_recently_written_comes_first() {
-        let pool = Pool::new(4);
-        pool.try_take(4).unwrap();
+        let pool = Pool::new(4, Arc::default());
+        pool.try_take(4, || ()).unwrap();
         let placed: Vec<_> = (0..4).map(|block| pool.place(&Arc::new(block as u32), block, block)).collect();
         assert_eq!(blocks(&pool), [0, 1, 2, 3]);
         pool.touch(placed[1].0, 9);
@@ -564,17 +568,17 @@ mod tests {
         assert_eq!(blocks(&pool), [2, 3, 1, 0]);
         let old: Vec<_> = pool.candidates(9, 3).into_iter().map(|(_, block)| block).collect();
         assert_eq!(old, [2, 3]);
-        let seen = pool.try_take(1).unwrap_err();
+        let seen = pool.try_take(1, || ()).unwrap_err();
         pool.release_all(placed);
-        assert_eq!(seen.events + 1, pool.try_take(5).unwrap_err().events, "one event for all of them");
+        assert_eq!(seen.events + 1, pool.try_take(5, || ()).unwrap_err().events, "one event for all of them");
         assert_eq!((blocks(&pool), pool.free()), (vec![], 4));
     }
 
     #[test]
     fn a_block_is_renewed_for_so_long_and_no_longer() {
-        let pool = Pool::new(2);
+        let pool = Pool::new(2, Arc::default());
         pool.configure(0, 30);
-        pool.try_take(2).unwrap();
+        pool.try_take(2, || ()).unwrap();
         let hot = pool.place(&Arc::new(0), 0, 100);
         for now in [110, 120, 130, 131, 140] {
             pool.touch(hot.0, now);
@@ -590,8 +594,8 @@ mod tests {
 
     #[test]
     fn a_block_is_stale_behind_an_eighth_of_the_pool_or_after_a_second() {
-        let pool = Pool::new(80_000);
-        pool.try_take(20_000).unwrap();
+        let pool = Pool::new(80_000, Arc::default());
+        pool.try_take(20_000, || ()).unwrap();
         let owner = Arc::new(0);
         let then = pool.age(5);
         for block in 0..9_999 {
@@ -605,44 +609,55 @@ mod tests {
         // One that was put there long ago, and wrapped around.
         let then = pool.age(u64::MAX / 4);
         assert!(!pool.is_stale(then, pool.age(u64::MAX / 4 + 999)));
-        let tiny: Pool<u32> = Pool::new(3);
+        let tiny: Pool<u32> = Pool::new(3, Arc::default());
         assert!(!tiny.is_stale(tiny.age(7), tiny.age(7)) && tiny.is_stale(tiny.age(7), tiny.age(8)));
     }
 
     #[test]
     fn one_candidate_of_a_file_is_enough() {
-        let pool = Pool::new(2);
-        pool.try_take(2).unwrap();
+        let pool = Pool::new(2, Arc::default());
+        pool.try_take(2, || ()).unwrap();
         let file = Arc::new(5);
         let _placed = [pool.place(&file, 1, 0), pool.place(&file, 2, 0)];
         assert_eq!(blocks(&pool), [1]);
     }
 
-    /// A frame that is given back while it is still read from was lost before, and one more was allocated for it.
     #[test]
-    fn frames_are_used_again() {
-        let capacity = LEAST_FRAMES + 10;
-        let pool = Pool::new(capacity);
-        let owner = Arc::new(0);
-        let place_all = || {
-            pool.try_take(capacity).unwrap();
-            (0..capacity).map(|block| pool.place(&owner, block, 0)).collect::<Vec<_>>()
-        };
-        let read_from = |placed: &[Placed]| -> Vec<Frame> {
-            placed[..20].iter().map(|(_, frame)| frame.clone()).collect()
-        };
-        let placed = place_all();
-        let lent = read_from(&placed);
+    fn what_is_not_claimed_is_idle_and_asked_for_before_it_is_used() {
+        let frames = Arc::new(Frames::default());
+        let pool: Pool<u32> = Pool::new(160, Arc::clone(&frames));
+        assert_eq!(frames.idle(), 140, "an eighth is never left to others");
+        let mut asked = 0;
+        for taken in 1..=160 {
+            pool.try_take(1, || asked += 1).unwrap();
+            assert!(taken + frames.idle() <= 160);
+        }
+        assert_eq!((asked, frames.idle()), (13, 0), "in steps");
+        // What comes and goes asks nobody.
+        for _ in 0..100 {
+            pool.give_back(60);
+            pool.try_take(60, || panic!("it is claimed")).unwrap();
+        }
+        pool.give_back(90);
+        assert_eq!(frames.idle(), 160 - 80);
+        pool.give_back(70);
+        assert_eq!(frames.idle(), 140);
+        drop(pool);
+        assert_eq!(frames.idle(), 0);
+    }
+
+    #[test]
+    fn bytes_are_those_of_blocks_in_use_and_of_what_they_left() {
+        let pool = Pool::new(30, Arc::default());
+        pool.try_take(30, || ()).unwrap();
+        let placed: Vec<Placed> = (0..30).map(|block| pool.place(&Arc::new(0), block, 0)).collect();
+        let lent: Vec<Frame> = placed[..20].iter().map(|(_, frame)| frame.clone()).collect();
         pool.release_all(placed);
-        drop(lent);
-        let placed = place_all();
-        assert_eq!(pool.state.lock().frames, capacity, "what nobody reads from any more is used again");
-        let lent = read_from(&placed);
-        pool.release_all(placed);
-        let mut placed = place_all();
+        assert!((30..40).contains(&(pool.bytes() / BLOCK as u64)));
+        pool.try_take(30, || ()).unwrap();
+        let mut placed: Vec<Placed> = (0..30).map(|block| pool.place(&Arc::new(0), block, 0)).collect();
         assert!(placed.iter_mut().all(|(_, frame)| frame.get_mut().is_some()), "shared with nobody");
-        assert_eq!(pool.state.lock().frames, capacity + 20, "what is read from is replaced");
-        assert!(pool.bytes() >= (capacity + 20) * BLOCK as u64);
+        assert!(pool.bytes() >= 50 * BLOCK as u64);
         drop(lent);
     }
 
@@ -650,14 +665,14 @@ mod tests {
     fn with_a_writer<R: Send>(
         act: impl FnOnce(&Pool<u32>, &mut Shift<'_, u32>, Vec<Placed>) -> R,
     ) -> (R, bool) {
-        let pool = Pool::new(3);
-        pool.try_take(3).unwrap();
+        let pool = Pool::new(3, Arc::default());
+        pool.try_take(3, || ()).unwrap();
         let placed = (0..3).map(|block| pool.place(&Arc::new(0), block, 0)).collect();
         let mut shift = pool.begin_shift();
         pool.call_threads();
         assert!(pool.wait_for_work(&mut shift, Duration::ZERO));
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| pool.wait_for_threads(pool.try_take(3).unwrap_err(), 3));
+            let writer = scope.spawn(|| pool.wait_for_threads(pool.try_take(3, || ()).unwrap_err(), 3));
             while pool.state.lock().wants.is_empty() {
                 std::thread::yield_now();
             }

@@ -1,7 +1,10 @@
 //! What can be set, and what is counted.
 
+use std::sync::Arc;
+
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::{Error, Kind, Result};
+use nacre_media::Frames;
 use nacre_policy::{Checker, Latencies};
 
 use crate::clock::Clock;
@@ -140,7 +143,7 @@ impl Posted {
 /// How a cache is set up.
 #[derive(Debug, Clone)]
 pub struct CacheOptions {
-    /// Bytes of DRAM for blocks. At least 4 blocks; the index and what the model remembers come on top, some 3 %.
+    /// Bytes of DRAM for blocks, at the most. At least 4 blocks; the index and what the model remembers come on top, some 3 %.
     pub size: u64,
     /// Nothing may be written: nothing is buffered.
     pub read_only: bool,
@@ -150,6 +153,9 @@ pub struct CacheOptions {
     pub fits_threads: bool,
     /// The time by which blocks grow old.
     pub clock: Clock,
+    /// DRAM that a layout below has, too: it may use there what the blocks do not use now, and gives it up where a write needs
+    /// it ([`Data::give_up_dram`](nacre_engine::Data::give_up_dram)). Without it nobody else uses the DRAM of this one.
+    pub frames: Option<Arc<Frames>>,
 }
 
 impl CacheOptions {
@@ -161,6 +167,7 @@ impl CacheOptions {
             settings: Settings::default(),
             fits_threads: true,
             clock: Clock::default(),
+            frames: None,
         }
     }
 }

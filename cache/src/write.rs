@@ -269,7 +269,7 @@ impl<L: Data + Extents> Shared<L> {
     fn permit(&self, request: &Request<'_>) -> Result<Option<Permit<'_, L>>> {
         let (blocks, space) = (request.blocks(), request.space(&self.cost));
         let mut stalled = false;
-        while let Err(seen) = self.pool.try_take(blocks) {
+        while let Err(seen) = self.pool.try_take(blocks, || self.layout.give_up_dram()) {
             if !std::mem::replace(&mut stalled, true) {
                 self.counters.stalls.add(1);
             }

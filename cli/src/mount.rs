@@ -32,7 +32,7 @@ pub(crate) struct MountArgs {
     /// file was not synchronised for so long, 5000), lazy_threads=N, preset=NAME, name_index=on|off (layout inplace),
     /// direct_io, threads=N, emulate=MEMORY,
     /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as), tier_cache=SIZE
-    /// (DRAM for what is read from tiers, 64M by default), tier_group=SIZE (what is moved as one, 16M), sync_threshold=SIZE (a file
+    /// (DRAM for what is read from tiers, 64M by default; with lazy one budget for both), tier_group=SIZE (what is moved as one, 16M), sync_threshold=SIZE (a file
     /// that is synced before so much was written is not written straight to disk, 4M), large_writes=N (what was written so often
     /// in large pieces is, 4), tier_balance=on|off (blocks move because they are read, on),
     /// mover_hours=22:00-06:00 (when blocks move by themselves, in local time; several as 12:00-13:00+22:00-06:00; always),

@@ -61,6 +61,14 @@ impl Frame {
         Some(unsafe { &mut *self.bytes() })
     }
 
+    /// Nobody will have it again: its memory goes back to the kernel, if nobody else has it now.
+    pub(crate) fn discard(mut self) {
+        if self.get_mut().is_some() {
+            // SAFETY: nobody else has the frame, and it ends here: there is no reference to its bytes.
+            unsafe { self.region.mapping.discard(u64::from(self.number) * BLOCK_SIZE, BLOCK_SIZE) };
+        }
+    }
+
     fn count(&self) -> &AtomicU8 {
         &self.region.counts[self.number as usize]
     }

@@ -3,7 +3,8 @@
 //! [`Pm`] is the interface. The tokens [`Stored`], [`Flushed`] and [`Durable`] prove order by types.
 //! [`RealPm`] is a mapped device, slowed down where an [`Emulation`] says so; [`SimPm`] is simulated memory, whose
 //! recorded [`Trace`] the module [`crash`] turns into crash images. An [`Overlay`] keeps stores from what is below it.
-//! [`block`] are the disks below, and [`disk`] what they are slowed down to. A [`Frame`] is a block of DRAM above.
+//! [`block`] are the disks below, and [`disk`] what they are slowed down to. A [`Frame`] is a block of DRAM above, and
+//! [`Frames`] are those of a file system.
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the stores, flushes and fences of this crate are written for x86-64 only");
@@ -14,6 +15,7 @@ mod device;
 pub mod disk;
 mod dram;
 mod emulation;
+mod frames;
 mod image;
 mod overlay;
 mod pm;
@@ -25,6 +27,7 @@ mod token;
 pub use device::DeviceKind;
 pub use dram::Frame;
 pub use emulation::Emulation;
+pub use frames::Frames;
 pub use image::Image;
 pub use overlay::Overlay;
 pub use pm::Pm;

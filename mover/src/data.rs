@@ -320,6 +320,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
         }
     }
 
+    fn give_up_dram(&self) {
+        self.tiers.pages().give_up();
+    }
+
     fn fallocate(
         &self,
         node: &L::Node,

@@ -10,8 +10,8 @@ use nacre_engine::{
     Tiered, Timestamp,
 };
 use nacre_engine::{Capabilities, Extents, PlacedExtent, PromiseCost};
-use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
+use nacre_media::{Durable, Frames};
 use nacre_policy::Hours;
 use nacre_tiers::{Attachment, Label, NewLabel, TierSet};
 use uuid::Uuid;
@@ -27,7 +27,7 @@ use crate::wishes::Wishes;
 /// How it is set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MoverOptions {
-    /// Bytes of DRAM for blocks of tiers.
+    /// Bytes of DRAM for blocks of tiers; with somebody who shares it see [`MoverFs::with_frames`].
     pub page_cache: u64,
     /// Blocks that are fetched at once at the most, of a file that is read in order.
     pub read_ahead: u64,
@@ -152,7 +152,12 @@ pub struct MoverFs<L: Tiered, D> {
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Over a mounted layout, none of whose tiers is attached yet.
     pub fn new(layout: L, options: MoverOptions) -> MoverFs<L, D> {
-        let tiers = Arc::new(TierSet::new(options.page_cache));
+        MoverFs::with_frames(layout, options, Arc::default())
+    }
+
+    /// The same, whose page cache has its DRAM of these frames, and uses what somebody above does not use of his.
+    pub fn with_frames(layout: L, options: MoverOptions, frames: Arc<Frames>) -> MoverFs<L, D> {
+        let tiers = Arc::new(TierSet::with_frames(options.page_cache, frames));
         layout.read_images_with(Arc::clone(&tiers) as _);
         for tier in layout.tiers() {
             tiers.detach(tier.number, "it is not attached");
@@ -210,6 +215,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.large.store(above, Ordering::Relaxed);
         // Until somebody has looked how much is used.
         self.large_to_disk.store(above == 0, Ordering::Relaxed);
+    }
+
+    /// Who shares its [frames](MoverFs::with_frames) may have half of the page cache's DRAM, too, as long as he leaves idle what
+    /// he does not use; gives the bytes.
+    pub fn lend_dram(&self) -> u64 {
+        self.tiers.pages().lend()
     }
 
     /// Hours are those of local time, which is ahead of UTC by as many seconds as this says, for a time in milliseconds since

@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicBool;
 
 use nacre_cache::{CacheFs, CacheOptions, Settings};
 use nacre_engine::sync::Mutex;
-use nacre_engine::{BLOCK_SIZE, Error, Extents, FsStat, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Error, Extents, FsStat, Kind, Result, Tiered};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, MountOptions, RecoveryReport, Summary};
 use nacre_layout_parts::scrub::DEFAULT_RATE;
-use nacre_media::{Emulation, PmOptions, Promise, RealPm};
+use nacre_media::{Emulation, Frames, PmOptions, Promise, RealPm};
 use nacre_vfs::{Vfs, VfsOptions};
 
 use crate::cost;
@@ -131,7 +131,7 @@ impl FileSystem {
         let path = path.as_ref();
         let make = MkfsOptions { emulation: options.emulation.clone(), ..make.clone() };
         let fs = mkfs::make(path, &make)
-            .and_then(|(pm, _)| FileSystem::over(pm, options))
+            .and_then(|(pm, _)| FileSystem::with_tiers_to_come(pm, options, !make.tiers.is_empty()))
             .map_err(|error| error.operation("create").object(path.display().to_string()))?;
         fs.add_tiers(&make.tiers).map(|()| fs)
     }
@@ -147,7 +147,12 @@ impl FileSystem {
     }
 
     pub(crate) fn over(pm: RealPm, options: &OpenOptions) -> Result<FileSystem> {
-        let layout = mount(Arc::new(pm), options)?;
+        FileSystem::with_tiers_to_come(pm, options, false)
+    }
+
+    /// One that tiers are about to be added to, or not.
+    fn with_tiers_to_come(pm: RealPm, options: &OpenOptions, come: bool) -> Result<FileSystem> {
+        let layout = mount(Arc::new(pm), options, come)?;
         let pm = layout.pm().clone();
         let vfs_options = VfsOptions { read_only: options.read_only, no_atime: options.no_atime };
         let vfs = Arc::new(Vfs::new(layout, vfs_options));
@@ -271,7 +276,7 @@ impl FileSystem {
 }
 
 /// Mounts whatever layout is on a device.
-fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
+fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<AnyLayout> {
     let media_read_only = pm.is_read_only();
     let OpenOptions { read_only, lanes, .. } = *options;
     let (layout, summary) = probe(&pm)?;
@@ -289,10 +294,20 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions) -> Result<AnyLayout> {
     Ok(match layout {
         LayoutKind::Log => {
             let mount = MountOptions { read_only, lanes, media_read_only, ..MountOptions::default() };
-            let layout = tiers::mount(LogFs::mount(pm, &mount)?, &summary, options)?;
+            // What waits to be written and what was read from tiers have their DRAM together.
+            let frames = Arc::new(Frames::default());
+            let layout = tiers::mount(LogFs::mount(pm, &mount)?, &summary, options, Arc::clone(&frames))?;
             match cache {
                 None => AnyLayout::Log(layout),
-                Some(cache) => AnyLayout::LogCached(CacheFs::new(layout, &cache)?),
+                Some(mut cache) => {
+                    // Where there are none, nobody said that the DRAM for what is read from them is to be used.
+                    let has_tiers = tiers_come || !layout.layout().tiers().is_empty();
+                    if has_tiers && !read_only && !media_read_only {
+                        cache.size += layout.lend_dram();
+                    }
+                    cache.frames = Some(frames);
+                    AnyLayout::LogCached(CacheFs::new(layout, &cache)?)
+                }
             }
         }
         LayoutKind::Inplace => {

@@ -44,7 +44,8 @@ impl MoverLimit {
 /// How data comes to tiers and from there. What is not said is as TPFS has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TierSettings {
-    /// Bytes of DRAM that keep what was read from tiers, 1 MiB to 1 TiB; by default 64 MiB.
+    /// Bytes of DRAM that keep what was read from tiers, 1 MiB to 1 TiB; by default 64 MiB. With a write
+    /// buffer both are one budget, whose bound is the sum: writes may take half of this, and reads what writes do not use.
     pub cache: Option<u64>,
     /// Bytes that are moved as one, whole blocks of 4 KiB, up to 1 GiB; by default 16 MiB.
     pub group: Option<u64>,

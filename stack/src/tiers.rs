@@ -3,13 +3,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, Tiered};
 use nacre_layout_log::{LogFs, Summary};
-use nacre_media::RealPm;
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
+use nacre_media::{Frames, RealPm};
 use nacre_mover::{Drained, LargeWrites, MoverFs};
 use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
@@ -95,13 +96,18 @@ pub struct MovedFiles {
 
 /// Over a mounted layout, with the devices of its tiers. One that cannot be found, or used, is missing: what is on it fails,
 /// and nothing else does.
-pub(crate) fn mount(layout: LogFs<RealPm>, summary: &Summary, options: &OpenOptions) -> Result<TieredLog> {
+pub(crate) fn mount(
+    layout: LogFs<RealPm>,
+    summary: &Summary,
+    options: &OpenOptions,
+    frames: Arc<Frames>,
+) -> Result<TieredLog> {
     let beside = PathBuf::from(layout.pm().name());
     let large = match options.preset.or_else(|| summary.preset.parse().ok()) {
         Some(Preset::Tpfs) => LargeWrites::ToDisk,
         _ => LargeWrites::WhereBlocksMove,
     };
-    let mover = MoverFs::new(layout, options.tier_settings.mover_options()?)
+    let mover = MoverFs::with_frames(layout, options.tier_settings.mover_options()?, frames)
         .with_local_time(local_ahead_s)
         .with_large_writes(large);
     let known = mover.layout().tiers();

@@ -5,14 +5,21 @@
 //! remembered of it before; see [`PageCache::drop_range`].
 //!
 //! The cache knows chunks of 16 neighbouring blocks, of which any may be there and take room, in shards with a lock each, and
-//! gives up the chunk that was not used for longest (by the clock algorithm, in each shard).
+//! gives up the blocks that were not used for longest (by the clock algorithm, in each shard: of the chunk whose turn it is,
+//! those that were not read since it was last).
+//!
+//! Its DRAM are [`Frames`], which it may share: then it may have what others of them leave idle beside what it may have in any
+//! case, and [gives that up](PageCache::give_up) when they want it back. What is idle is looked at under the lock of a shard,
+//! and all of these are taken to give up: who waits for that finds no more used than is idle then.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
+use std::sync::Arc;
 
 use nacre_engine::sync::RwLock;
-use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nacre_engine::{BLOCK_SIZE, Block, InodeHasher};
+use nacre_media::{Frame, Frames};
 use smallvec::SmallVec;
 
 /// Blocks of a chunk.
@@ -21,6 +28,8 @@ const CHUNK_BYTES: u64 = CHUNK * BLOCK_SIZE;
 /// Locks.
 const SHARDS: usize = 16;
 const BLOCK_BYTES: usize = BLOCK_SIZE as usize;
+/// With less it remembers nothing.
+const LEAST_BYTES: u64 = SHARDS as u64 * CHUNK_BYTES;
 
 /// Tier, and number of the chunk on it.
 type Key = (u8, u64);
@@ -28,9 +37,14 @@ type Key = (u8, u64);
 /// The cache; see the [module](self).
 pub struct PageCache {
     shards: Vec<RwLock<Shard>>,
-    /// Blocks that a shard may have.
+    frames: Arc<Frames>,
+    /// Bytes that it was told to have, and how many of them it leaves to another user of the frames.
+    size: AtomicU64,
+    lent: AtomicU64,
+    /// Blocks that a shard may have in any case.
     most: AtomicU64,
-    hits: AtomicU64,
+    /// How often blocks were dropped; see [`PageCache::drops`].
+    drops: AtomicU64,
     misses: AtomicU64,
     evicted: AtomicU64,
 }
@@ -43,24 +57,29 @@ struct Shard {
     blocks: u64,
     /// Each chunk once, and perhaps some that are gone.
     clock: VecDeque<Key>,
+    /// Bytes that were read from it. Beside its lock, which who reads has anyway.
+    hits: AtomicU64,
 }
 
 /// Neighbours in one place: a read that finds its block there has little else to look at.
 #[derive(Default)]
 struct Chunk {
-    used: AtomicBool,
+    /// A bit for each block that was read.
+    used: AtomicU32,
     /// Those that are there.
-    blocks: [Option<Content>; CHUNK as usize],
+    blocks: [Option<Frame>; CHUNK as usize],
 }
 
-type Content = Box<[u8; BLOCK_BYTES]>;
+/// What was in blocks that are there no more, or is to be.
+type Copies = SmallVec<[Frame; CHUNK as usize]>;
 
 impl Chunk {
-    /// Somebody reads it.
-    fn use_it(&self) {
+    /// Somebody has read these blocks of it.
+    fn note_read(&self, blocks: std::ops::Range<usize>) {
+        let bits = blocks.fold(0, |bits, block| bits | 1 << block);
         // Stored once: others have its line, too.
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
+        if self.used.load(Ordering::Relaxed) & bits != bits {
+            self.used.fetch_or(bits, Ordering::Relaxed);
         }
     }
 
@@ -83,10 +102,18 @@ pub struct PageCounters {
 impl PageCache {
     /// A cache of at most so many bytes; less than a chunk for each of its shards is none at all.
     pub fn new(bytes: u64) -> PageCache {
+        PageCache::of(bytes, Arc::default())
+    }
+
+    /// A cache of so many bytes in any case, and what is [idle](Frames::idle) of these frames beside.
+    pub(crate) fn of(bytes: u64, frames: Arc<Frames>) -> PageCache {
         let cache = PageCache {
             shards: (0..SHARDS).map(|_| RwLock::new(Shard::default())).collect(),
+            frames,
+            size: AtomicU64::new(0),
+            lent: AtomicU64::new(0),
             most: AtomicU64::new(0),
-            hits: AtomicU64::new(0),
+            drops: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
         };
@@ -94,19 +121,63 @@ impl PageCache {
         cache
     }
 
-    /// From now on it has at most so many bytes.
+    /// From now on it may have so many bytes, with what it has [lent](PageCache::lend).
     pub fn resize(&self, bytes: u64) {
-        let most = match bytes / BLOCK_SIZE / SHARDS as u64 {
+        self.size.store(bytes, Ordering::Relaxed);
+        self.fit();
+    }
+
+    /// Another user of the frames may have half of its bytes, and leaves idle what he does not use; gives their number. It is
+    /// asked for once.
+    pub fn lend(&self) -> u64 {
+        let size = self.size();
+        let lent = (size / 2).min(size.saturating_sub(LEAST_BYTES)) / BLOCK_SIZE * BLOCK_SIZE;
+        self.lent.store(lent, Ordering::Relaxed);
+        self.fit();
+        lent
+    }
+
+    /// Bytes that it was told to have.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    fn fit(&self) {
+        let (size, lent) = (self.size(), self.lent.load(Ordering::Relaxed));
+        // What is lent stays so when it is told to have less: reads have half in any case.
+        let own = size.saturating_sub(lent).max(size / 2);
+        let most = match own / BLOCK_SIZE / SHARDS as u64 {
             few if few < CHUNK => 0,
             most => most,
         };
-        self.most.store(most, Ordering::Relaxed);
-        self.shards.iter().for_each(|shard| self.shrink(&mut shard.write(), most));
+        let before = self.most.swap(most, Ordering::Relaxed);
+        self.frames.grow(most.saturating_sub(before) * SHARDS as u64);
+        self.give_up();
+        self.frames.shrink(before.saturating_sub(most) * SHARDS as u64);
     }
 
-    /// Bytes of DRAM that it may take.
+    /// Gives up what is more than it may have now: somebody wants back what was idle.
+    pub fn give_up(&self) {
+        for shard in &self.shards {
+            let mut gone = Copies::new();
+            let mut shard = shard.write();
+            self.shrink(&mut shard, self.most(), &mut gone);
+            drop(shard);
+            self.give_back(gone);
+        }
+    }
+
+    /// Blocks that a shard may have now. What it has more of is given up before this is less; see [`PageCache::give_up`].
+    fn most(&self) -> u64 {
+        match self.most.load(Ordering::Relaxed) {
+            0 => 0,
+            most => most + self.frames.idle() / SHARDS as u64,
+        }
+    }
+
+    /// Bytes of DRAM that it may take now.
     pub fn capacity(&self) -> u64 {
-        self.most.load(Ordering::Relaxed) * BLOCK_SIZE * SHARDS as u64
+        self.most() * BLOCK_SIZE * SHARDS as u64
     }
 
     /// Bytes of DRAM that it takes.
@@ -117,7 +188,7 @@ impl PageCache {
     /// What it did so far.
     pub fn counters(&self) -> PageCounters {
         PageCounters {
-            hit_bytes: self.hits.load(Ordering::Relaxed),
+            hit_bytes: self.shards.iter().map(|shard| shard.read().hits.load(Ordering::Relaxed)).sum(),
             missed_bytes: self.misses.load(Ordering::Relaxed),
             evicted_bytes: self.evicted.load(Ordering::Relaxed),
         }
@@ -132,7 +203,7 @@ impl PageCache {
             let key = (tier, at / CHUNK_BYTES);
             let shard = self.shard(key).read();
             let Some(chunk) = shard.chunks.get(&key) else { break };
-            chunk.use_it();
+            let first = (at % CHUNK_BYTES) as usize / BLOCK_BYTES;
             let (mut from, end) = ((at % CHUNK_BYTES) as usize, into.len());
             let before = done;
             while done < end && from < CHUNK_BYTES as usize {
@@ -142,12 +213,31 @@ impl PageCache {
                 into[done..done + len].copy_from_slice(&part[..len]);
                 (done, from) = (done + len, from + len);
             }
+            chunk.note_read(first..from.div_ceil(BLOCK_BYTES));
+            shard.hits.fetch_add((done - before) as u64, Ordering::Relaxed);
             if done == before || done < end && from < CHUNK_BYTES as usize {
                 break;
             }
         }
-        self.hits.fetch_add(done as u64, Ordering::Relaxed);
         done
+    }
+
+    /// How often blocks were dropped so far, to be asked before it is [resolved](nacre_engine::Extents::resolve) where data is.
+    pub fn drops(&self) -> u64 {
+        self.drops.load(Ordering::Acquire)
+    }
+
+    /// As [`PageCache::read`], for who has not told anybody that he reads, so that the block may be freed and written anew
+    /// meanwhile; `drops` are those of before it was resolved. True when all of it was there, and was what it was then; when
+    /// not, what was read means nothing.
+    ///
+    /// Who writes a block drops what is remembered of it first. So when nothing was dropped since before the block was
+    /// resolved, nobody has begun to write it since, and what is remembered of it is what was its file's then. When it had
+    /// been dropped before, by who was to write it for another file, it was free then, and would not have been resolved: its
+    /// own file had given it up.
+    pub fn read_unannounced(&self, tier: u8, offset: u64, into: &mut [u8], drops: u64) -> bool {
+        // Each part is read under a lock that is taken after that by who remembers what was written.
+        self.read(tier, offset, into) == into.len() && self.drops() == drops
     }
 
     /// Bytes that were not there were fetched for who asked for them.
@@ -164,50 +254,76 @@ impl PageCache {
 
     /// Remembers whole blocks. The caller knows that nobody writes them meanwhile.
     pub fn fill(&self, tier: u8, start: Block, bytes: &[u8]) {
-        let most = self.most.load(Ordering::Relaxed);
-        if most == 0 {
+        if self.most() == 0 {
             return;
         }
         let mut at = start.0;
         for part in split(start, bytes) {
-            // Copied before the lock is taken, of which readers have a part for as long as they copy.
-            let copies =
-                part.chunks_exact(BLOCK_BYTES).filter_map(|bytes| Content::try_from(bytes.to_vec()).ok());
-            let copies: SmallVec<[Content; CHUNK as usize]> = copies.collect();
-            let count = copies.len() as u64;
-            self.put((tier, at / CHUNK), (at % CHUNK) as usize, copies, most);
-            at += count;
+            let (key, first) = ((tier, at / CHUNK), (at % CHUNK) as usize);
+            let count = part.len() / BLOCK_BYTES;
+            let mut frames = self.room(key, first, count);
+            // Copied without the lock, of which readers have a part for as long as they copy.
+            for (frame, bytes) in frames.iter_mut().zip(part.chunks_exact(BLOCK_BYTES)) {
+                match frame.get_mut() {
+                    Some(content) => content.copy_from_slice(bytes),
+                    None => {
+                        unreachable!("who looks into a block has its shard's lock, and no part of the frame")
+                    }
+                }
+            }
+            self.put(key, first, frames);
+            at += count as u64;
         }
     }
 
     /// Forgets blocks: they are about to be written by others, or their tier is gone.
     pub fn drop_range(&self, tier: u8, start: Block, blocks: u64) {
+        // First: see `read_unannounced`.
+        self.drops.fetch_add(1, Ordering::AcqRel);
         let (mut at, end) = (start.0, start.0 + blocks);
+        let mut gone = Copies::new();
         while at < end {
             let count = (CHUNK - at % CHUNK).min(end - at);
             let key = (tier, at / CHUNK);
             let Shard { chunks, blocks, .. } = &mut *self.shard(key).write();
             if let Some(chunk) = chunks.get_mut(&key) {
-                let gone = &mut chunk.blocks[(at % CHUNK) as usize..][..count as usize];
-                *blocks -= gone.iter().flatten().count() as u64;
-                gone.fill_with(|| None);
+                let before = gone.len();
+                gone.extend(
+                    chunk.blocks[(at % CHUNK) as usize..][..count as usize]
+                        .iter_mut()
+                        .filter_map(Option::take),
+                );
+                *blocks -= (gone.len() - before) as u64;
                 if chunk.count() == 0 {
                     chunks.remove(&key);
                 }
             }
             at += count;
         }
+        self.give_back(gone);
     }
 
     /// Forgets all blocks of a tier.
     pub fn drop_tier(&self, tier: u8) {
+        self.drops.fetch_add(1, Ordering::AcqRel);
         for shard in &self.shards {
+            let mut gone = Copies::new();
             let Shard { chunks, blocks, .. } = &mut *shard.write();
             chunks.retain(|key, chunk| {
                 let stays = key.0 != tier;
-                *blocks -= if stays { 0 } else { chunk.count() };
+                if !stays {
+                    gone.extend(chunk.blocks.iter_mut().filter_map(Option::take));
+                }
                 stays
             });
+            *blocks -= gone.len() as u64;
+            self.give_back(gone);
+        }
+    }
+
+    fn give_back(&self, gone: Copies) {
+        if !gone.is_empty() {
+            self.frames.give_back(gone);
         }
     }
 
@@ -216,50 +332,80 @@ impl PageCache {
         &self.shards[(key.1 as usize).wrapping_add(usize::from(key.0) * 5) % SHARDS]
     }
 
-    /// Puts blocks of a chunk in, the first of them there; where there are too many with them, others go.
-    fn put(&self, key: Key, first: usize, copies: SmallVec<[Content; CHUNK as usize]>, most: u64) {
-        let mut shard = self.shard(key).write();
-        let there = shard
-            .chunks
-            .get(&key)
-            .map_or(0, |chunk| chunk.blocks[first..][..copies.len()].iter().flatten().count() as u64);
-        let more = copies.len() as u64 - there;
-        if more > 0 {
-            // This chunk may be one of those that go, with what was there.
-            self.shrink(&mut shard, most.saturating_sub(copies.len() as u64));
+    /// Frames for blocks of a chunk; where there would be too many with them, those of others.
+    fn room(&self, key: Key, first: usize, count: usize) -> Copies {
+        let mut frames = Copies::new();
+        self.make_room(&mut self.shard(key).write(), key, first..first + count, &mut frames);
+        if frames.len() > count {
+            self.frames.give_back(frames.drain(count..));
         }
-        let Shard { chunks, blocks, clock } = &mut *shard;
-        // It may be one of those that went.
-        let chunk = chunks.entry(key).or_insert_with(|| {
-            clock.push_back(key);
-            Chunk::default()
-        });
-        for (block, copy) in chunk.blocks[first..].iter_mut().zip(copies) {
-            *blocks += u64::from(block.replace(copy).is_none());
+        self.frames.take_some(count - frames.len(), &mut frames);
+        frames
+    }
+
+    /// Gives blocks up for those of a chunk that are to be put in.
+    fn make_room(&self, shard: &mut Shard, key: Key, blocks: std::ops::Range<usize>, gone: &mut Copies) {
+        let count = blocks.len() as u64;
+        let there = shard.chunks.get(&key).map_or(0, |chunk| chunk.blocks[blocks].iter().flatten().count());
+        if (there as u64) < count {
+            // This chunk may be one of those that go, with what was there.
+            self.shrink(shard, self.most().saturating_sub(count), gone);
+        }
+    }
+
+    /// Puts blocks of a chunk in, the first of them there; where there are too many with them, others go.
+    fn put(&self, key: Key, first: usize, copies: Copies) {
+        let mut gone = Copies::new();
+        let mut shard = self.shard(key).write();
+        // Others came meanwhile, or what they may have is less.
+        self.make_room(&mut shard, key, first..first + copies.len(), &mut gone);
+        let most = self.most();
+        let Shard { chunks, blocks, clock, .. } = &mut *shard;
+        if most == 0 {
+            gone.extend(copies);
+        } else {
+            // It may be one of those that went.
+            let chunk = chunks.entry(key).or_insert_with(|| {
+                clock.push_back(key);
+                Chunk::default()
+            });
+            for (block, copy) in chunk.blocks[first..].iter_mut().zip(copies) {
+                match block.replace(copy) {
+                    Some(before) => gone.push(before),
+                    None => *blocks += 1,
+                }
+            }
         }
         // Keys of what was dropped go when it is their turn; there must not be ever more of them.
         if clock.len() as u64 > 2 * most + 16 {
             let mut seen = HashSet::new();
             clock.retain(|key| chunks.contains_key(key) && seen.insert(*key));
         }
+        drop(shard);
+        self.give_back(gone);
     }
 
-    /// Gives chunks up until there are at most so many blocks.
-    fn shrink(&self, shard: &mut Shard, most: u64) {
-        let Shard { chunks, blocks, clock } = shard;
+    /// Gives blocks up until there are at most so many.
+    fn shrink(&self, shard: &mut Shard, most: u64, gone: &mut Copies) {
+        let Shard { chunks, blocks, clock, .. } = shard;
+        let before = gone.len();
         while *blocks > most {
             let Some(key) = clock.pop_front() else { break };
-            match chunks.get(&key) {
-                Some(chunk) if chunk.used.swap(false, Ordering::Relaxed) => clock.push_back(key),
-                Some(chunk) => {
-                    let gone = chunk.count();
-                    *blocks -= gone;
-                    chunks.remove(&key);
-                    self.evicted.fetch_add(gone * BLOCK_SIZE, Ordering::Relaxed);
+            let Some(chunk) = chunks.get_mut(&key) else { continue };
+            let used = chunk.used.swap(0, Ordering::Relaxed);
+            let there = gone.len();
+            for (number, block) in chunk.blocks.iter_mut().enumerate() {
+                if used & 1 << number == 0 {
+                    gone.extend(block.take());
                 }
-                None => {}
+            }
+            *blocks -= (gone.len() - there) as u64;
+            match chunk.count() {
+                0 => drop(chunks.remove(&key)),
+                _ => clock.push_back(key),
             }
         }
+        self.evicted.fetch_add((gone.len() - before) as u64 * BLOCK_SIZE, Ordering::Relaxed);
     }
 }
 
@@ -272,9 +418,13 @@ fn split(start: Block, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use nacre_engine::{BLOCK_SIZE, Block};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::{CHUNK, CHUNK_BYTES, PageCache, SHARDS};
+    use nacre_engine::{BLOCK_SIZE, Block};
+    use nacre_media::Frames;
+
+    use super::{CHUNK, CHUNK_BYTES, LEAST_BYTES, PageCache, SHARDS};
 
     const BLOCK: usize = BLOCK_SIZE as usize;
 
@@ -324,6 +474,107 @@ mod tests {
         cache.resize(0);
         cache.fill(1, Block(0), &content(0, 1));
         assert_eq!((cache.bytes(), cache.capacity()), (0, 0));
+    }
+
+    /// The whole chunk stayed for the sake of one block, or went with it.
+    #[test]
+    fn of_a_chunk_those_blocks_stay_that_are_used() {
+        let most = CHUNK * SHARDS as u64;
+        let cache = PageCache::new(most * BLOCK_SIZE);
+        let mut seen = vec![0; BLOCK];
+        // All of one shard.
+        let chunk = |number: u64| number * most;
+        cache.fill(1, Block(chunk(0)), &content(0, CHUNK));
+        for round in 1..100 {
+            assert_eq!(cache.read(1, (chunk(0) + 5) * BLOCK_SIZE, &mut seen), BLOCK);
+            cache.fill(1, Block(chunk(round)), &content(round, 1));
+        }
+        assert!(seen == content(5, 1));
+        let there: Vec<u64> = (0..CHUNK).filter(|block| cache.has(1, Block(chunk(0) + block))).collect();
+        assert_eq!(there, [5]);
+        let blocks = cache.bytes() / BLOCK_SIZE;
+        assert!((2..=CHUNK).contains(&blocks), "{blocks}");
+    }
+
+    #[test]
+    fn what_others_leave_idle_is_used_and_given_up() {
+        let frames = Arc::new(Frames::default());
+        let (size, others) = (4 * LEAST_BYTES, 8 * LEAST_BYTES);
+        let cache = PageCache::of(size, Arc::clone(&frames));
+        let fill = || cache.fill(1, Block(0), &content(0, 4 * (size + others) / BLOCK_SIZE));
+        fill();
+        assert_eq!((cache.bytes(), frames.bytes()), (size, size));
+        frames.grow(others / BLOCK_SIZE);
+        for idle in [others, others / 2, others, 0] {
+            frames.set_idle(idle / BLOCK_SIZE);
+            cache.give_up();
+            assert!(cache.bytes() <= size + idle);
+            fill();
+            assert_eq!((cache.bytes(), cache.capacity()), (size + idle, size + idle));
+        }
+        assert_eq!(frames.bytes(), size + others);
+        // Half of its own may be another's, who has said nothing yet.
+        assert_eq!((cache.lend(), cache.bytes()), (size / 2, size / 2));
+        cache.resize(2 * size);
+        assert_eq!(cache.capacity(), 2 * size - size / 2);
+        cache.resize(size / 2);
+        assert_eq!(cache.capacity(), size / 4, "half of it in any case");
+        cache.resize(LEAST_BYTES);
+        let tiny = PageCache::new(LEAST_BYTES);
+        assert_eq!((tiny.lend(), tiny.capacity()), (0, LEAST_BYTES), "with less it would have none");
+    }
+
+    /// One thread takes back and leaves again what is idle, others fill: never is there more than both may have.
+    #[test]
+    fn what_is_given_up_is_not_in_use_when_that_returns() {
+        let frames = Arc::new(Frames::default());
+        let others = 4 * LEAST_BYTES;
+        let cache = PageCache::of(LEAST_BYTES, Arc::clone(&frames));
+        frames.grow(others / BLOCK_SIZE);
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (cache, ends) = (&cache, &ends);
+                scope.spawn(move || {
+                    let bytes = content(thread, 40);
+                    let mut at = thread << 30;
+                    while !ends.load(Ordering::Relaxed) {
+                        cache.fill(1, Block(at), &bytes);
+                        at += 40;
+                    }
+                });
+            }
+            for round in 0..2000u64 {
+                let idle = round * 37 % 5 * LEAST_BYTES;
+                frames.set_idle(idle / BLOCK_SIZE);
+                cache.give_up();
+                for _ in 0..3 {
+                    let bytes = cache.bytes();
+                    assert!(bytes <= LEAST_BYTES + idle, "round {round}: {bytes} beside {idle}");
+                }
+                // With what each of them has in its hands.
+                assert!(frames.bytes() <= LEAST_BYTES + others + 3 * CHUNK_BYTES);
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn who_reads_unannounced_hears_of_what_is_dropped_meanwhile() {
+        let cache = PageCache::new(64 << 20);
+        cache.fill(1, Block(10), &content(10, 4));
+        let mut seen = vec![0; 2 * BLOCK];
+        let drops = cache.drops();
+        assert!(cache.read_unannounced(1, 10 * BLOCK_SIZE, &mut seen, drops) && seen == content(10, 2));
+        assert!(!cache.read_unannounced(1, 13 * BLOCK_SIZE, &mut seen, drops), "half of it");
+        // Written by others.
+        cache.drop_range(1, Block(11), 1);
+        cache.fill(1, Block(11), &content(70, 1));
+        assert!(!cache.read_unannounced(1, 10 * BLOCK_SIZE, &mut seen, drops));
+        assert!(cache.read_unannounced(1, 10 * BLOCK_SIZE, &mut seen, cache.drops()));
+        let drops = cache.drops();
+        cache.drop_tier(2);
+        assert!(!cache.read_unannounced(1, 10 * BLOCK_SIZE, &mut seen, drops));
     }
 
     /// A chunk of sixteen blocks was there for each of them, and so few were remembered.

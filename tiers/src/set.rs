@@ -10,8 +10,8 @@ use std::time::Duration;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, OnceLock, RwLock, thread};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierReader, TierRun, background};
-use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Io, Pages, Transfer};
+use nacre_media::{Durable, Frames};
 
 use crate::failing::{Change, Failings};
 use crate::fetching::Fetching;
@@ -95,10 +95,15 @@ impl<D: BlockDevice> TierReader for TierSet<D> {
 impl<D: BlockDevice> TierSet<D> {
     /// No tiers yet, and a page cache of so many bytes.
     pub fn new(cache_bytes: u64) -> TierSet<D> {
+        TierSet::with_frames(cache_bytes, Arc::default())
+    }
+
+    /// The same, whose page cache has its DRAM of these.
+    pub fn with_frames(cache_bytes: u64, frames: Arc<Frames>) -> TierSet<D> {
         TierSet {
             slots: (0..=MAX_TIERS).map(|_| RwLock::new(Slot::None)).collect(),
             listener: OnceLock::new(),
-            pages: PageCache::new(cache_bytes),
+            pages: PageCache::of(cache_bytes, frames),
             fetching: Fetching::default(),
             awaited: AtomicU64::new(0),
             time_ms: AtomicU64::new(0),

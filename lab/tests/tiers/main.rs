@@ -1,5 +1,6 @@
 //! Files over memory and disks, while their blocks move. Whoever uses the file system sees nothing of it.
 
+mod dram;
 mod reads;
 mod room;
 mod several;
@@ -14,8 +15,8 @@ use std::thread::JoinHandle;
 use nacre_engine::{Extents, FileBlock, FileKind, Names, NewInode, Place, Tiered, Timestamp};
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
-use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
+use nacre_media::{Frames, SimPm};
 use nacre_mover::{MoverFs, MoverOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -92,10 +93,14 @@ impl Machine {
 
     fn open(&self) -> Fs {
         let layout = LogFs::mount(Arc::clone(&self.memory), &MountOptions::default()).expect("mount");
+        self.over(layout, Arc::default())
+    }
+
+    fn over(&self, layout: LogFs<SimPm>, frames: Arc<Frames>) -> Fs {
         // Small, so that it is used up, and groups so small that there are several.
         let options =
             MoverOptions { page_cache: 4 << 20, read_ahead: 8, group: 32, ..MoverOptions::default() };
-        MoverFs::new(layout, options)
+        MoverFs::with_frames(layout, options, frames)
     }
 
     fn mount(&self) -> Arc<Fs> {

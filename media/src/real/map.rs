@@ -104,6 +104,20 @@ impl Mapping {
         self.base
     }
 
+    /// The memory of `offset..offset + len`, whole pages of an [anonymous](Mapping::anonymous) mapping, is the kernel's again;
+    /// they read as zeros after that. Where it refuses, they stay as they are.
+    ///
+    /// # Safety
+    ///
+    /// Nobody has a reference to these bytes.
+    pub(crate) unsafe fn discard(&self, offset: u64, len: u64) {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: the range is inside the mapping, which is ours for as long as we live; the caller vouches for its bytes.
+        let _ = unsafe {
+            madvise(self.base.as_ptr().add(offset as usize).cast(), len as usize, Advice::LinuxDontNeed)
+        };
+    }
+
     fn advise(&self, offset: u64, len: u64, advice: Advice) -> Result<(), Errno> {
         debug_assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: the range is inside the mapping, and no advice that is given here changes its bytes.
