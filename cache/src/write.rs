@@ -302,6 +302,7 @@ impl<L: Data + Extents> Shared<L> {
         model: &Model,
         granularity: Granularity,
     ) -> Result<Option<u64>> {
+        self.layout.expect_write(&node.inner)?;
         let Some(mut permit) = self.permit(request)? else {
             // What cannot be written stays, and the sync of its file tells.
             let _ = self.flush_everything();

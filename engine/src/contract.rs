@@ -244,6 +244,12 @@ pub trait Data: Names {
     /// A buffering layer accepted a write, which comes later and may come in parts, as [`Durability::Promised`].
     fn accepted(&self, _node: &Self::Node, _offset: u64, _len: u64) {}
 
+    /// A buffering layer is about to accept such a write. What the layout needs for it beside the space that is set aside it has
+    /// when this returns; where that is an error, the write is not accepted.
+    fn expect_write(&self, _node: &Self::Node) -> Result<()> {
+        Ok(())
+    }
+
     /// A buffering layer takes DRAM back that it had left to what is below: before this returns, nobody there uses more than
     /// is left to it now. It waits for no device and calls nobody above.
     fn give_up_dram(&self) {}

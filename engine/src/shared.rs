@@ -141,6 +141,10 @@ impl<T: Data> Data for Arc<T> {
         (**self).write(node, at, data, durability, now)
     }
 
+    fn expect_write(&self, node: &T::Node) -> Result<()> {
+        (**self).expect_write(node)
+    }
+
     fn give_up_dram(&self) {
         (**self).give_up_dram();
     }

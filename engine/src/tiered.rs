@@ -248,17 +248,21 @@ pub trait Tiered: Data + Extents {
     }
 
     /// A tier can be read now. After a crash that is when the blocks are counted that log images on it name: until then
-    /// nothing is free on it, and its images are not read. Once for each mount; later calls do nothing. An image that is
-    /// damaged leaves the tier without free blocks until the next mount, and fails for its file alone.
-    fn count_tier(&self, tier: u8) -> Result<()> {
+    /// nothing is free on it, and its images are not read. Once for each mount; later calls do nothing.
+    ///
+    /// An image that cannot be read, or is damaged, fails for its file alone; nothing is free on the tier then as long as that
+    /// file is there, or, where two name one block, until the next mount. Gives what is wrong with the first of them. An error
+    /// is that the tier is missing after all.
+    fn count_tier(&self, tier: u8) -> Result<Option<Error>> {
         let _ = tier;
-        Ok(())
+        Ok(None)
     }
 
-    /// The image of a file's log, if its blocks are all on one tier, none of them shared or about to be freed, and memory
-    /// would be free for it. It waits for nobody: of a file that is being changed there is none.
-    fn log_image(&self, node: &Self::Node) -> Result<Option<LogImage>> {
-        let _ = node;
+    /// The image of a file's log, if its blocks are all on one tier, which is one of those that it may be on, none of them is
+    /// shared or about to be freed, and memory would be free for it. It waits for nobody: of a file that is being changed
+    /// there is none.
+    fn log_image(&self, node: &Self::Node, may_be_on: &dyn Fn(u8) -> bool) -> Result<Option<LogImage>> {
+        let _ = (node, may_be_on);
         Ok(None)
     }
 

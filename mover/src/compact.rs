@@ -13,19 +13,23 @@
 use std::collections::VecDeque;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, InodeId, Kind, LogImage, Result, TierRun, Tiered};
+use nacre_engine::{BLOCK_SIZE, Error, InodeId, LogImage, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::WHOLE_FILE_MS;
 
 use crate::fs::MoverFs;
 use crate::keeper::Keeper;
+use crate::migrate::Taken;
 use crate::status::{Doing, Way};
 use crate::walk::{AT_ONCE, PAUSE_MS, STEP, Trail};
 use crate::watch::millis;
 
 /// Names that are looked at for who waits for room, at the most; who comes next goes on from there.
 const FOR_ROOM: usize = 4 * STEP;
+
+/// Files whose logs go to tiers together: a flush for all of them.
+const TOGETHER: usize = 64;
 
 /// The way through all files, for their logs.
 #[derive(Debug, Default)]
@@ -88,9 +92,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Compacts the log of the next file, or looks for more; nothing when there is none, or was none lately.
     fn compact_next(&self, logs: &mut Logs, now_ms: u64, is_meant: &dyn Fn(u64) -> bool) -> Option<Went> {
-        if let Some(id) = logs.found.pop_front() {
-            // One that is gone, or cannot be read, has nothing for us; who uses it is told.
-            return Some(Went { freed: self.compact(id, is_meant).unwrap_or(0), looked_at: 0 });
+        if !logs.found.is_empty() {
+            let some = logs.found.drain(..logs.found.len().min(TOGETHER)).collect();
+            return Some(Went { freed: self.compact_some(some, is_meant), looked_at: 0 });
         }
         if !logs.trail.goes_on() {
             if std::mem::take(&mut logs.is_walking) {
@@ -108,17 +112,35 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Some(Went { freed: 0, looked_at: step.names + 1 })
     }
 
-    /// Compacts the log of a file whose time of modification is meant; gives the number of blocks that are free now.
-    fn compact(&self, id: InodeId, is_meant: &dyn Fn(u64) -> bool) -> Result<u64> {
-        let node = self.layout.node(id)?;
-        if !is_meant(millis(self.layout.getattr(&node)?.mtime)) {
-            return Ok(0);
+    /// Compacts the logs of files whose times of modification are meant, and has them go to their tiers; gives the number of
+    /// blocks that are free now.
+    fn compact_some(&self, ids: Vec<InodeId>, is_meant: &dyn Fn(u64) -> bool) -> u64 {
+        let (mut freed, mut nodes) = (0, Vec::new());
+        for id in ids {
+            // One that is gone, or cannot be read, has nothing for us; who uses it is told.
+            if let Ok(node) = self.layout.node(id)
+                && self.layout.getattr(&node).is_ok_and(|attr| is_meant(millis(attr.mtime)))
+            {
+                freed += self.compact(id, &node);
+                nodes.push(node);
+            }
         }
+        // What cannot be written to its tier stays where it is.
+        let moved: Vec<u64> =
+            self.move_logs(&nodes).into_iter().flatten().filter(|freed| *freed > 0).collect();
+        self.logs_moved.fetch_add(moved.len() as u64, Ordering::Relaxed);
+        freed += moved.iter().sum::<u64>();
+        self.log_blocks_freed.fetch_add(freed, Ordering::Relaxed);
+        freed
+    }
+
+    /// Compacts the log of a file; gives the number of blocks that are free now.
+    fn compact(&self, id: InodeId, node: &L::Node) -> u64 {
         let _doing = self.begin(Doing { inode: id.number, files: 1, way: Way::Compacted });
         let mut freed = 0;
         let mut begin = true;
         loop {
-            let portion = self.layout.compact_log(&node, std::mem::take(&mut begin));
+            let portion = self.layout.compact_log(node, std::mem::take(&mut begin));
             if let Ok(portion) = &portion {
                 freed += portion.freed;
             }
@@ -129,40 +151,68 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if freed > 0 {
             self.logs_compacted.fetch_add(1, Ordering::Relaxed);
         }
-        // What cannot be written to its tier stays where it is.
-        let moved = self.move_log(&node).unwrap_or(0);
-        if moved > 0 {
-            self.logs_moved.fetch_add(1, Ordering::Relaxed);
-        }
-        self.log_blocks_freed.fetch_add(freed + moved, Ordering::Relaxed);
-        Ok(freed + moved)
+        freed
     }
 
     /// Moves what a file's log says of its blocks to the tier that all of them are on, where there is one; gives the number
     /// of blocks of persistent memory that are free now.
     pub fn move_log(&self, node: &L::Node) -> Result<u64> {
-        let Some(image) = self.layout.log_image(node)? else { return Ok(0) };
-        if self.usable().iter().all(|tier| tier.number != image.tier) {
-            return Ok(0);
-        }
-        let blocks = image.content.len() as u64 / BLOCK_SIZE;
-        let runs = self.layout.allocate_on(image.tier, None, blocks)?;
-        let published = match runs[..] {
-            [run] => self.write_image(node, &image, run),
-            _ => Ok(None),
-        };
-        // After a media error nobody knows whether the file has it: then the blocks stay taken.
-        if published.as_ref().map_or_else(|error| error.kind() != Kind::Media, Option::is_none) {
-            runs.into_iter().for_each(|run| self.layout.free_on(run));
-        }
-        Ok(published?.unwrap_or(0))
+        self.move_logs(std::slice::from_ref(node)).pop().unwrap_or(Ok(0))
     }
 
-    fn write_image(&self, node: &L::Node, image: &LogImage, run: TierRun) -> Result<Option<u64>> {
-        self.tiers.write(&[(run, &image.content)])?;
-        let proof = self.tiers.flush([image.tier])?;
-        self.layout.publish_log_image(node, image, run, proof)
+    /// The same for several, with one write and one flush for all of them. One that fails does so alone, unless the device
+    /// does.
+    fn move_logs(&self, nodes: &[L::Node]) -> Vec<Result<u64>> {
+        let usable = self.usable();
+        let may_be_on = |tier: u8| usable.iter().any(|one| one.number == tier);
+        let imaged = |node| {
+            let Some(image) = self.layout.log_image(node, &may_be_on)? else { return Ok(None) };
+            let blocks = image.content.len() as u64 / BLOCK_SIZE;
+            let taken = Taken::new(self, self.layout.allocate_on(image.tier, None, blocks)?);
+            // An image is in one piece; where there is none so large the log stays.
+            Ok((taken.runs().len() == 1).then_some(Imaged { image, taken }))
+        };
+        let images: Vec<Result<Option<Imaged<'_, L, D>>>> = nodes.iter().map(imaged).collect();
+        let there = images.iter().flatten().flatten();
+        let pieces: Vec<_> = there.map(|one| (one.taken.runs()[0], &one.image.content[..])).collect();
+        let mut tiers: Vec<u8> = pieces.iter().map(|(run, _)| run.tier).collect();
+        tiers.sort_unstable();
+        tiers.dedup();
+        let written = self.tiers.write(&pieces).and_then(|()| self.tiers.flush(tiers));
+        drop(pieces);
+        let published = nodes.iter().zip(images).map(|(node, image)| match image? {
+            Some(one) => self.publish_image(node, one, &written),
+            None => Ok(0),
+        });
+        published.collect()
     }
+
+    fn publish_image(
+        &self,
+        node: &L::Node,
+        image: Imaged<'_, L, D>,
+        written: &Result<Durable>,
+    ) -> Result<u64> {
+        let Imaged { image, taken } = image;
+        let proof = match written {
+            Ok(proof) => proof.again(),
+            Err(error) => return Err(Error::new(error.kind()).object(error.object_name().to_owned())),
+        };
+        match self.layout.publish_log_image(node, &image, taken.runs()[0], proof) {
+            Ok(Some(freed)) => {
+                taken.keep();
+                Ok(freed)
+            }
+            Ok(None) => Ok(0),
+            Err(error) => Err(taken.keep_unless_unpublished(error)),
+        }
+    }
+}
+
+/// The image of a log, and blocks for it.
+struct Imaged<'f, L: Tiered<Proof = Durable>, D: BlockDevice + 'static> {
+    image: LogImage,
+    taken: Taken<'f, L, D>,
 }
 
 /// What came of a step.

@@ -320,6 +320,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
         }
     }
 
+    fn expect_write(&self, node: &L::Node) -> Result<()> {
+        self.with_room(|| self.layout.expect_write(node))
+    }
+
     fn give_up_dram(&self) {
         self.tiers.pages().give_up();
     }

@@ -314,9 +314,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             .advice("one of them is an older copy: give the one that belongs to the other"));
         }
         self.tiers.attach(tier.number, device, label);
-        self.layout
-            .count_tier(tier.number)
-            .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;
+        let counted = self.layout.count_tier(tier.number);
+        match counted.inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))? {
+            None => {}
+            Some(error) => self.tiers.tell_later(format!(
+                "tier {}: what is free on it is not known, and nothing new is placed there: {error}",
+                tier.number
+            )),
+        }
         if let Some(token) = token {
             self.use_from(&Tier { token: has, ..*tier }, token)
                 .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;

@@ -185,6 +185,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Whether something of a file is on persistent memory.
     fn is_in_memory(&self, node: &L::Node) -> bool {
+        // All of it is on a tier, and nobody has to read where.
+        if self.layout.log_image_at(node).is_some() {
+            return false;
+        }
         let mut at = 0;
         while let Ok(Some(data)) = self.next_data(node, at) {
             let Ok(found) = self.layout.resolve(node, FileBlock(data), RESOLVED_AT_ONCE) else {

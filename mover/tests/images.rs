@@ -2,7 +2,7 @@
 //! log says of them goes there, too.
 
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode,
@@ -297,7 +297,6 @@ fn a_damaged_image_harms_its_file_alone_until_that_is_gone() {
 fn a_drain_takes_logs_back_and_the_tier_can_go() {
     for crash in [false, true] {
         let (memory, fs) = machine();
-        // Blocks that were never written are in an image, too.
         let fs = again(&memory, fs, crash);
         let error = fs.remove(TIER).expect_err("it is in use");
         assert_eq!(error.kind(), Kind::Busy);
@@ -312,4 +311,116 @@ fn a_drain_takes_logs_back_and_the_tier_can_go() {
         let fs = mount(&memory, false);
         assert_content(&fs, &find(&fs, "a"), BLOCKS - 1, original);
     }
+}
+
+/// A sector of a disk that cannot be read is no reason to be without the disk.
+#[test]
+fn an_image_that_cannot_be_read_harms_its_file_alone() {
+    let (memory, fs) = machine();
+    let image = fs.layout().log_image_at(&find(&fs, "a")).expect("an image");
+    fs.move_down(&find(&fs, "b"), TIER, FileBlock(0), u64::MAX, false).expect("room");
+    fs.into_layout().abandon();
+    SimDisk::of(&memory, 0).poison(image.start.offset(), 8);
+    let fs = mount(&memory, true);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let listener = Arc::clone(&told);
+    fs.tiers().listen(Box::new(move |what| listener.lock().unwrap().push(what.to_owned())));
+    let told = told.lock().unwrap().join("; ");
+    assert!(told.contains("tier 1: what is free on it is not known"), "{told}");
+    let error = fs.read(&find(&fs, "a"), 0, &mut [0; 10], None).expect_err("the device says so");
+    assert_eq!(error.kind(), Kind::Media);
+    assert_content(&fs, &find(&fs, "b"), 3, byte);
+    assert_eq!(fs.layout().tier_space(TIER).expect("a tier").free, 0, "nobody knows what is free");
+    let tiers = nacre_tiers::TierSet::new(0);
+    let disk = SimDisk::of(&memory, 0);
+    let label = nacre_tiers::Label::read(&disk).expect("a label").expect("a tier");
+    tiers.attach(TIER, disk, label);
+    // When it is gone all of the tier can be used again, at once.
+    fs.unlink(&fs.root(), b"a", NOW).expect("unlink");
+    let begun = std::time::Instant::now();
+    while used_on_tier(&fs) != 3 {
+        assert!(begun.elapsed().as_secs() < 60, "{} blocks", used_on_tier(&fs));
+        std::thread::yield_now();
+    }
+    fs.into_layout().unmount().expect("unmount");
+    let report = check_with_tiers(&*memory, Repair::None, Some(&tiers)).expect("check");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+#[test]
+fn fsck_tells_of_an_image_that_cannot_be_read() {
+    let (memory, fs) = machine();
+    let image = fs.layout().log_image_at(&find(&fs, "a")).expect("an image");
+    fs.into_layout().unmount().expect("unmount");
+    let disk = SimDisk::of(&memory, 0);
+    disk.poison(image.start.offset(), 8);
+    let tiers = nacre_tiers::TierSet::new(0);
+    let label = nacre_tiers::Label::read(&disk).expect("a label").expect("a tier");
+    tiers.attach(TIER, disk, label);
+    for repair in [Repair::None, Repair::All] {
+        let report = check_with_tiers(&*memory, repair, Some(&tiers)).expect("check");
+        assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+        let what = &report.problems[0].what;
+        assert!(what.contains("of the log of inode") && !report.is_sound(), "{what}");
+    }
+    // Memory is as it was.
+    let fs = mount(&memory, true);
+    assert_content(&fs, &find(&fs, "b"), 3, byte);
+    assert_eq!(used_on_tier(&fs), BLOCKS as u64 / 2 + 1, "what is free is known from the unmount");
+}
+
+#[test]
+fn a_tier_that_takes_no_writes_leaves_the_log_where_it_is() {
+    let (memory, fs) = machine();
+    let a = find(&fs, "a");
+    assert!(fs.layout().take_log_back(&a).expect("room"));
+    let used = used_on_tier(&fs);
+    let disk = SimDisk::of(&memory, 0);
+    fs.tiers().detach(TIER, "it is replaced by one that can fail");
+    fs.attach(disk.clone(), VOLUME, Some(99)).expect("the tier");
+    disk.fail_writes(true);
+    for time in 0..3 {
+        // Then it is left alone for a while.
+        assert!(fs.move_log(&a).is_err() || time > 0, "the disk fails");
+        assert_eq!((fs.layout().log_image_at(&a), used_on_tier(&fs)), (None, used));
+    }
+    disk.fail_writes(false);
+    drop(a);
+    let fs = again(&memory, fs, false);
+    let a = find(&fs, "a");
+    assert!(fs.move_log(&a).expect("room on the tier") > 0);
+    assert_content(&fs, &a, BLOCKS - 1, original);
+}
+
+/// Or else it could not be written later where memory is full, or the tier is missing by then.
+#[test]
+fn a_write_that_waits_has_the_log_back_before() {
+    let (memory, fs) = machine();
+    fs.into_layout().unmount().expect("unmount");
+    let fs = mount(&memory, false);
+    let error = fs.expect_write(&find(&fs, "a")).expect_err("the tier is missing");
+    assert_eq!(error.kind(), Kind::DeviceLost);
+    fs.attach(SimDisk::of(&memory, 0), VOLUME, Some(99)).expect("the tier");
+    let a = find(&fs, "a");
+    fs.expect_write(&a).expect("room");
+    assert_eq!(fs.layout().log_image_at(&a), None);
+    assert_eq!(fs.move_log(&a).expect("it stays until it was written"), 0);
+    put(&fs, &a, 0, 1);
+    fs.move_down(&a, TIER, FileBlock(0), u64::MAX, false).expect("room");
+    assert!(fs.move_log(&a).expect("room on the tier") > 0);
+}
+
+/// Who goes through all files must not read each of them.
+#[test]
+fn what_asks_not_where_blocks_are_reads_nothing() {
+    let (memory, fs) = machine();
+    let fs = again(&memory, fs, false);
+    let a = find(&fs, "a");
+    fs.getattr(&a).expect("attributes");
+    assert!(fs.layout().compact_log(&a, true).expect("a log").is_done);
+    assert_eq!(fs.move_log(&a).expect("it is there"), 0);
+    fs.layout().get_xattr(&a, b"user.x").expect("the attribute");
+    assert_eq!(fs.tiers().traffic_of(TIER).reads, 0);
+    assert_content(&fs, &a, BLOCKS - 1, original);
+    assert!(fs.tiers().traffic_of(TIER).reads > 0);
 }

@@ -35,6 +35,8 @@ pub type Listener = Box<dyn Fn(&str) + Send + Sync>;
 pub struct TierSet<D> {
     slots: Vec<RwLock<Slot<D>>>,
     listener: OnceLock<Listener>,
+    /// What is for him when he comes. Once for each tier that is attached.
+    untold: Mutex<Vec<String>>,
     pages: PageCache,
     /// What is being fetched before it is asked for.
     fetching: Fetching,
@@ -103,6 +105,7 @@ impl<D: BlockDevice> TierSet<D> {
         TierSet {
             slots: (0..=MAX_TIERS).map(|_| RwLock::new(Slot::None)).collect(),
             listener: OnceLock::new(),
+            untold: Mutex::default(),
             pages: PageCache::of(cache_bytes, frames),
             fetching: Fetching::default(),
             awaited: AtomicU64::new(0),
@@ -141,6 +144,16 @@ impl<D: BlockDevice> TierSet<D> {
             if let Some(Attachment { device: Err(why), .. }) = self.attachment(number) {
                 self.tell(&format!("tier {number} is missing: {why}"));
             }
+        }
+        let untold = std::mem::take(&mut *self.untold.lock());
+        untold.iter().for_each(|what| self.tell(what));
+    }
+
+    /// Tells who listens, or who will.
+    pub fn tell_later(&self, what: String) {
+        match self.listener.get() {
+            Some(listener) => listener(&what),
+            None => self.untold.lock().push(what),
         }
     }
 

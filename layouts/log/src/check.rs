@@ -153,6 +153,8 @@ struct Pass {
     evidence: Evidence,
     /// The table of inodes does not validate: nothing behind it was looked at.
     tableless: bool,
+    /// What is wrong with images on tiers, which are not repaired.
+    images: Vec<String>,
 }
 
 impl Pass {
@@ -179,7 +181,11 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
             continue;
         }
         if !pass.is_damaged() {
-            settle(pm, &mut pass.superblock)?;
+            // Where only images are damaged nothing was changed; what is free on their tier is known from the unmount.
+            let is_untouched = pass.ending == Ending::Clean && report.problems.len() == pass.images.len();
+            if pass.images.is_empty() || round > 0 || !is_untouched {
+                settle(pm, &mut pass.superblock)?;
+            }
             report.problems.retain(|problem| !problem.repair.is_empty());
             report.problems.iter_mut().for_each(|problem| problem.repaired = true);
             let summary = report.summary.clone();
@@ -188,6 +194,7 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
             last.add_findings(findings);
             // Nothing is left, so that what could not be done in one round was done in a later one.
             last.problems.iter_mut().for_each(|problem| problem.repaired = true);
+            pass.images.into_iter().for_each(|what| last.add(what, ""));
             return Ok(last);
         }
         if round + 1 == ROUNDS {
@@ -291,14 +298,16 @@ fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Re
         Err(error) => {
             report.add(error.to_string(), "");
             let evidence = Evidence { in_use: None };
-            return Ok(Pass { report, superblock, ending, evidence, tableless: true });
+            return Ok(Pass { report, superblock, ending, evidence, tableless: true, images: Vec::new() });
         }
     };
     let reach = Reach::of(pm.len() / BLOCK_SIZE, &superblock.raw);
     let mut walk = Walk::new(pm, &inodes, &chunks, &superblock, &reach, ending);
     walk.run();
+    let mut images = Vec::new();
     if let Some(reader) = readers {
-        walk.read_images(reader);
+        images = walk.read_images(reader);
+        images.iter().for_each(|what| report.add(what, ""));
     }
     let alloc = allocator(&superblock, &bad);
     walk.free_the_rest(&alloc, superblock.first_data_block(), blocks);
@@ -321,7 +330,7 @@ fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Re
         badblocks::clear_damaged(pm, &superblock, &bad)?;
         recover(pm, &walk, &mut superblock, report.walk.damage_count > 0)?;
     }
-    Ok(Pass { report, superblock, ending, evidence, tableless: false })
+    Ok(Pass { report, superblock, ending, evidence, tableless: false, images })
 }
 
 /// An allocator in which nothing is free and bad blocks never will be.

@@ -339,6 +339,19 @@ impl Log {
         last: u32,
         pages: &[Packed<'_>],
     ) -> Result<()> {
+        self.replace_pages_for(fs, inode, first, last, pages, Purpose::Removal)
+    }
+
+    /// The same, with pages that are taken for some purpose.
+    pub(crate) fn replace_pages_for<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        first: u32,
+        last: u32,
+        pages: &[Packed<'_>],
+        purpose: Purpose,
+    ) -> Result<()> {
         self.settle_own(fs)?;
         let previous = self.pages[first as usize].previous;
         let behind = self.pages[last as usize].next;
@@ -346,7 +359,7 @@ impl Log {
         if too_soon {
             fs.alloc.free(Run { start: self.pages[first as usize].block, len: 1 });
         }
-        let blocks = allocate_pages(fs, pages.len())?;
+        let blocks = allocate_pages(fs, pages.len(), purpose)?;
         let written = self.write_chain(fs, inode, pages, &blocks, behind);
         let linked = written.and_then(|after| {
             let next = blocks.first().copied().or_else(|| self.block_of(behind));
@@ -445,8 +458,9 @@ impl Log {
         fs: &Shared<P>,
         inode: &Inode,
         pages: &[Packed<'_>],
+        purpose: Purpose,
     ) -> Result<()> {
-        let blocks = allocate_pages(fs, pages.len())?;
+        let blocks = allocate_pages(fs, pages.len(), purpose)?;
         let written = self.write_chain(fs, inode, pages, &blocks, NO_PAGE);
         let linked = written.and_then(|after| self.link(fs, inode, NO_PAGE, blocks.first().copied(), after));
         match linked {
@@ -463,6 +477,7 @@ impl Log {
             self.move_references(fs, inode, packed.survivors, |_| owner, address);
         }
         self.inline = Default::default();
+        self.end_collection();
         Ok(())
     }
 
@@ -691,10 +706,10 @@ pub(crate) fn reseal(bytes: &mut [u8], seed: u32) {
     bytes[..4].copy_from_slice(&checksum.to_le_bytes());
 }
 
-fn allocate_pages<P: Pm>(fs: &Shared<P>, count: usize) -> Result<Vec<Block>> {
+fn allocate_pages<P: Pm>(fs: &Shared<P>, count: usize, purpose: Purpose) -> Result<Vec<Block>> {
     let mut blocks = Vec::with_capacity(count);
     for _ in 0..count {
-        match fs.alloc.allocate_contiguous(1, Purpose::Removal) {
+        match fs.alloc.allocate_contiguous(1, purpose) {
             Ok(run) => blocks.push(run.start),
             Err(error) => {
                 free_pages(fs, &blocks);

@@ -728,7 +728,9 @@ pub(crate) fn commit<P: Pm>(
     placed: &mut Placed,
 ) -> Result<Flushed> {
     if inode.image.is_there() && batch.changes_blocks() {
-        log.take_image_back(fs, inode)?;
+        // What was accepted before may take what is for removals: it took its log back then, so that this is rare.
+        let purpose = if batch.promised { Purpose::Removal } else { batch.purpose() };
+        log.take_image_back(fs, inode, purpose)?;
     }
     log.make_room(fs, inode, batch, placed)?;
     log.write(fs, inode, batch, placed, after)

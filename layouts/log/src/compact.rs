@@ -78,7 +78,7 @@ struct LooseBlocks {
 impl<P: Pm> Shared<P> {
     /// Compacts a portion of a file's log.
     pub(crate) fn compact_log(&self, inode: &Arc<Inode>, begin: bool) -> Result<CompactedLog> {
-        self.file(inode)?;
+        inode.file_map()?;
         let nothing = CompactedLog { freed: 0, is_done: true };
         // Entries of blocks that were moved are of file systems with tiers.
         if self.superblock.lock().raw.features_incompatible & incompatible::TIERS == 0 {

@@ -45,6 +45,8 @@ pub(crate) struct Shared<P> {
     /// Directories that move to another directory do so one at a time, so that no cycle can arise.
     pub(crate) move_directories: Mutex<()>,
     pub(crate) read_only: bool,
+    /// Inodes to be freed whose images are still to be read. Bounded by the number of inodes.
+    pub(crate) unread: Mutex<Vec<u64>>,
     /// Truncated files whose blocks are still to be freed. Bounded by the number of files.
     pub(crate) trims: Mutex<Vec<Arc<Inode>>>,
     /// The background thread is freeing, and holds no lock that it waits for.
@@ -187,10 +189,20 @@ impl<P: Pm> Shared<P> {
 
     /// Gives an inode and everything it has back, unless it is held or linked again.
     pub(crate) fn reclaim(&self, number: u64) {
+        self.reclaim_as(number, self.background && !self.stopping.load(Ordering::Acquire));
+    }
+
+    /// The same; where images may be read `later`, that is left to the background thread.
+    fn reclaim_as(&self, number: u64, later: bool) {
         let Ok(slot) = self.inodes.slot(number) else { return };
         let inode = {
             let mut slot = slot.write();
             match &*slot {
+                Some(inode) if later && inode.image.is_unread() && inode.links() == 0 => {
+                    self.unread.lock().push(number);
+                    self.graveyard.nudge();
+                    None
+                }
                 Some(inode) if inode.links() == 0 && inode.holds.load(Ordering::Acquire) == 0 => {
                     self.inodes.forget_media(number);
                     slot.take()
@@ -200,6 +212,19 @@ impl<P: Pm> Shared<P> {
         };
         if let Some(inode) = inode {
             self.free_inode(&inode);
+        }
+    }
+
+    /// Frees inodes whose images are to be read first. Nobody waits for it, as it may wait for a device.
+    pub(crate) fn reclaim_unread(&self) {
+        let numbers = std::mem::take(&mut *self.unread.lock());
+        for number in numbers {
+            let inode = self.inodes.slot(number).ok().and_then(|slot| slot.read().clone());
+            if let Some(inode) = inode {
+                // What cannot be read, the next mount counts.
+                let _ = self.file(&inode);
+            }
+            self.reclaim_as(number, false);
         }
     }
 
@@ -271,6 +296,7 @@ impl<P: Pm> Shared<P> {
             self.freeing.store(true, Ordering::Release);
             self.free_everything_waiting();
             self.freeing.store(false, Ordering::Release);
+            self.reclaim_unread();
             // A file whose size is being changed comes again when its lock is free. Nobody waits for this thread then.
             let waiting = self.trims.lock().last().cloned();
             if let Some(inode) = waiting {

@@ -23,14 +23,14 @@
 use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicBool, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LogImage, Result, TierReader, TierRun};
 use nacre_layout_parts::format::incompatible;
 use nacre_media::{Durable, Pm};
-use rayon::prelude::*;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::alloc::Purpose;
 use crate::blockmap::{BlockMap, Piece};
 use crate::collect::{Gathered, References, Survivor, line_count, pack, reseal};
 use crate::commit::{IN_IMAGE, Log, NO_PAGE};
@@ -44,7 +44,7 @@ use crate::inode::{Body, Inode};
 use crate::tiers::Reach;
 
 /// Images that are read at once when a tier is counted.
-const AT_ONCE: usize = 4096;
+const AT_ONCE: usize = 16;
 
 /// Where an image is, and what is in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl ImageSlot {
     }
 
     #[inline]
-    fn is_unread(&self) -> bool {
+    pub(crate) fn is_unread(&self) -> bool {
         self.is_unread.load(Ordering::Acquire)
     }
 
@@ -114,7 +114,8 @@ impl Image {
             && len == blocks_of(u64::from(extents))
             && entry.reserved == 0
             && entry.reserved2 == [0; 2]
-            && (u64::from(extents)..=MAX_FILE_SIZE / BLOCK_SIZE).contains(&file_blocks);
+            // All of it is on that tier, so that nobody takes memory for what is not there.
+            && (u64::from(extents)..=reach.blocks_of(place::tier(raw))).contains(&file_blocks);
         let is_there = place::tier(raw) != 0 && raw & place::UNWRITTEN == 0 && reach.holds(raw, len);
         let run = TierRun { tier: place::tier(raw), start: Block(raw & place::BLOCK_MASK), len };
         (is_whole && is_there).then_some(Image { run, extents, file_blocks, checksum: image_checksum })
@@ -242,15 +243,18 @@ impl<P: Pm> Shared<P> {
         let tier = inode.image.get().map_or(0, |image| image.run.tier);
         if self.tiers.waits_for_count(tier) {
             return Err(Error::new(Kind::DeviceLost)
-                .object(format!("tier {tier}: what is free on it was not counted since the crash"))
+                .object(format!("tier {tier}: it was not there since the mount, and says where blocks are"))
                 .advice("nacre tier list shows the tiers; nacre tier online says where one is now"));
         }
         // Others who ask wait for who reads.
         let image = inode.image.image.lock();
         if let Some(image) = image.as_deref().filter(|_| inode.image.is_unread()) {
-            for Piece { start, len, place, owner } in self.extents_of(image, inode.whose())? {
-                map.replace(start, len, Some(place), owner, |_| {});
+            let extents = self.extents_of(image, inode.whose())?;
+            for Piece { start, len, place, owner } in &extents {
+                map.replace(*start, *len, Some(*place), *owner, |_| {});
             }
+            // One that could not be read before.
+            self.tiers.count_image(image.run.tier, inode.number, &extents);
             inode.image.is_unread.store(false, Ordering::Release);
         }
         Ok(())
@@ -263,14 +267,25 @@ impl<P: Pm> Shared<P> {
                 .object(format!("tier {}: nobody reads it", image.run.tier))
                 .advice("open the file system with its tiers")
         })?;
-        image.read(&*reader, whose, self.seed, &self.reach.read())
+        // Nobody waits for a device who wants to change which tiers there are.
+        let reach = self.reach.read().clone();
+        image.read(&*reader, whose, self.seed, &reach)
     }
 
     /// The image of a file's log, where there is to be one.
-    pub(crate) fn log_image(&self, inode: &Arc<Inode>) -> Result<Option<LogImage>> {
+    pub(crate) fn log_image(
+        &self,
+        inode: &Arc<Inode>,
+        may_be_on: &dyn Fn(u8) -> bool,
+    ) -> Result<Option<LogImage>> {
         let map = inode.file_map()?;
         let Some(mut log) = inode.log.try_lock() else { return Ok(None) };
         if !log.takes_image(inode) || log.no_image_at == log.next_sequence {
+            return Ok(None);
+        }
+        // What the first block is not on, not all are.
+        let (_, first) = map.next_mapped(0).unwrap_or_default();
+        if place::tier(first) != 0 && !may_be_on(place::tier(first)) {
             return Ok(None);
         }
         // It is true until the file changes.
@@ -328,7 +343,9 @@ impl<P: Pm> Shared<P> {
             return Ok(());
         }
         superblock.raw.features_incompatible |= incompatible::LOG_IMAGES;
-        superblock.write(&*self.pm)
+        superblock.write(&*self.pm).inspect_err(|_| {
+            superblock.raw.features_incompatible &= !incompatible::LOG_IMAGES;
+        })
     }
 
     /// Brings the log of a file back from its tier.
@@ -341,8 +358,17 @@ impl<P: Pm> Shared<P> {
         if log.dead_inode || !inode.image.is_there() {
             return Ok(false);
         }
-        log.take_image_back(self, inode)?;
+        log.take_image_back(self, inode, Purpose::Data)?;
         Ok(true)
+    }
+
+    /// A write of the file comes later: its log is to be here then.
+    pub(crate) fn expect_write(&self, inode: &Arc<Inode>) -> Result<()> {
+        if self.take_log_back(inode)? {
+            let mut log = inode.log.lock();
+            log.no_image_at = log.next_sequence;
+        }
+        Ok(())
     }
 
     /// Frees what the image of an inode that is gone takes; and has its blocks in the map, for who frees them, where it can
@@ -360,26 +386,35 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Counts the blocks that images on a tier name; see [`Tiered::count_tier`](nacre_engine::Tiered::count_tier).
-    pub(crate) fn count_tier(&self, tier: u8) -> Result<()> {
-        while let Some(images) = self.tiers.uncounted_images(tier, AT_ONCE) {
-            let read = |(number, (generation, image)): &(u64, (u32, Image))| {
-                let whose = Whose { number: *number, generation: *generation };
-                (*number, self.extents_of(image, whose))
-            };
-            // A device has many reads under way at once.
-            let read: Vec<_> = images.par_iter().map(read).collect();
-            for (number, extents) in read {
-                match extents {
-                    Ok(extents) => self.tiers.count_image(tier, number, &extents),
-                    Err(error) if error.kind() == Kind::Corrupt => self.tiers.give_up_counting(tier),
-                    Err(error) => return Err(error),
+    pub(crate) fn count_tier(&self, tier: u8) -> Result<Option<Error>> {
+        let Some(images) = self.tiers.uncounted_images(tier) else { return Ok(None) };
+        let (next, lost, damage) = (AtomicUsize::new(0), Mutex::new(None), Mutex::new(None));
+        let count = || {
+            while lost.lock().is_none()
+                && let Some((whose, image)) = images.get(next.fetch_add(1, Ordering::Relaxed))
+            {
+                match self.extents_of(image, *whose) {
+                    Ok(extents) => self.tiers.count_image(tier, whose.number, &extents),
+                    Err(error) if error.kind() == Kind::DeviceLost => *lost.lock() = Some(error),
+                    Err(error) => drop(damage.lock().get_or_insert(error)),
                 }
             }
-            if images.is_empty() {
-                self.tiers.end_count(tier);
-            }
+        };
+        // A device has many reads under way at once; for a few it is not worth threads.
+        let threads = if images.len() < 4 * AT_ONCE { 1 } else { AT_ONCE };
+        std::thread::scope(|scope| {
+            (1..threads).for_each(|_| drop(scope.spawn(count)));
+            count();
+        });
+        if let Some(error) = lost.into_inner() {
+            return Err(error);
         }
-        Ok(())
+        let is_contradictory = self.tiers.all_are_read(tier);
+        let contradiction = || {
+            Error::corrupt(format!("tier {tier}: what logs on it name"))
+                .advice("run fsck with this tier: it says which files name one block")
+        };
+        Ok(damage.into_inner().or_else(|| is_contradictory.then(contradiction)))
     }
 }
 
@@ -416,15 +451,21 @@ impl Log {
     }
 
     /// Puts what there is to say in the place of all of this log, in the inode where it has room for it.
-    fn replace_whole<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode, survivors: &[Survivor]) -> Result<()> {
+    fn replace_whole<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        survivors: &[Survivor],
+        purpose: Purpose,
+    ) -> Result<()> {
         if self.head == NO_PAGE {
-            return self.replace_inline(fs, inode, &pack(survivors));
+            return self.replace_inline(fs, inode, &pack(survivors), purpose);
         }
         let (first, last) = (self.head, self.tail);
         if line_count(survivors) <= INLINE_LINES {
             self.put_into_inode(fs, inode, last, survivors)?;
         } else {
-            self.replace_pages(fs, inode, first, last, &pack(survivors))?;
+            self.replace_pages_for(fs, inode, first, last, &pack(survivors), purpose)?;
         }
         self.end_collection();
         Ok(())
@@ -454,7 +495,7 @@ impl Log {
         });
         // What leads to the entry is stored behind the flush of the image.
         let _ = written;
-        self.replace_whole(fs, inode, &survivors)?;
+        self.replace_whole(fs, inode, &survivors, Purpose::Removal)?;
         let mut pieces = Vec::new();
         map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| pieces.push(piece));
         pieces.into_iter().for_each(|piece| map.change_owner(piece, IN_IMAGE));
@@ -464,7 +505,16 @@ impl Log {
     }
 
     /// Has entries say again where blocks are, instead of an image.
-    pub(crate) fn take_image_back<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<()> {
+    pub(crate) fn take_image_back<P: Pm>(
+        &mut self,
+        fs: &Shared<P>,
+        inode: &Inode,
+        purpose: Purpose,
+    ) -> Result<()> {
+        if self.broken {
+            // A part of an operation would become all of it.
+            return Err(Error::new(Kind::Media).object(format!("log of inode {}", inode.number)));
+        }
         let (Some(image), Body::File(map)) = (inode.image.get(), &inode.body) else { return Ok(()) };
         if inode.image.is_unread() {
             // Whoever changes where blocks are knows where they were.
@@ -475,9 +525,118 @@ impl Log {
         let mut loose = loose.unwrap_or_default();
         loose.take_all(map, inode.attr.get().mtime.pack());
         name_anew(loose, inode.seed, &mut survivors);
-        self.replace_whole(fs, inode, &survivors)?;
+        self.replace_whole(fs, inode, &survivors, purpose)?;
         inode.image.set(None);
         fs.tiers.free(image.run);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::{BLOCK_SIZE, Block, TierRun};
+    use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+    use super::{Image, Whose, blocks_of, content_of};
+    use crate::format::{ImageEntry, ImageExtent, RawImageHeader, RawSuperblock, place};
+    use crate::tiers::Reach;
+
+    const WHOSE: Whose = Whose { number: 7, generation: 3 };
+    const SEED: u32 = 99;
+    const BLOCKS: u64 = 1000;
+
+    fn reach() -> Reach {
+        let mut raw = RawSuperblock::new_zeroed();
+        raw.tiers[0].state = 1;
+        raw.tiers[0].blocks = BLOCKS;
+        Reach::of(5000, &raw)
+    }
+
+    fn of_content(content: &[u8], extents: u32, file_blocks: u64) -> Image {
+        let run = TierRun { tier: 1, start: Block(10), len: content.len() as u64 / BLOCK_SIZE };
+        Image { run, extents, file_blocks, checksum: crc32c::crc32c_append(SEED, content) }
+    }
+
+    fn extents() -> Vec<ImageExtent> {
+        let extent = |at: u64| ImageExtent {
+            file_block: at * 5,
+            place: place::on_tier(1, 100 + at * 4),
+            blocks: 3,
+            reserved: 0,
+        };
+        (0..200).map(extent).collect()
+    }
+
+    #[test]
+    fn what_an_image_says_is_read_back() {
+        let extents = extents();
+        let content = content_of(WHOSE, &extents, 600);
+        assert_eq!(content.len() as u64, blocks_of(200) * BLOCK_SIZE);
+        let image = of_content(&content, 200, 600);
+        let found = image.extents_in(&content, WHOSE, SEED, &reach()).expect("it is whole");
+        assert!(found.iter().zip(&extents).all(|(piece, extent)| {
+            (piece.start, piece.place, piece.len) == (extent.file_block, extent.place, 3)
+        }));
+        assert!(image.extents_in(&content, Whose { number: 8, ..WHOSE }, SEED, &reach()).is_none());
+        for bit in (0..content.len() * 8).step_by(77) {
+            let mut damaged = content.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(image.extents_in(&damaged, WHOSE, SEED, &reach()).is_none(), "bit {bit}");
+        }
+    }
+
+    /// With a checksum that is right, too, nothing is believed that cannot be.
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        let values = [0, 1, 2, 3, BLOCKS, u64::from(u32::MAX), 1 << 48, u64::MAX, place::on_tier(2, 5)];
+        for _ in 0..20_000 {
+            let mut content = content_of(WHOSE, &extents(), 600);
+            let field = next() as usize % (200 * 3 + 2);
+            let value = values[next() as usize % values.len()];
+            let at = if field < 2 { 16 + field * 8 } else { 32 + (field - 2) * 8 };
+            content[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            let (header, _) = RawImageHeader::read_from_prefix(&content).unwrap();
+            let image = of_content(&content, header.extents, header.file_blocks);
+            let Some(found) = image.extents_in(&content, WHOSE, SEED, &reach()) else { continue };
+            let mut end = 0;
+            for piece in found {
+                assert!(piece.start >= end && piece.len > 0 && reach().holds(piece.place, piece.len));
+                end = piece.start + piece.len;
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_names_no_more_than_there_is() {
+        let entry = ImageEntry {
+            place: place::on_tier(1, 10),
+            image_blocks: 2,
+            extents: 200,
+            file_blocks: 600,
+            ..ImageEntry::default()
+        };
+        assert!(Image::of(&entry, &reach()).is_some());
+        for wrong in [
+            ImageEntry { file_blocks: BLOCKS + 1, ..entry },
+            ImageEntry { file_blocks: 199, ..entry },
+            ImageEntry { image_blocks: 3, ..entry },
+            ImageEntry { extents: u32::MAX, image_blocks: blocks_of(u64::from(u32::MAX)) as u32, ..entry },
+            ImageEntry { extents: 0, image_blocks: 1, ..entry },
+            ImageEntry { place: 10, ..entry },
+            ImageEntry { place: place::on_tier(2, 10), ..entry },
+            ImageEntry { place: place::on_tier(1, BLOCKS - 2), ..entry },
+            ImageEntry { place: place::on_tier(1, 10) | place::UNWRITTEN, ..entry },
+            ImageEntry { reserved: 1, ..entry },
+        ] {
+            assert!(Image::of(&wrong, &reach()).is_none(), "{wrong:?}");
+            assert_eq!(wrong.as_bytes().len(), 64);
+        }
     }
 }

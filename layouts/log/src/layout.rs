@@ -180,6 +180,10 @@ impl<P: Pm + 'static> Data for LogFs<P> {
         self.shared.read(&node.inode, offset, buf, now)
     }
 
+    fn expect_write(&self, node: &Node) -> Result<()> {
+        if node.inode.image.is_there() { self.writable()?.expect_write(&node.inode) } else { Ok(()) }
+    }
+
     fn write(
         &self,
         node: &Node,
@@ -384,12 +388,12 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         *self.shared.image_reader.write() = Some(reader);
     }
 
-    fn count_tier(&self, tier: u8) -> Result<()> {
+    fn count_tier(&self, tier: u8) -> Result<Option<Error>> {
         self.shared.count_tier(tier)
     }
 
-    fn log_image(&self, node: &Node) -> Result<Option<LogImage>> {
-        self.writable()?.log_image(&node.inode)
+    fn log_image(&self, node: &Node, may_be_on: &dyn Fn(u8) -> bool) -> Result<Option<LogImage>> {
+        self.writable()?.log_image(&node.inode, may_be_on)
     }
 
     fn publish_log_image(

@@ -111,6 +111,7 @@ impl<P: Pm + 'static> LogFs<P> {
             },
             move_directories: Mutex::new(()),
             read_only,
+            unread: Mutex::default(),
             trims: Mutex::default(),
             freeing: AtomicBool::new(false),
             background: options.background && !read_only,
@@ -164,6 +165,7 @@ impl<P: Pm> LogFs<P> {
             superblock.write(&*fs.pm)?;
         }
         fs.free_everything_waiting();
+        fs.reclaim_unread();
         let mut changed: Vec<Arc<Inode>> = Vec::new();
         fs.inodes.for_each_loaded(|inode| {
             let lazy = inode.lazy.load(Ordering::Acquire) || inode.cached_changed.load(Ordering::Acquire);

@@ -405,8 +405,10 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
     }
 
-    /// Reads images and marks what they name; those that cannot be read for now stay uncounted.
-    pub(crate) fn read_images(&self, reader: &dyn TierReader) {
+    /// Reads images and marks what they name; those of tiers that are missing stay uncounted, and so do those that cannot be
+    /// read. Gives what is wrong with these.
+    pub(crate) fn read_images(&self, reader: &dyn TierReader) -> Vec<String> {
+        let mut errors = Vec::new();
         let images = std::mem::take(&mut *self.images.lock());
         for (whose, image) in images {
             match image.read(reader, whose, self.volume_seed, self.reach) {
@@ -414,13 +416,17 @@ impl<'a, P: Pm> Walk<'a, P> {
                     self.mark_place(piece.place, piece.len, format!("inode {}", whose.number));
                 }),
                 Err(error) => {
-                    if error.kind() == Kind::Corrupt {
-                        self.note_damage(&error);
-                    }
                     self.images.lock().push((whose, image));
+                    match error.kind() {
+                        Kind::DeviceLost => {}
+                        Kind::Corrupt => errors.push(error.to_string()),
+                        // What the device says names no file.
+                        _ => errors.push(format!("{}: {error}", image.damaged(whose))),
+                    }
                 }
             }
         }
+        errors
     }
 
     pub(crate) fn greatest_transaction(&self) -> u64 {

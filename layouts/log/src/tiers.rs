@@ -57,6 +57,11 @@ impl Reach {
         raw & UNKNOWN_BITS == 0 && first > 0 && tier <= MAX_TIERS
     }
 
+    /// Blocks of a tier, if there is one.
+    pub(crate) fn blocks_of(&self, tier: u8) -> u64 {
+        self.0.get(usize::from(tier)).copied().unwrap_or(0)
+    }
+
     /// All blocks.
     pub(crate) fn total(&self) -> u64 {
         self.0.iter().sum()
@@ -96,8 +101,10 @@ struct Uncounted {
     marks: Vec<AtomicU64>,
     /// Images that were not counted: of which inode, its generation, and the image.
     images: BTreeMap<u64, (u32, Image)>,
-    /// One of them says what cannot be: then nobody knows what is free.
-    is_given_up: bool,
+    /// All were looked at: those that are still there cannot be read, and nothing is free as long as they are.
+    is_read: bool,
+    /// Two name one block: then nobody knows what is free.
+    is_contradictory: bool,
 }
 
 /// Blocks that were freed while somebody was reading.
@@ -163,25 +170,34 @@ impl Tiers {
     ) {
         let images = images.into_iter();
         let images = images.map(|(whose, image)| (whose.number, (whose.generation, image))).collect();
-        self.uncounted.lock().insert(tier, Uncounted { marks, images, is_given_up: false });
+        self.uncounted
+            .lock()
+            .insert(tier, Uncounted { marks, images, is_read: false, is_contradictory: false });
         self.has_uncounted.store(true, Ordering::Release);
     }
 
     /// Images on a tier may not be read for files, since its blocks are still to be counted.
     pub(crate) fn waits_for_count(&self, tier: u8) -> bool {
         self.has_uncounted.load(Ordering::Acquire)
-            && self.uncounted.lock().get(&tier).is_some_and(|uncounted| !uncounted.is_given_up)
+            && self.uncounted.lock().get(&tier).is_some_and(|uncounted| !uncounted.is_read)
     }
 
-    /// Some of the images that are to be counted; nothing where the tier is counted, or never will be.
-    pub(crate) fn uncounted_images(&self, tier: u8, most: usize) -> Option<Vec<(u64, (u32, Image))>> {
+    /// The images that are to be counted, as they lie on the tier; nothing where all were looked at.
+    pub(crate) fn uncounted_images(&self, tier: u8) -> Option<Vec<(Whose, Image)>> {
         let all = self.uncounted.lock();
-        let uncounted = all.get(&tier).filter(|uncounted| !uncounted.is_given_up)?;
-        Some(uncounted.images.iter().take(most).map(|(number, image)| (*number, *image)).collect())
+        let uncounted = all.get(&tier).filter(|uncounted| !uncounted.is_read)?;
+        let whose =
+            |(&number, &(generation, image)): (&u64, &(u32, Image))| (Whose { number, generation }, image);
+        let mut images: Vec<_> = uncounted.images.iter().map(whose).collect();
+        images.sort_unstable_by_key(|(_, image)| image.run.start);
+        Some(images)
     }
 
-    /// Counts what the image of an inode names, unless the inode is gone.
+    /// Counts what the image of an inode names, if that is still to be done.
     pub(crate) fn count_image(&self, tier: u8, inode: u64, extents: &[Piece]) {
+        if !self.has_uncounted.load(Ordering::Acquire) {
+            return;
+        }
         let mut all = self.uncounted.lock();
         let Some(uncounted) = all.get_mut(&tier) else { return };
         if uncounted.images.remove(&inode).is_none() {
@@ -193,20 +209,24 @@ impl Tiers {
                 twice |= uncounted.marks[word].fetch_or(mask, Ordering::Relaxed) & mask != 0;
             });
         }
-        uncounted.is_given_up |= twice;
+        uncounted.is_contradictory |= twice;
+        self.end_count(&mut all, tier);
     }
 
-    /// Nobody will know what is free on a tier before the next mount; its images may be read.
-    pub(crate) fn give_up_counting(&self, tier: u8) {
-        if let Some(uncounted) = self.uncounted.lock().get_mut(&tier) {
-            uncounted.is_given_up = true;
-        }
-    }
-
-    /// All images of a tier are counted: what is not marked is free.
-    pub(crate) fn end_count(&self, tier: u8) {
+    /// All images of a tier were looked at. True when two of them name one block.
+    pub(crate) fn all_are_read(&self, tier: u8) -> bool {
         let mut all = self.uncounted.lock();
-        if !all.get(&tier).is_some_and(|uncounted| uncounted.images.is_empty() && !uncounted.is_given_up) {
+        let Some(uncounted) = all.get_mut(&tier) else { return false };
+        uncounted.is_read = true;
+        let is_contradictory = uncounted.is_contradictory;
+        self.end_count(&mut all, tier);
+        is_contradictory
+    }
+
+    /// When all images of a tier are counted, what is not marked is free.
+    fn end_count(&self, all: &mut BTreeMap<u8, Uncounted>, tier: u8) {
+        let is_counted = |one: &Uncounted| one.is_read && one.images.is_empty() && !one.is_contradictory;
+        if !all.get(&tier).is_some_and(is_counted) {
             return;
         }
         let Some(uncounted) = all.remove(&tier) else { return };
@@ -218,8 +238,13 @@ impl Tiers {
 
     /// An inode is gone: its image need not be counted. False when it was.
     pub(crate) fn forget_uncounted(&self, tier: u8, inode: u64) -> bool {
-        self.has_uncounted.load(Ordering::Acquire)
-            && self.uncounted.lock().get_mut(&tier).is_some_and(|all| all.images.remove(&inode).is_some())
+        if !self.has_uncounted.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut all = self.uncounted.lock();
+        let was_there = all.get_mut(&tier).is_some_and(|one| one.images.remove(&inode).is_some());
+        self.end_count(&mut all, tier);
+        was_there
     }
 
     /// The next mount is to count what is free, since blocks are in use that nobody has.

@@ -287,6 +287,7 @@ fn find_orphans<P: Pm>(tree: &mut Tree<'_, P>, evidence: &Evidence, seed: u32) -
         let Some(kind) = FileKind::from_u8(raw.kind) else { continue };
         let Ok(taken) = tree.taker.take(Claim { number, generation: raw.generation, kind }) else { continue };
         let is_whole = taken.damage.is_empty()
+            && !tree.may_be_of_an_image(&taken)
             && runs_of(&taken, &tree.taker.reach).into_iter().all(|run| tree.is_free(run));
         if is_whole || proven == Some(true) {
             inner.extend(names_of(&taken).into_iter().map(|name| name.claim.number));

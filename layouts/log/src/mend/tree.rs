@@ -6,11 +6,12 @@ use nacre_engine::{Block, FileKind};
 use nacre_media::Pm;
 
 use super::Finding;
+use super::salvage::Saved;
 use super::survey::Chunks;
 use super::take::{Claim, Taken, Taker, is_attribute};
 use crate::alloc::{Run, for_each_mask};
 use crate::commit::dentry_name;
-use crate::format::{LINE, MAX_FILE_SIZE, ROOT_INODE, inode_seed, place};
+use crate::format::{LINE, MAX_FILE_SIZE, ROOT_INODE, inode_seed, kind, place};
 use crate::inode::Body;
 use crate::scan::read_inode;
 use crate::tiers::Reach;
@@ -74,6 +75,8 @@ pub(super) struct Tree<'t, P> {
     pub(super) findings: Vec<Finding>,
     /// Blocks in use, by their number among all, tiers included.
     pub(super) used: Vec<u64>,
+    /// Tiers of which images say whose blocks are; these are not read here.
+    pub(super) image_tiers: BTreeSet<u8>,
     /// A directory lost names, so that inodes may have none though they exist.
     pub(super) lost_names: bool,
     twice: bool,
@@ -95,6 +98,7 @@ impl<'t, P: Pm> Tree<'t, P> {
             edits: BTreeMap::new(),
             findings: Vec::new(),
             used: vec![0; blocks.div_ceil(64) as usize],
+            image_tiers: BTreeSet::new(),
             lost_names: false,
             twice: false,
             pending: Vec::new(),
@@ -142,6 +146,18 @@ impl<'t, P: Pm> Tree<'t, P> {
         free
     }
 
+    /// Whether blocks of an inode may be those of a file whose image names them, or its image may name such: nobody knows.
+    pub(super) fn may_be_of_an_image(&self, taken: &Taken) -> bool {
+        let inode = &taken.loaded.inode;
+        let mut is_on = inode.image.get().is_some();
+        if let Body::File(map) = &inode.body {
+            map.for_each(0, MAX_FILE_SIZE / nacre_engine::BLOCK_SIZE, |piece| {
+                is_on |= self.image_tiers.contains(&place::tier(piece.place));
+            });
+        }
+        is_on
+    }
+
     /// Walks from a directory that was taken already.
     pub(super) fn walk(&mut self, root: Taken, path: String, suspect: bool) {
         let claim = claim_of(&root);
@@ -175,6 +191,7 @@ impl<'t, P: Pm> Tree<'t, P> {
         let suspect = suspect || taken.loses();
         self.known.insert(claim.number, Some(self.visited.len()));
         self.visited.push(Visited { claim, parent, suspect });
+        self.image_tiers.extend(taken.loaded.inode.image.get().map(|image| image.run.tier));
         for run in runs_of(&taken, &self.taker.reach) {
             self.twice |= !self.mark(run);
         }
@@ -279,14 +296,12 @@ impl<'t, P: Pm> Tree<'t, P> {
             for &page in &taken.pages {
                 self.mark(Run { start: page, len: 1 });
             }
-            if let Some(run) = image_run(&taken, &self.taker.reach) {
-                self.mark(run);
-            }
         }
         let metadata = self.used.clone();
         for suspect in [false, true] {
             for visited in all.iter().filter(|visited| visited.suspect == suspect) {
                 let Ok(taken) = self.taker.take(visited.claim) else { continue };
+                self.part_image(*visited, &taken);
                 self.part_values(*visited, &taken);
                 self.part_blocks(*visited, &taken, &metadata);
             }
@@ -339,6 +354,23 @@ impl<'t, P: Pm> Tree<'t, P> {
                 edit.append.push(append);
                 edit.loses |= loses;
             }
+        }
+    }
+
+    /// An image in blocks of another is none: what the file was is lost.
+    fn part_image(&mut self, visited: Visited, taken: &Taken) {
+        let Some(run) = image_run(taken, &self.taker.reach) else { return };
+        if self.mark(run) {
+            return;
+        }
+        let (path, number) = (self.path_of(visited), visited.claim.number);
+        let what = format!("{path} (inode {number}): what says where its blocks are is in blocks of another");
+        self.findings.push(Finding::new(number, what, "make it a hole", true));
+        let images = |saved: &Saved| saved.header.kind == kind::IMAGE;
+        if let Some(edit) = self.edit_of(number) {
+            edit.drop
+                .extend((0..).zip(&edit.taken.entries).filter(|(_, saved)| images(saved)).map(|(at, _)| at));
+            edit.loses = true;
         }
     }
 
