@@ -200,10 +200,40 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         });
     }
 
+    /// Reads what lies together from `at` on where all of it is in the page cache. Nobody is told of the read: that takes a
+    /// lock that all reads of tiers share, twice.
+    fn read_remembered(
+        &self,
+        node: &L::Node,
+        at: u64,
+        buffer: &mut [u8],
+        block: u64,
+        blocks: u64,
+    ) -> Result<Option<usize>> {
+        let pages = self.tiers.pages();
+        let drops = pages.drops();
+        let found = self.layout.resolve(node, FileBlock(block), blocks)?;
+        let Some(PlacedExtent { start, len, place: Place::Tier { tier, block: first } }) =
+            found.first().copied()
+        else {
+            return Ok(None);
+        };
+        let count = buffer.len().min(((start.0 + len - block) * BLOCK_SIZE - at % BLOCK_SIZE) as usize);
+        let on_tier = first.offset() + (at - start.offset());
+        if !pages.read_unannounced(tier, on_tier, &mut buffer[..count], drops) {
+            return Ok(None);
+        }
+        self.sink.count(Access::ReadBelow, count as u64);
+        Ok(Some(count))
+    }
+
     /// Reads what lies together from `at` on, and some blocks `ahead`; 0 at the end of the file.
     fn read_piece(&self, node: &L::Node, at: u64, buffer: &mut [u8], ahead: u64) -> Result<usize> {
         let block = at / BLOCK_SIZE;
         let blocks = (at + buffer.len() as u64).div_ceil(BLOCK_SIZE) - block;
+        if let Some(count) = self.read_remembered(node, at, buffer, block, blocks)? {
+            return Ok(count);
+        }
         loop {
             let reading = Reading::begin(&self.layout);
             // What lies behind on the tier may be read ahead.
