@@ -23,7 +23,7 @@
 use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LogImage, Result, TierReader, TierRun};
 use nacre_layout_parts::format::incompatible;
 use nacre_media::{Durable, Pm};
@@ -388,7 +388,8 @@ impl<P: Pm> Shared<P> {
     /// Counts the blocks that images on a tier name; see [`Tiered::count_tier`](nacre_engine::Tiered::count_tier).
     pub(crate) fn count_tier(&self, tier: u8) -> Result<Option<Error>> {
         let Some(images) = self.tiers.uncounted_images(tier) else { return Ok(None) };
-        let (next, lost, damage) = (AtomicUsize::new(0), Mutex::new(None), Mutex::new(None));
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let (lost, damage) = (parking_lot::Mutex::new(None), parking_lot::Mutex::new(None));
         let count = || {
             while lost.lock().is_none()
                 && let Some((whose, image)) = images.get(next.fetch_add(1, Ordering::Relaxed))
