@@ -13,6 +13,7 @@
 //! devices are in `nacre-media`, the contract in `nacre-engine`. The format is drawn in `docs/format/tier.md`.
 
 mod failing;
+mod fetched;
 mod fetching;
 mod format;
 mod label;

@@ -257,10 +257,10 @@ impl PageCache {
         if self.most() == 0 {
             return;
         }
-        let mut at = start.0;
-        for part in split(start, bytes) {
-            let (key, first) = ((tier, at / CHUNK), (at % CHUNK) as usize);
-            let count = part.len() / BLOCK_BYTES;
+        let mut rest = bytes;
+        for (key, first, count) in chunks_of(tier, start, bytes.len() as u64 / BLOCK_SIZE) {
+            let part;
+            (part, rest) = rest.split_at(count * BLOCK_BYTES);
             let mut frames = self.room(key, first, count);
             // Copied without the lock, of which readers have a part for as long as they copy.
             for (frame, bytes) in frames.iter_mut().zip(part.chunks_exact(BLOCK_BYTES)) {
@@ -272,7 +272,28 @@ impl PageCache {
                 }
             }
             self.put(key, first, frames);
-            at += count as u64;
+        }
+    }
+
+    /// Frames for blocks that are about to be read from a tier and [kept](PageCache::keep), which nobody else has; those of
+    /// others where there would be too many with them. `None` where nothing is remembered. What is not kept is to be
+    /// [given back](PageCache::give_back).
+    pub(crate) fn frames(&self, tier: u8, start: Block, blocks: u64) -> Option<Vec<Frame>> {
+        if self.most() == 0 {
+            return None;
+        }
+        let mut frames = Vec::with_capacity(blocks as usize);
+        for (key, first, count) in chunks_of(tier, start, blocks) {
+            frames.extend(self.room(key, first, count));
+        }
+        Some(frames)
+    }
+
+    /// As [`PageCache::fill`], of what was read into frames.
+    pub(crate) fn keep(&self, tier: u8, start: Block, mut frames: impl ExactSizeIterator<Item = Frame>) {
+        let blocks = frames.len() as u64;
+        for (key, first, count) in chunks_of(tier, start, blocks) {
+            self.put(key, first, frames.by_ref().take(count).collect());
         }
     }
 
@@ -321,8 +342,10 @@ impl PageCache {
         }
     }
 
-    fn give_back(&self, gone: Copies) {
-        if !gone.is_empty() {
+    /// Frames that nobody uses any more.
+    pub(crate) fn give_back(&self, gone: impl IntoIterator<Item = Frame, IntoIter: ExactSizeIterator>) {
+        let gone = gone.into_iter();
+        if gone.len() > 0 {
             self.frames.give_back(gone);
         }
     }
@@ -409,11 +432,15 @@ impl PageCache {
     }
 }
 
-/// Whole blocks, cut where chunks end.
-fn split(start: Block, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let first = ((CHUNK - start.0 % CHUNK) * BLOCK_SIZE) as usize;
-    let (head, rest) = bytes.split_at(first.min(bytes.len()));
-    std::iter::once(head).chain(rest.chunks(CHUNK_BYTES as usize)).filter(|part| !part.is_empty())
+/// Blocks, cut where chunks end: which chunk, the first block of it, and how many.
+fn chunks_of(tier: u8, start: Block, blocks: u64) -> impl Iterator<Item = (Key, usize, usize)> {
+    let (mut at, end) = (start.0, start.0 + blocks);
+    std::iter::from_fn(move || {
+        let (key, first) = ((tier, at / CHUNK), at % CHUNK);
+        let count = (CHUNK - first).min(end - at);
+        at += count;
+        (count > 0).then_some((key, first as usize, count as usize))
+    })
 }
 
 #[cfg(test)]

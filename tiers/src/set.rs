@@ -10,10 +10,11 @@ use std::time::Duration;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, OnceLock, RwLock, thread};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierReader, TierRun, background};
-use nacre_media::block::{BlockDevice, Io, Pages, Transfer};
+use nacre_media::block::{BlockDevice, Io, Transfer};
 use nacre_media::{Durable, Frames};
 
 use crate::failing::{Change, Failings};
+use crate::fetched::Fetched;
 use crate::fetching::Fetching;
 use crate::label::Label;
 use crate::pages::PageCache;
@@ -281,8 +282,6 @@ impl<D: BlockDevice> TierSet<D> {
 
     /// Reads blocks from the device itself.
     pub fn read_blocks(&self, tier: u8, start: Block, into: &mut [u8]) -> Result<()> {
-        let there = self.there(tier)?;
-        self.counts(tier).read(into.len());
         let mut offset = start.offset();
         let mut batch = Vec::new();
         for part in into.chunks_mut(TRANSFER) {
@@ -290,12 +289,18 @@ impl<D: BlockDevice> TierSet<D> {
             batch.push(Transfer::Read { offset, into: part });
             offset += len;
         }
+        self.read_batch(tier, &mut batch)
+    }
+
+    fn read_batch(&self, tier: u8, batch: &mut [Transfer<'_>]) -> Result<()> {
+        let there = self.there(tier)?;
+        self.counts(tier).read(batch.iter().map(|transfer| transfer.len() as usize).sum());
         if background::is() {
-            let read = self.transfer(&there, &mut batch, Urgency::GivesWay);
+            let read = self.transfer(&there, batch, Urgency::GivesWay);
             return self.was_read(tier, &there, read);
         }
         self.awaited.fetch_add(1, Ordering::Relaxed);
-        let read = self.transfer(&there, &mut batch, Urgency::IsAwaited);
+        let read = self.transfer(&there, batch, Urgency::IsAwaited);
         self.awaited.fetch_sub(1, Ordering::Relaxed);
         self.was_read(tier, &there, read)
     }
@@ -306,7 +311,8 @@ impl<D: BlockDevice> TierSet<D> {
         if urgency == Urgency::IsAwaited {
             return there.count(there.device.transfer(batch));
         }
-        batch.chunks_mut(IN_BACKGROUND).try_for_each(|some| {
+        let longest = batch.iter().map(Transfer::len).max().unwrap_or(0).clamp(BLOCK_SIZE, TRANSFER as u64);
+        batch.chunks_mut(IN_BACKGROUND * (TRANSFER / longest as usize)).try_for_each(|some| {
             self.give_way();
             there.count(there.device.transfer(some))
         })
@@ -344,20 +350,18 @@ impl<D: BlockDevice> TierSet<D> {
             let missing =
                 (1..needed).find(|next| self.pages.has(tier, Block(block + next))).unwrap_or(needed);
             let wanted = if missing < needed { missing } else { needed.max(ahead).min(end - block) };
-            let mut fetched = Pages::lent((wanted * BLOCK_SIZE) as usize);
+            let mut fetched = Fetched::new(&self.pages, tier, Block(block), wanted);
             let mut have = wanted;
-            let mut read = self.read_blocks(tier, Block(block), &mut fetched);
+            let mut read = self.read_batch(tier, &mut fetched.transfers(wanted, TRANSFER));
             if read.is_err() && wanted > missing {
                 // What was not asked for may be what cannot be read.
                 have = missing;
-                read = self.read_blocks(tier, Block(block), &mut fetched[..(missing * BLOCK_SIZE) as usize]);
+                read = self.read_batch(tier, &mut fetched.transfers(missing, TRANSFER));
             }
             read?;
-            let bytes = &fetched[..(have * BLOCK_SIZE) as usize];
-            self.pages.fill(tier, Block(block), bytes);
             let within = (at - block * BLOCK_SIZE) as usize;
-            let count = (bytes.len() - within).min(into.len() - done);
-            into[done..done + count].copy_from_slice(&bytes[within..within + count]);
+            let count = fetched.copy_to(&mut into[done..], within, have);
+            fetched.keep(have);
             self.pages.note_missed(count);
             done += count;
         }
@@ -372,9 +376,9 @@ impl<D: BlockDevice> TierSet<D> {
         let Some(last) = (first..start.0 + len).rfind(is_missing) else { return };
         let len = last + 1 - first;
         let _under_way = self.fetching.begin(TierRun { tier, start: Block(first), len });
-        let mut fetched = Pages::lent((len * BLOCK_SIZE) as usize);
-        if self.read_blocks(tier, Block(first), &mut fetched).is_ok() {
-            self.pages.fill(tier, Block(first), &fetched);
+        let mut fetched = Fetched::new(&self.pages, tier, Block(first), len);
+        if self.read_batch(tier, &mut fetched.transfers(len, TRANSFER)).is_ok() {
+            fetched.keep(len);
         }
     }
 

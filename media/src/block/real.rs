@@ -1,7 +1,7 @@
 //! A file or a block device of the machine.
 
 use std::cell::Cell;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,6 +15,9 @@ use super::{BlockDevice, Io, Pages, Transfer, check};
 use crate::device::{Device, DeviceKind};
 use crate::disk::{Access, Disk, Pace, wait_until};
 use crate::token::Durable;
+
+/// Parts of memory that the kernel takes with one call.
+const MOST_PARTS: usize = 1024;
 
 /// How a disk is opened.
 #[derive(Debug, Clone, Default)]
@@ -30,7 +33,8 @@ pub struct DiskOptions {
 }
 
 /// A disk of the machine, locked against a second owner. Transfers go past the page cache where the file system below
-/// allows it (`O_DIRECT`), and through io_uring where there are several, or a large one of [lent](Pages::lent) memory.
+/// allows it (`O_DIRECT`), and through io_uring where there are several, or a large one of [lent](Pages::lent) memory; several
+/// blocks that lie together there, and not in memory, are read with one call.
 #[derive(Debug)]
 pub struct RealDisk {
     device: Device,
@@ -138,6 +142,32 @@ impl RealDisk {
         Ok(())
     }
 
+    /// Reads what lies together on the device to where it belongs; false when not all of it came.
+    fn read_together(&self, batch: &mut [Transfer<'_>]) -> bool {
+        let Some(start) = batch.first().map(Transfer::offset) else { return true };
+        let len: u64 = batch.iter().map(Transfer::len).sum();
+        let mut parts: Vec<IoSliceMut<'_>> = batch
+            .iter_mut()
+            .filter_map(|transfer| match transfer {
+                Transfer::Read { into, .. } => Some(IoSliceMut::new(into)),
+                Transfer::Write { .. } => None,
+            })
+            .collect();
+        let (mut parts, mut done) = (&mut parts[..], 0);
+        while done < len {
+            match rustix::io::preadv(&self.device.file, parts, start + done) {
+                Ok(0) => return false,
+                Ok(count) => {
+                    IoSliceMut::advance_slices(&mut parts, count);
+                    done += count as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
     /// The error of a transfer; without a number it ended before the device should.
     fn failed(&self, transfer: &Transfer<'_>, errno: Option<Errno>) -> Error {
         let object = transfer.describe(&self.device.name);
@@ -150,6 +180,20 @@ impl RealDisk {
         let error = Error::new(kind_of(errno)).operation(transfer.verb()).object(object);
         error.source(io::Error::from(errno))
     }
+}
+
+/// The access that a batch is which the kernel makes as one: reads of blocks, one behind the other on the device, that are
+/// not one behind the other in memory.
+fn together(batch: &[Transfer<'_>]) -> Option<Access> {
+    let is_block = |transfer: &Transfer<'_>| {
+        let is_aligned = (transfer.memory() as u64).is_multiple_of(BLOCK_SIZE);
+        matches!(transfer, Transfer::Read { .. }) && transfer.len() == BLOCK_SIZE && is_aligned
+    };
+    let is_behind = |pair: &[Transfer<'_>]| pair[1].offset() == pair[0].offset() + pair[0].len();
+    let is_it = (2..=MOST_PARTS).contains(&batch.len())
+        && batch.iter().all(is_block)
+        && batch.windows(2).all(is_behind);
+    is_it.then(|| Access::Read { offset: batch[0].offset(), len: batch.len() as u64 * BLOCK_SIZE })
 }
 
 /// What an error number of a device means.
@@ -195,6 +239,15 @@ impl BlockDevice for RealDisk {
 
     fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()> {
         batch.iter().try_for_each(|transfer| check(transfer, self))?;
+        if let Some(access) = together(batch) {
+            let deadline = self.admit(std::iter::once(access));
+            if self.read_together(batch) {
+                wait(deadline);
+                return Ok(());
+            }
+            // One of them cannot be read, or ends early: it is named when each is read for itself.
+            return batch.iter_mut().try_for_each(|transfer| self.finish(transfer, 0));
+        }
         let deadline = self.admit(batch.iter().map(Transfer::access));
         let outcomes = match self.rings_for(batch) {
             Some(rings) => rings.run(self.device.file.as_fd(), batch),

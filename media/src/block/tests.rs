@@ -61,6 +61,34 @@ fn what_was_written_is_read() {
     }
 }
 
+/// Blocks that lie together there and here and there in memory, as those of a page cache do.
+#[test]
+fn blocks_are_read_to_where_they_belong() {
+    let dir = tempfile::tempdir().unwrap();
+    for disk in disks(&dir) {
+        let written = bytes(SIZE as usize, 7);
+        disk.write(0, &written).unwrap();
+        for (first, blocks) in [(0, 2), (3, 40), (SIZE as usize / BLOCK - 5, 5)] {
+            let mut parts: Vec<Pages> = (0..blocks).map(|_| Pages::new(BLOCK)).collect();
+            let offset = |at: usize| ((first + at) * BLOCK) as u64;
+            // In order, and not.
+            for turned in [0, 1] {
+                let mut batch: Vec<_> = parts
+                    .iter_mut()
+                    .enumerate()
+                    .map(|(at, part)| Transfer::Read { offset: offset(at), into: part })
+                    .collect();
+                batch.rotate_left(turned);
+                disk.transfer(&mut batch).unwrap();
+                for (at, part) in parts.iter_mut().enumerate() {
+                    assert!(part[..] == written[(first + at) * BLOCK..][..BLOCK], "{}: {at}", disk.name());
+                    part.fill(0);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn memory_need_not_be_aligned() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,6 +139,14 @@ fn a_second_owner_is_refused_and_a_shortened_file_is_told() {
     let error = disk.transfer(&mut batch).unwrap_err();
     assert_eq!(error.kind(), Kind::DeviceLost);
     assert!(error.to_string().contains("read") && error.to_string().contains("disk"), "{error}");
+    let blocks = pages.chunks_mut(BLOCK).zip((SIZE / 2 - 2 * BLOCK_SIZE..).step_by(BLOCK));
+    let mut batch: Vec<_> = blocks.map(|(into, offset)| Transfer::Read { offset, into }).collect();
+    let error = disk.transfer(&mut batch).unwrap_err();
+    assert_eq!(error.kind(), Kind::DeviceLost);
+    assert!(
+        error.to_string().contains(&(SIZE / 2).to_string()),
+        "it names the first that is not there: {error}"
+    );
     drop(disk);
     let reader = DiskOptions { read_only: true, ..DiskOptions::default() };
     let disks = [0, 1].map(|_| RealDisk::open(&path, &reader).unwrap());
