@@ -18,6 +18,7 @@ mod fetching;
 mod format;
 mod label;
 mod pages;
+mod queues;
 mod set;
 mod traffic;
 

@@ -4,15 +4,15 @@
 //! whoever writes a file writes other blocks. Who writes a block (of a tier that was free until then) drops what was
 //! remembered of it before; see [`PageCache::drop_range`].
 //!
-//! The cache knows chunks of 16 neighbouring blocks, of which any may be there and take room, in shards with a lock each, and
-//! gives up the blocks that were not used for longest (by the clock algorithm, in each shard: of the chunk whose turn it is,
-//! those that were not read since it was last).
+//! The cache knows chunks of 16 neighbouring blocks, of which any may be there and take room, in shards with a lock each. Which
+//! block of a shard goes when there is no more room, [`queues`](crate::queues) says; reads take no part in that but by a
+//! count of two bits for each block.
 //!
 //! Its DRAM are [`Frames`], which it may share: then it may have what others of them leave idle beside what it may have in any
 //! case, and [gives that up](PageCache::give_up) when they want it back. What is idle is looked at under the lock of a shard,
 //! and all of these are taken to give up: who waits for that finds no more used than is idle then.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
@@ -21,6 +21,8 @@ use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nacre_engine::{BLOCK_SIZE, Block, InodeHasher};
 use nacre_media::{Frame, Frames};
 use smallvec::SmallVec;
+
+use crate::queues::{self, OFTEN, Queues, Turn};
 
 /// Blocks of a chunk.
 const CHUNK: u64 = 16;
@@ -55,8 +57,7 @@ struct Shard {
     chunks: HashMap<Key, Chunk, BuildHasherDefault<InodeHasher>>,
     /// Blocks of all chunks.
     blocks: u64,
-    /// Each chunk once, and perhaps some that are gone.
-    clock: VecDeque<Key>,
+    queues: Queues,
     /// Bytes that were read from it. Beside its lock, which who reads has anyway.
     hits: AtomicU64,
 }
@@ -64,8 +65,10 @@ struct Shard {
 /// Neighbours in one place: a read that finds its block there has little else to look at.
 #[derive(Default)]
 struct Chunk {
-    /// A bit for each block that was read.
-    used: AtomicU32,
+    /// Two bits for each block: how often it was read, up to three times.
+    reads: AtomicU32,
+    /// A bit for each block that is an old one.
+    old: u16,
     /// Those that are there.
     blocks: [Option<Frame>; CHUNK as usize],
 }
@@ -76,11 +79,33 @@ type Copies = SmallVec<[Frame; CHUNK as usize]>;
 impl Chunk {
     /// Somebody has read these blocks of it.
     fn note_read(&self, blocks: std::ops::Range<usize>) {
-        let bits = blocks.fold(0, |bits, block| bits | 1 << block);
-        // Stored once: others have its line, too.
-        if self.used.load(Ordering::Relaxed) & bits != bits {
-            self.used.fetch_or(bits, Ordering::Relaxed);
+        let one = blocks.fold(0, |bits, block| bits | 1 << (2 * block));
+        let before = self.reads.load(Ordering::Relaxed);
+        let at_most = before & before >> 1 & 0x5555_5555;
+        // Of two who read at once one may not count. Not stored for those that are read all the time: others have its line,
+        // too.
+        if one & !at_most != 0 {
+            self.reads.store(before + (one & !at_most), Ordering::Relaxed);
         }
+    }
+
+    /// How often a block was read, up to three times.
+    fn reads_of(&self, block: usize) -> u32 {
+        self.reads.load(Ordering::Relaxed) >> (2 * block) & 3
+    }
+
+    /// It counts as read so often. Under the lock of its shard, alone.
+    fn set_reads(&mut self, block: usize, count: u32) {
+        let reads = self.reads.get_mut();
+        *reads = *reads & !(3 << (2 * block)) | count << (2 * block);
+    }
+
+    fn is_old(&self, block: usize) -> bool {
+        self.old >> block & 1 == 1
+    }
+
+    fn set_old(&mut self, block: usize, is_old: bool) {
+        self.old = self.old & !(1 << block) | u16::from(is_old) << block;
     }
 
     fn count(&self) -> u64 {
@@ -306,15 +331,15 @@ impl PageCache {
         while at < end {
             let count = (CHUNK - at % CHUNK).min(end - at);
             let key = (tier, at / CHUNK);
-            let Shard { chunks, blocks, .. } = &mut *self.shard(key).write();
+            let Shard { chunks, blocks, queues, .. } = &mut *self.shard(key).write();
             if let Some(chunk) = chunks.get_mut(&key) {
-                let before = gone.len();
-                gone.extend(
-                    chunk.blocks[(at % CHUNK) as usize..][..count as usize]
-                        .iter_mut()
-                        .filter_map(Option::take),
-                );
-                *blocks -= (gone.len() - before) as u64;
+                for block in (at % CHUNK) as usize..(at % CHUNK + count) as usize {
+                    if let Some(frame) = chunk.blocks[block].take() {
+                        gone.push(frame);
+                        queues.dropped(chunk.is_old(block));
+                        *blocks -= 1;
+                    }
+                }
                 if chunk.count() == 0 {
                     chunks.remove(&key);
                 }
@@ -329,13 +354,18 @@ impl PageCache {
         self.drops.fetch_add(1, Ordering::AcqRel);
         for shard in &self.shards {
             let mut gone = Copies::new();
-            let Shard { chunks, blocks, .. } = &mut *shard.write();
+            let Shard { chunks, blocks, queues, .. } = &mut *shard.write();
             chunks.retain(|key, chunk| {
-                let stays = key.0 != tier;
-                if !stays {
-                    gone.extend(chunk.blocks.iter_mut().filter_map(Option::take));
+                if key.0 != tier {
+                    return true;
                 }
-                stays
+                for block in 0..CHUNK as usize {
+                    if let Some(frame) = chunk.blocks[block].take() {
+                        gone.push(frame);
+                        queues.dropped(chunk.is_old(block));
+                    }
+                }
+                false
             });
             *blocks -= gone.len() as u64;
             self.give_back(gone);
@@ -383,53 +413,80 @@ impl PageCache {
         // Others came meanwhile, or what they may have is less.
         self.make_room(&mut shard, key, first..first + copies.len(), &mut gone);
         let most = self.most();
-        let Shard { chunks, blocks, clock, .. } = &mut *shard;
+        let Shard { chunks, blocks, queues, .. } = &mut *shard;
         if most == 0 {
             gone.extend(copies);
         } else {
             // It may be one of those that went.
-            let chunk = chunks.entry(key).or_insert_with(|| {
-                clock.push_back(key);
-                Chunk::default()
-            });
-            for (block, copy) in chunk.blocks[first..].iter_mut().zip(copies) {
-                match block.replace(copy) {
+            let chunk = chunks.entry(key).or_default();
+            for (block, copy) in (first..).zip(copies) {
+                match chunk.blocks[block].replace(copy) {
                     Some(before) => gone.push(before),
-                    None => *blocks += 1,
+                    None => {
+                        chunk.set_reads(block, 0);
+                        chunk.set_old(block, queues.comes(number_of(key, block)));
+                        *blocks += 1;
+                    }
                 }
             }
         }
-        // Keys of what was dropped go when it is their turn; there must not be ever more of them.
-        if clock.len() as u64 > 2 * most + 16 {
-            let mut seen = HashSet::new();
-            clock.retain(|key| chunks.contains_key(key) && seen.insert(*key));
-        }
+        queues.tidy(most, |number| {
+            let (key, block) = key_of(number);
+            let chunk = chunks.get(&key).filter(|chunk| chunk.blocks[block].is_some());
+            chunk.map(|chunk| chunk.is_old(block))
+        });
         drop(shard);
         self.give_back(gone);
     }
 
     /// Gives blocks up until there are at most so many.
     fn shrink(&self, shard: &mut Shard, most: u64, gone: &mut Copies) {
-        let Shard { chunks, blocks, clock, .. } = shard;
+        let Shard { chunks, blocks, queues, .. } = shard;
         let before = gone.len();
-        while *blocks > most {
-            let Some(key) = clock.pop_front() else { break };
+        while *blocks > most
+            && let Some(turn) = queues.next(*blocks, most)
+        {
+            let (Turn::Young(number) | Turn::Old(number)) = turn;
+            let (key, block) = key_of(number);
             let Some(chunk) = chunks.get_mut(&key) else { continue };
-            let used = chunk.used.swap(0, Ordering::Relaxed);
-            let there = gone.len();
-            for (number, block) in chunk.blocks.iter_mut().enumerate() {
-                if used & 1 << number == 0 {
-                    gone.extend(block.take());
-                }
+            let is_its = chunk.is_old(block) == matches!(turn, Turn::Old(_));
+            if chunk.blocks[block].is_none() || !is_its {
+                continue;
             }
-            *blocks -= (gone.len() - there) as u64;
-            match chunk.count() {
-                0 => drop(chunks.remove(&key)),
-                _ => clock.push_back(key),
+            let reads = chunk.reads_of(block);
+            match turn {
+                Turn::Young(_) if reads >= OFTEN => {
+                    chunk.set_reads(block, 0);
+                    chunk.set_old(block, true);
+                    queues.becomes_old(number);
+                    continue;
+                }
+                Turn::Old(_) if reads > 0 => {
+                    chunk.set_reads(block, reads - 1);
+                    queues.stays(number);
+                    continue;
+                }
+                Turn::Young(_) => queues.went_young(number, most),
+                Turn::Old(_) => {}
+            }
+            gone.extend(chunk.blocks[block].take());
+            *blocks -= 1;
+            if chunk.count() == 0 {
+                chunks.remove(&key);
             }
         }
         self.evicted.fetch_add((gone.len() - before) as u64 * BLOCK_SIZE, Ordering::Relaxed);
     }
+}
+
+/// A block of a chunk, in one number.
+fn number_of((tier, chunk): Key, block: usize) -> queues::Key {
+    u64::from(tier) << 56 | (chunk * CHUNK + block as u64)
+}
+
+fn key_of(number: queues::Key) -> (Key, usize) {
+    let block = number & (1 << 56) - 1;
+    (((number >> 56) as u8, block / CHUNK), (block % CHUNK) as usize)
 }
 
 /// Blocks, cut where chunks end: which chunk, the first block of it, and how many.
@@ -629,7 +686,7 @@ mod tests {
             cache.fill(1, Block(0), &content(0, 1));
             cache.drop_range(1, Block(0), 1);
         }
-        let keys: usize = cache.shards.iter().map(|shard| shard.read().clock.len()).sum();
+        let keys: usize = cache.shards.iter().map(|shard| shard.read().queues.len()).sum();
         assert!(keys <= 3 * (CHUNK as usize + 16) * SHARDS, "{keys}");
     }
 }
