@@ -286,9 +286,25 @@ fn workload_text(point: &Point, means: &Means) -> Result<String, String> {
     match (name, workload::KINDS.iter().any(|kind| kind.name == name)) {
         // It is no part of nacre.
         ("trace.facebook", _) => Err("its trace is not here: give it with --trace facebook=FILE".to_owned()),
-        (_, true) => Ok(text),
+        (_, true) => Ok(on_cores(&spec, means.cores).unwrap_or(text)),
         (_, false) => Err(format!("the workload {name} is not built yet")),
     }
+}
+
+/// Random reads of more threads than there are cores, each of a file of its own: as many threads as cores, of one file that is
+/// as large as all. Else who finds all of his file in DRAM would make nearly all reads while the others wait for the disk, and
+/// the sum would tell whose caches hold one file, not how much of all they find.
+fn on_cores(spec: &Spec, cores: usize) -> Option<String> {
+    let is_meant = spec.name() == "micro.read"
+        && spec.word("files", "shared", &[("shared", false), ("each", true)]).ok()?
+        && spec.text("pattern", "random").ok()? != "seq";
+    let (threads, cores) = (spec.number("threads", 1, 1).ok()?, cores as u64);
+    if !is_meant || cores == 0 || threads <= cores {
+        return None;
+    }
+    let file = spec.size("file", "1g").ok()?.checked_mul(threads)?;
+    let rest = spec.clone().without("files").without("threads").without("file");
+    Some(format!("{rest},file={file},threads={cores}"))
 }
 
 /// Two digits, to be repeated from a command line.
@@ -311,6 +327,23 @@ mod tests {
     }
 
     /// So does `scripts/nightly.sh`, of which this is the bound of memory.
+    #[test]
+    fn random_reads_of_many_threads_on_few_cores_are_of_one_file() {
+        let on = |text: &str, cores| super::on_cores(&text.parse().unwrap(), cores);
+        let text = "micro.read,pattern=zipf,theta=0.88,io=4k,file=1g,files=each,threads=32";
+        let expected = "micro.read,io=4k,pattern=zipf,theta=0.88,file=34359738368,threads=2";
+        assert_eq!(on(text, 2).as_deref(), Some(expected));
+        for (text, cores) in [
+            (text, 32),
+            (text, 0),
+            ("micro.read,pattern=random,io=4k,file=1g,threads=32", 2),
+            ("micro.read,pattern=seq,io=4k,file=1g,files=each,threads=32", 2),
+            ("micro.write,pattern=random,io=4k,file=1g,files=each,threads=32,sync=osync", 2),
+        ] {
+            assert_eq!(on(text, cores), None, "{text} on {cores}");
+        }
+    }
+
     #[test]
     fn all_experiments_are_small_when_their_scale_is() {
         let means = Means { in_process: true, ..Means::default() };
