@@ -485,7 +485,7 @@ fn number_of((tier, chunk): Key, block: usize) -> queues::Key {
 }
 
 fn key_of(number: queues::Key) -> (Key, usize) {
-    let block = number & (1 << 56) - 1;
+    let block = number & ((1 << 56) - 1);
     (((number >> 56) as u8, block / CHUNK), (block % CHUNK) as usize)
 }
 
