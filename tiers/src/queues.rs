@@ -5,8 +5,9 @@
 //! than their part; each time that it was read, up to three, saves it from one turn. What went young is remembered for a
 //! while by its number alone: when it comes again it is old at once.
 //!
-//! TPFS gives up what was not used for longest (its section 4). Here what is read once, as by who reads a large file, takes no more than a part; and among many blocks that are read alike,
-//! those that are there stay, instead of all of them coming and going.
+//! TPFS gives up what was not used for longest (its section 4). Here what is read once, as by who reads a large file, takes no
+//! more than a part; and among many blocks that are read alike, those that are there stay, instead of all of them coming and
+//! going.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
