@@ -254,7 +254,7 @@ step_crash_tiers() {
     for layout in log-with-disk log-on-disk; do
         (cd "$logs" && "$nacre" crash --layout $layout --sequences 1 --images 60000 \
             --seed "${NACRE_CRASH_SEED:-$(date +%j)}") &&
-            "$nacre" crash --layout $layout --self-test --mutants publish.rs,replace_inline || return 1
+            "$nacre" crash --layout $layout --self-test --mutants publish.rs || return 1
     done
 }
 step_buffered() { NACRE_ALL_MOUNTS=1 system_tests behaviour::; }

@@ -80,7 +80,7 @@ pub(crate) struct CrashArgs {
     /// that flushes or fences must be passed by some workload
     #[arg(long, conflicts_with = "resume")]
     self_test: bool,
-    /// With --self-test: only mutants whose name contains this, or one of several words with commas between them
+    /// With --self-test: only mutants whose name contains this
     #[arg(long, value_name = "TEXT", requires = "self_test")]
     mutants: Option<String>,
     /// Print the result as JSON

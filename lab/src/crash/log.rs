@@ -67,14 +67,7 @@ const COMMIT_POINTS: [&str; 20] = [
 ];
 
 /// Flushes and fences that no crash misses. What the argument calls needless could go.
-const HARMLESS: [Harmless; 5] = [
-    Harmless {
-        site: "collect.rs replace_inline 2",
-        is_fence: true,
-        argument: "who brings a log back from its tier commits a change behind it, whose fence is for both; this one is for \
-                   another thread, which may get the blocks of the image before that",
-        by_chance: true,
-    },
+const HARMLESS: [Harmless; 4] = [
     Harmless {
         site: "mount.rs shut_down 4",
         is_fence: true,
@@ -135,9 +128,7 @@ fn commit_of_store(spot: Spot, offset: u64) -> Option<usize> {
 }
 
 /// What no workload passes, and why.
-const PASSED_ELSEWHERE: [(&str, &str); 8] = [
-    ("collect.rs replace_inline 1", WITH_A_DISK),
-    ("collect.rs replace_inline 2", WITH_A_DISK),
+const PASSED_ELSEWHERE: [(&str, &str); 6] = [
     ("compact.rs put_into_inode 1", WITH_A_DISK),
     ("compact.rs put_into_inode 3", WITH_A_DISK),
     ("publish.rs bring_up 1", WITH_A_DISK),

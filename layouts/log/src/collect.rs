@@ -126,12 +126,12 @@ impl Log {
             next = std::mem::replace(&mut self.pages[page as usize].next_dead, NOT_LISTED);
             let in_log = entry.block.0 != 0 && page != self.tail && entry.live == 0;
             if in_log && (entry.negatives == 0 || page == self.head) {
-                self.replace_pages(fs, inode, page, page, &[])?;
+                self.replace_pages(fs, inode, Some((page, page)), &[], Purpose::Removal)?;
             }
         }
         // A page that became the head needs its removals no more.
         while self.head != self.tail && self.pages[self.head as usize].live == 0 {
-            self.replace_pages(fs, inode, self.head, self.head, &[])?;
+            self.replace_pages(fs, inode, Some((self.head, self.head)), &[], Purpose::Removal)?;
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl Log {
         // With `gone_before`, a copy that saves no page is worth its cost: removals behind it can go.
         let is_worth = pages.len() < count || (dead && self.gone_before > 0 && pages.len() == count);
         if count > 0 && is_worth {
-            self.replace_pages(fs, inode, from, last, &pages)?;
+            self.replace_pages(fs, inode, Some((from, last)), &pages, Purpose::Removal)?;
         }
         if stuck || (dead && !is_worth) {
             self.gone_before = 0;
@@ -329,34 +329,22 @@ impl Log {
         sequence < self.gone_before || Mistake::RemovalForgotten.is_made(&*fs.pm)
     }
 
-    /// Puts `pages` in the place of the pages `first..=last`, durably, points what refers to their entries to the copies,
-    /// and gives the old ones back.
+    /// Puts `pages` in the place of old ones, the first and the last of which are given, or else of the inode's lines:
+    /// durably, points what refers to their entries to the copies, and gives the old ones back.
     pub(crate) fn replace_pages<P: Pm>(
         &mut self,
         fs: &Shared<P>,
         inode: &Inode,
-        first: u32,
-        last: u32,
-        pages: &[Packed<'_>],
-    ) -> Result<()> {
-        self.replace_pages_for(fs, inode, first, last, pages, Purpose::Removal)
-    }
-
-    /// The same, with pages that are taken for some purpose.
-    pub(crate) fn replace_pages_for<P: Pm>(
-        &mut self,
-        fs: &Shared<P>,
-        inode: &Inode,
-        first: u32,
-        last: u32,
+        old: Option<(u32, u32)>,
         pages: &[Packed<'_>],
         purpose: Purpose,
     ) -> Result<()> {
         self.settle_own(fs)?;
-        let previous = self.pages[first as usize].previous;
-        let behind = self.pages[last as usize].next;
+        let (previous, behind) = old.map_or((NO_PAGE, NO_PAGE), |(first, last)| {
+            (self.pages[first as usize].previous, self.pages[last as usize].next)
+        });
         let too_soon = !pages.is_empty() && Mistake::PageFreedTooSoon.is_made(&*fs.pm);
-        if too_soon {
+        if let Some((first, _)) = old.filter(|_| too_soon) {
             fs.alloc.free(Run { start: self.pages[first as usize].block, len: 1 });
         }
         let blocks = allocate_pages(fs, pages.len(), purpose)?;
@@ -391,7 +379,10 @@ impl Log {
             self.move_references(fs, inode, packed.survivors, |_| owner, address);
         }
         // Readers find the copies by now.
-        self.give_back(fs, first, last, too_soon);
+        match old {
+            Some((first, last)) => self.give_back(fs, first, last, too_soon),
+            None => self.inline = Default::default(),
+        }
         Ok(())
     }
 
@@ -450,35 +441,6 @@ impl Log {
             }
             page = next;
         }
-    }
-
-    /// Puts `pages` in the place of the inode's lines, durably, and points what refers to their entries to the copies.
-    pub(crate) fn replace_inline<P: Pm>(
-        &mut self,
-        fs: &Shared<P>,
-        inode: &Inode,
-        pages: &[Packed<'_>],
-        purpose: Purpose,
-    ) -> Result<()> {
-        let blocks = allocate_pages(fs, pages.len(), purpose)?;
-        let written = self.write_chain(fs, inode, pages, &blocks, NO_PAGE);
-        let linked = written.and_then(|after| self.link(fs, inode, NO_PAGE, blocks.first().copied(), after));
-        match linked {
-            Ok(flushed) => fs.pm.fence(flushed),
-            Err(error) => {
-                free_pages(fs, &blocks);
-                return Err(error);
-            }
-        };
-        for (packed, &block) in pages.iter().zip(&blocks) {
-            let page = Page { previous: self.tail, ..packed.page(block) };
-            let owner = self.insert_page(page);
-            let address = block.offset() + LINE as u64;
-            self.move_references(fs, inode, packed.survivors, |_| owner, address);
-        }
-        self.inline = Default::default();
-        self.end_collection();
-        Ok(())
     }
 
     fn set_next(&mut self, page: u32, next: u32) {

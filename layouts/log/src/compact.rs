@@ -28,6 +28,7 @@ use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::alloc::Purpose;
 use crate::blockmap::{BlockMap, Piece};
 use crate::collect::{Gathered, References, Survivor, is_whole, line_count, live_pieces, pack, reseal};
 use crate::commit::{INLINE, InlineLine, Log, NO_PAGE};
@@ -146,7 +147,7 @@ impl Log {
             self.put_into_inode(fs, inode, last, &survivors)?;
             None
         } else if is_readable && pages.len() < count {
-            self.replace_pages(fs, inode, from, last, &pages)?;
+            self.replace_pages(fs, inode, Some((from, last)), &pages, Purpose::Removal)?;
             let goes_on = if behind == NO_PAGE { NO_PAGE } else { self.pages[behind as usize].previous };
             // Nothing may be left of the portion.
             Some(if goes_on == NO_PAGE { behind } else { goes_on })

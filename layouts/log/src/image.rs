@@ -459,14 +459,13 @@ impl Log {
         survivors: &[Survivor],
         purpose: Purpose,
     ) -> Result<()> {
-        if self.head == NO_PAGE {
-            return self.replace_inline(fs, inode, &pack(survivors), purpose);
-        }
-        let (first, last) = (self.head, self.tail);
-        if line_count(survivors) <= INLINE_LINES {
-            self.put_into_inode(fs, inode, last, survivors)?;
-        } else {
-            self.replace_pages_for(fs, inode, first, last, &pack(survivors), purpose)?;
+        let old = (self.head != NO_PAGE).then_some((self.head, self.tail));
+        match old {
+            Some((_, last)) if line_count(survivors) <= INLINE_LINES => {
+                self.put_into_inode(fs, inode, last, survivors)?;
+            }
+            // From the inode's lines to these there is no way in one store.
+            old => self.replace_pages(fs, inode, old, &pack(survivors), purpose)?,
         }
         self.end_collection();
         Ok(())

@@ -3,7 +3,7 @@
 //! The superblock has a row for each tier. What is free on one is found like what is free on persistent memory: by the
 //! checkpoint, or by reading the logs. The first and the last block of a tier belong to its own superblock.
 //!
-//! A layout reads no tier. Who does may find a block in the index and read it while its file gives it up; so blocks that
+//! A layout reads no blocks of files on tiers. Who does may find a block in the index and read it while its file gives it up; so blocks that
 //! are freed wait in limbo until everybody is done who began to read before.
 
 use std::collections::{BTreeMap, VecDeque};
