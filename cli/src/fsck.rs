@@ -38,8 +38,8 @@ pub(crate) struct FsckArgs {
     /// are never allocated again
     #[arg(short = 'c', long)]
     media: bool,
-    /// Also check that this device is a tier of the file system, as it was when that was used last; as often as needed. With -p or
-    /// -y, a copy of its superblock that is damaged is written from the other one
+    /// Also check that this device is a tier of the file system, as it was when that was used last, and what logs of files have
+    /// there; as often as needed. With -p or -y, a copy of its superblock that is damaged is written from the other one
     #[arg(long = "tier", value_name = "PATH")]
     tiers: Vec<PathBuf>,
     /// Read it as memory of this kind, such as dram,poison=OFFSET+LENGTH

@@ -31,6 +31,9 @@ const FOR_ROOM: usize = 4 * STEP;
 /// Files whose logs go to tiers together: a flush for all of them.
 const TOGETHER: usize = 64;
 
+/// Bytes of images after which no further one is made before these are written. One may be larger.
+const MOST_BYTES: usize = 16 << 20;
+
 /// The way through all files, for their logs.
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
@@ -160,19 +163,35 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.move_logs(std::slice::from_ref(node)).pop().unwrap_or(Ok(0))
     }
 
-    /// The same for several, with one write and one flush for all of them. One that fails does so alone, unless the device
-    /// does.
+    /// The same for several. One that fails does so alone, unless the device does.
     fn move_logs(&self, nodes: &[L::Node]) -> Vec<Result<u64>> {
+        let mut moved = Vec::new();
+        while moved.len() < nodes.len() {
+            moved.extend(self.move_some_logs(&nodes[moved.len()..]));
+        }
+        moved
+    }
+
+    /// The first of them, with one write and one flush for all that this moves: no more than DRAM is for.
+    fn move_some_logs(&self, nodes: &[L::Node]) -> Vec<Result<u64>> {
         let usable = self.usable();
         let may_be_on = |tier: u8| usable.iter().any(|one| one.number == tier);
-        let imaged = |node| {
+        let imaged = |node: &L::Node| {
             let Some(image) = self.layout.log_image(node, &may_be_on)? else { return Ok(None) };
             let blocks = image.content.len() as u64 / BLOCK_SIZE;
             let taken = Taken::new(self, self.layout.allocate_on(image.tier, None, blocks)?);
             // An image is in one piece; where there is none so large the log stays.
             Ok((taken.runs().len() == 1).then_some(Imaged { image, taken }))
         };
-        let images: Vec<Result<Option<Imaged<'_, L, D>>>> = nodes.iter().map(imaged).collect();
+        let (mut images, mut bytes) = (Vec::new(), 0);
+        for node in nodes {
+            let image: Result<Option<Imaged<'_, L, D>>> = imaged(node);
+            bytes += image.iter().flatten().map(|one| one.image.content.len()).sum::<usize>();
+            images.push(image);
+            if bytes >= MOST_BYTES {
+                break;
+            }
+        }
         let there = images.iter().flatten().flatten();
         let pieces: Vec<_> = there.map(|one| (one.taken.runs()[0], &one.image.content[..])).collect();
         let mut tiers: Vec<u8> = pieces.iter().map(|(run, _)| run.tier).collect();

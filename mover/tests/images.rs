@@ -8,11 +8,13 @@ use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode,
     SetAttr, Tiered, Timestamp, WriteAt, XattrMode,
 };
-use nacre_layout_log::check::{Repair, check, check_with_tiers};
+use nacre_layout_log::anatomy::{self, structures};
+use nacre_layout_log::check::{Problem, Repair, check, check_with_tiers};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
-use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
+use nacre_media::{Pm, SimPm};
 use nacre_mover::{MoverFs, MoverOptions};
+use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
 type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
@@ -22,6 +24,8 @@ const BLOCK: usize = BLOCK_SIZE as usize;
 const TIER: u8 = 1;
 const NOW: Timestamp = Timestamp::new(1_700_000_000, 0);
 const VOLUME: Uuid = Uuid::from_u128(7);
+/// The kind of the entry of an image.
+const IMAGE: u8 = 10;
 /// Every second block of a file is written.
 const BLOCKS: usize = 200;
 
@@ -99,17 +103,27 @@ fn used_on_tier(fs: &Fs) -> u64 {
     space.blocks - space.free
 }
 
-/// Ends it, in order or not, checks what is there with what is on the tier, and mounts again.
-fn again(memory: &Arc<SimPm>, fs: Fs, crash: bool) -> Fs {
-    let tiers = Arc::new(nacre_tiers::TierSet::new(0));
+/// Ends it, in order or not.
+fn end(fs: Fs, crash: bool) {
     match crash {
         true => fs.into_layout().abandon(),
         false => fs.into_layout().unmount().expect("unmount"),
     }
-    let disk = SimDisk::of(memory, 0);
-    let label = nacre_tiers::Label::read(&disk).expect("a label").expect("a tier");
+}
+
+/// The tier, for who checks a file system that is not mounted.
+fn tiers(memory: &Arc<SimPm>) -> TierSet<SimDisk> {
+    let (tiers, disk) = (TierSet::new(0), SimDisk::of(memory, 0));
+    let label = Label::read(&disk).expect("a label").expect("a tier");
     tiers.attach(TIER, disk, label);
-    for readers in [None, Some(&*tiers as _)] {
+    tiers
+}
+
+/// Ends it, in order or not, checks what is there with what is on the tier, and mounts again.
+fn again(memory: &Arc<SimPm>, fs: Fs, crash: bool) -> Fs {
+    end(fs, crash);
+    let tiers = tiers(memory);
+    for readers in [None, Some(&tiers as _)] {
         let report = check_with_tiers(&**memory, Repair::None, readers).expect("check");
         assert!(report.problems.is_empty(), "{:?}", report.problems);
     }
@@ -206,10 +220,7 @@ fn changes_of_blocks_bring_the_log_back() {
 fn a_missing_tier_fails_what_asks_for_blocks_and_nothing_else() {
     for crash in [false, true] {
         let (memory, fs) = machine();
-        match crash {
-            true => fs.into_layout().abandon(),
-            false => fs.into_layout().unmount().expect("unmount"),
-        }
+        end(fs, crash);
         let fs = mount(&memory, false);
         let (a, b) = (find(&fs, "a"), find(&fs, "b"));
         let error = fs.read(&a, 0, &mut [0; 10], None).expect_err("the tier is missing");
@@ -233,10 +244,7 @@ fn a_missing_tier_fails_what_asks_for_blocks_and_nothing_else() {
 fn a_file_that_goes_while_its_tier_is_missing_gives_all_back() {
     for crash in [false, true] {
         let (memory, fs) = machine();
-        match crash {
-            true => fs.into_layout().abandon(),
-            false => fs.into_layout().unmount().expect("unmount"),
-        }
+        end(fs, crash);
         let fs = mount(&memory, false);
         fs.unlink(&fs.root(), b"a", NOW).expect("unlink");
         fs.into_layout().unmount().expect("unmount");
@@ -281,10 +289,7 @@ fn a_damaged_image_harms_its_file_alone_until_that_is_gone() {
     assert_eq!(fs.layout().tier_space(TIER).expect("a tier").free, 0, "nobody knows what is free");
     drop(a);
     fs.into_layout().unmount().expect("unmount");
-    let tiers = nacre_tiers::TierSet::new(0);
-    let disk = SimDisk::of(&memory, 0);
-    let label = nacre_tiers::Label::read(&disk).expect("a label").expect("a tier");
-    tiers.attach(TIER, disk, label);
+    let tiers = tiers(&memory);
     let report = check_with_tiers(&*memory, Repair::None, Some(&tiers)).expect("check");
     assert!(report.problems.iter().any(|problem| problem.what.contains("the image at block")), "{report:?}");
     let fs = mount(&memory, true);
@@ -331,10 +336,7 @@ fn an_image_that_cannot_be_read_harms_its_file_alone() {
     assert_eq!(error.kind(), Kind::Media);
     assert_content(&fs, &find(&fs, "b"), 3, byte);
     assert_eq!(fs.layout().tier_space(TIER).expect("a tier").free, 0, "nobody knows what is free");
-    let tiers = nacre_tiers::TierSet::new(0);
-    let disk = SimDisk::of(&memory, 0);
-    let label = nacre_tiers::Label::read(&disk).expect("a label").expect("a tier");
-    tiers.attach(TIER, disk, label);
+    let tiers = tiers(&memory);
     // When it is gone all of the tier can be used again, at once.
     fs.unlink(&fs.root(), b"a", NOW).expect("unlink");
     let begun = std::time::Instant::now();
@@ -352,11 +354,8 @@ fn fsck_tells_of_an_image_that_cannot_be_read() {
     let (memory, fs) = machine();
     let image = fs.layout().log_image_at(&find(&fs, "a")).expect("an image");
     fs.into_layout().unmount().expect("unmount");
-    let disk = SimDisk::of(&memory, 0);
-    disk.poison(image.start.offset(), 8);
-    let tiers = nacre_tiers::TierSet::new(0);
-    let label = nacre_tiers::Label::read(&disk).expect("a label").expect("a tier");
-    tiers.attach(TIER, disk, label);
+    SimDisk::of(&memory, 0).poison(image.start.offset(), 8);
+    let tiers = tiers(&memory);
     for repair in [Repair::None, Repair::All] {
         let report = check_with_tiers(&*memory, repair, Some(&tiers)).expect("check");
         assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
@@ -423,4 +422,42 @@ fn what_asks_not_where_blocks_are_reads_nothing() {
     assert_eq!(fs.tiers().traffic_of(TIER).reads, 0);
     assert_content(&fs, &a, BLOCKS - 1, original);
     assert!(fs.tiers().traffic_of(TIER).reads > 0);
+}
+
+/// Two that name one place cannot both be right, and the one that a repair leaves is whole.
+#[test]
+fn a_repair_parts_images_in_one_place() {
+    let (memory, fs) = machine();
+    let c = create(&fs, "c");
+    (0..BLOCKS).step_by(2).for_each(|block| put(&fs, &c, block, 1));
+    fs.move_down(&c, TIER, FileBlock(0), u64::MAX, false).expect("room");
+    assert!(fs.move_log(&c).expect("room on the tier") > 0);
+    let numbers = [find(&fs, "a"), c].map(|node| fs.id(&node).number);
+    fs.into_layout().unmount().expect("unmount");
+    let image_of = |number: u64| {
+        let all = structures(&*memory).expect("a sound image").into_iter();
+        let mut entries =
+            all.filter(|one| one.inode == number && one.kind == anatomy::Kind::Entry).map(|one| {
+                let mut bytes = vec![0; one.len as usize];
+                memory.read(one.offset, &mut bytes).expect("read");
+                (one, bytes)
+            });
+        entries.find(|(_, bytes)| bytes[4] == IMAGE).expect("the entry of an image")
+    };
+    let ((_, of_a), (entry, _)) = (image_of(numbers[0]), image_of(numbers[1]));
+    memory.poke(entry.offset + 16, &of_a[16..24]);
+    anatomy::reseal(&*memory, &entry).expect("it validates again");
+    let report = check(&*memory, true).expect("check");
+    let lost = |problem: &Problem| problem.what.contains("in blocks of another") && problem.loses;
+    assert!(report.is_sound() && report.problems.iter().any(lost), "{:?}", report.problems);
+    let fs = mount(&memory, true);
+    let contents = ["a", "c"].map(|name| {
+        let mut bytes = vec![0; (BLOCKS - 1) * BLOCK];
+        fs.read(&find(&fs, name), 0, &mut bytes, None).expect("read");
+        bytes
+    });
+    let is_whole = |bytes: &Vec<u8>| (0..BLOCKS - 1).all(|block| bytes[block * BLOCK] == original(block));
+    let is_hole = |bytes: &Vec<u8>| bytes.iter().all(|byte| *byte == 0);
+    assert!(contents.iter().any(is_whole) && contents.iter().any(is_hole));
+    assert_eq!(used_on_tier(&fs), BLOCKS as u64 / 2 + 1);
 }

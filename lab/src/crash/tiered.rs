@@ -368,24 +368,29 @@ pub fn tiered() -> Vec<Workload> {
 mod tests {
     use std::sync::Arc;
 
+    use nacre_engine::{Extents, Tiered};
     use nacre_media::SimPm;
 
-    use super::{ALL, LogWithDisk, TIER, large, rewritten, worn};
+    use super::{ALL, Fs, LogWithDisk, TIER, large, rewritten, worn};
     use crate::crash::explore::MEMORY;
     use crate::crash::op::{Op, Runner};
     use crate::crash::sequences::setup;
     use crate::crash::subject::{Mounting, Subject};
-    use nacre_engine::{Extents, Tiered};
 
-    /// Or else no crash comes between the commits of two files that one flush is for.
-    #[test]
-    fn two_files_share_a_group() {
+    /// What there is after these operations.
+    fn after(ops: &[Op]) -> (LogWithDisk, Fs) {
         let subject = LogWithDisk::default();
         let memory = Arc::new(SimPm::with_disks(MEMORY, subject.disks()));
         subject.mkfs(&memory).unwrap();
         let mut runner = Runner::new(subject.mount(&memory, Mounting::default()).unwrap());
-        setup().iter().enumerate().for_each(|(step, op)| runner.run(step as u64, op).unwrap());
-        let fs = runner.into_fs();
+        ops.iter().enumerate().for_each(|(step, op)| runner.run(step as u64, op).unwrap());
+        (subject, runner.into_fs())
+    }
+
+    /// Or else no crash comes between the commits of two files that one flush is for.
+    #[test]
+    fn two_files_share_a_group() {
+        let (subject, fs) = after(&setup());
         let before = fs.tiers().traffic_of(TIER);
         subject.relocate(&fs, &Op::DemoteBoth("d/a", "d/b")).unwrap().unwrap();
         let after = fs.tiers().traffic_of(TIER);
@@ -398,13 +403,7 @@ mod tests {
     /// a log back from the inode's lines.
     #[test]
     fn logs_move_to_the_disk() {
-        let subject = LogWithDisk::default();
-        let memory = Arc::new(SimPm::with_disks(MEMORY, subject.disks()));
-        subject.mkfs(&memory).unwrap();
-        let mut runner = Runner::new(subject.mount(&memory, Mounting::default()).unwrap());
-        let before = [setup(), large(), worn(), rewritten()].concat();
-        before.iter().enumerate().for_each(|(step, op)| runner.run(step as u64, op).unwrap());
-        let fs = runner.into_fs();
+        let (subject, fs) = after(&[setup(), large(), worn(), rewritten()].concat());
         for (path, pages) in [("d/a", 0), ("d/large", 0), ("d/worn", 1)] {
             subject.relocate(&fs, &Op::Demote(path, 0, ALL)).unwrap().unwrap();
             subject.relocate(&fs, &Op::MoveLog(path)).unwrap().unwrap();
@@ -421,12 +420,7 @@ mod tests {
     /// inode, and one that has nothing to do.
     #[test]
     fn logs_are_compacted() {
-        let subject = LogWithDisk::default();
-        let memory = Arc::new(SimPm::with_disks(MEMORY, subject.disks()));
-        subject.mkfs(&memory).unwrap();
-        let mut runner = Runner::new(subject.mount(&memory, Mounting::default()).unwrap());
-        setup().iter().chain(&worn()).enumerate().for_each(|(step, op)| runner.run(step as u64, op).unwrap());
-        let fs = runner.into_fs();
+        let (subject, fs) = after(&[setup(), worn()].concat());
         subject.relocate(&fs, &Op::Demote("d/b", 0, 1)).unwrap().unwrap();
         for (path, freed) in [("d/worn", 1), ("d/b", 0), ("d/worn", 0)] {
             let before = subject.free_blocks(&fs);
