@@ -144,6 +144,42 @@ fn a_file_that_fails_does_so_alone() {
     }
 }
 
+/// One of several that are larger than a transfer cannot be read near its end: those around it move.
+#[test]
+fn a_large_file_that_fails_at_its_end_does_so_alone() {
+    let machine = Machine::new(64 << 20);
+    let sizes = [300, 900, 1, 700, 260];
+    let files = machine.files(sizes);
+    let expected: Vec<_> =
+        sizes.into_iter().enumerate().map(|(number, size)| content(number, size)).collect();
+    let last = machine.fs.resolve(&files[1], FileBlock(880), 1).expect("resolve")[0].place;
+    let Place::Pm(block) = last else { panic!("it is on {last:?}") };
+    machine.memory.poison(block.offset(), 64);
+    let done = machine.fs.move_files_down(&files, TIER, true);
+    for (number, (done, size)) in done.iter().zip(sizes).enumerate() {
+        let came = done.as_ref().map_err(nacre_engine::Error::kind);
+        let expected = if number == 1 { Err(Kind::Media) } else { Ok(&moved(size as u64)) };
+        assert_eq!(came, expected, "file {number}");
+        assert_eq!(machine.below(&files[number]), if number == 1 { 0 } else { size as u64 });
+    }
+    assert_eq!((machine.flushes(TIER), machine.used(TIER)), (1, 300 + 1 + 700 + 260));
+    let is_readable = |number: &usize| *number != 1;
+    for number in (0..sizes.len()).filter(is_readable) {
+        assert!(machine.read(&files[number]) == expected[number], "file {number} in DRAM");
+    }
+    machine.fs.tiers().pages().drop_tier(TIER);
+    for number in (0..sizes.len()).filter(is_readable) {
+        assert!(machine.read(&files[number]) == expected[number], "file {number} on the disk");
+    }
+    // Where the device fails nothing moves.
+    let more = machine.file(9, 800);
+    machine.disks[0].disk.fail_writes(true);
+    let done = machine.fs.move_files_down(std::slice::from_ref(&more), TIER, true);
+    assert!(done[0].as_ref().is_err_and(|error| error.kind() == Kind::Media), "{done:?}");
+    assert_eq!((machine.used(TIER), machine.below(&more)), (1261, 0));
+    assert!(machine.read(&more) == content(9, 800));
+}
+
 /// Who names a file twice, as its links do, moves it once.
 #[test]
 fn a_file_that_comes_twice_moves_once() {
