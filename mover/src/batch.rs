@@ -190,7 +190,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         let mut content = &content[..read];
         let pieces = pieces::split(taken.runs().iter().copied(), content);
-        // All at once: to write one part while the next is read was slower, because a device works on fewer transfers then.
+        // All at once: to write one part while the next is read was slower when it was measured on an emulated SSD.
         // Who waits for room waits for what moves.
         if self.is_awaited() {
             self.tiers.write_at_once(&pieces)?
