@@ -6,8 +6,8 @@
 //! A file of which blocks were written meanwhile gives these up, one that fails does so alone; their space is free again, and
 //! the others are no worse for it.
 //!
-//! Blocks that are on tiers must not be another's before they were read: who gathers such holds a [`Reading`] until the
-//! batch has moved. Those on persistent memory are read through their file and need none.
+//! Blocks that are on tiers must not be another's before they were read: who gathers such holds a
+//! [`Reading`](crate::data::Reading) until the batch has moved. Those on persistent memory are read through their file and need none.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -16,9 +16,8 @@ use nacre_engine::{
     TierRun, Tiered, Timestamp,
 };
 use nacre_media::Durable;
-use nacre_media::block::{BlockDevice, Pages};
+use nacre_media::block::{BlockDevice, MOST_LENT, Pages};
 
-use crate::data::Reading;
 use crate::fs::MoverFs;
 use crate::keeper::Why;
 use crate::migrate::{Moved, Taken};
@@ -26,6 +25,10 @@ use crate::pieces;
 
 /// Files of a batch at the most: they are held while it moves.
 const MAX_FILES: usize = 4096;
+
+/// Blocks that are in DRAM at once on their way, so that a larger group takes no more of it, and none that has to be faulted
+/// in.
+pub(crate) const AT_ONCE: u64 = MOST_LENT as u64 / BLOCK_SIZE;
 
 /// What moves as one; at most a group.
 pub(crate) struct Batch<N> {
@@ -80,6 +83,52 @@ impl<N> Part<N> {
     /// The block behind the last one that moves.
     fn end(&self) -> u64 {
         self.found.last().map_or(0, |last| last.extent.start.0 + last.extent.len)
+    }
+}
+
+/// How far parts were read.
+struct Course<'p, N> {
+    parts: &'p [Part<N>],
+    /// Whether each that it got to could be read.
+    came: Vec<Result<()>>,
+    /// What comes next of the last of these, and how many blocks of that were read.
+    piece: usize,
+    done: u64,
+}
+
+impl<'p, N> Course<'p, N> {
+    fn along(parts: &'p [Part<N>]) -> Course<'p, N> {
+        Course { parts, came: Vec::new(), piece: 0, done: 0 }
+    }
+
+    /// What comes next of a part, so many blocks at the most. Nothing behind the last one, and where `may_go_on` says no
+    /// before one that is not the first: then it ends there.
+    fn next(&mut self, blocks: u64, may_go_on: &mut dyn FnMut() -> bool) -> Option<(usize, Vec<Movable>)> {
+        if blocks == 0 {
+            return None;
+        }
+        let last = self.came.len().checked_sub(1);
+        if last.is_none_or(|last| self.piece == self.parts[last].found.len()) {
+            let is_end = self.came.len() == self.parts.len();
+            if is_end || last.is_some() && !may_go_on() {
+                self.parts = &self.parts[..self.came.len()];
+                return None;
+            }
+            self.came.push(Ok(()));
+            (self.piece, self.done) = (0, 0);
+        }
+        let part = self.came.len() - 1;
+        let (mut pieces, mut left) = (Vec::new(), blocks);
+        while let Some(found) = self.parts[part].found.get(self.piece).filter(|_| left > 0) {
+            let len = left.min(found.extent.len - self.done);
+            pieces.push(part_of(found, self.done, len));
+            left -= len;
+            self.done += len;
+            if self.done == found.extent.len {
+                (self.piece, self.done) = (self.piece + 1, 0);
+            }
+        }
+        Some((part, pieces))
     }
 }
 
@@ -165,69 +214,90 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         keep: bool,
         may_go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<Result<Moved>>> {
-        let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
-        let mut content = Pages::lent((blocks * BLOCK_SIZE) as usize);
-        let mut readable = Vec::new();
-        let mut done = Vec::new();
-        let mut read = 0;
-        for (index, part) in parts.iter().enumerate() {
-            if index > 0 && !may_go_on() {
-                break;
-            }
-            let end = read + (part.blocks * BLOCK_SIZE) as usize;
-            done.push(
-                self.read_all(&part.node, &part.found, &mut content[read..end]).map(|()| Moved::default()),
-            );
-            // What comes behind one that cannot be read takes its place.
-            if done[index].is_ok() {
-                readable.push(index);
-                read = end;
-            }
-        }
-        taken.give_back_behind(read as u64 / BLOCK_SIZE);
-        if readable.is_empty() {
-            return Ok(done);
-        }
-        let mut content = &content[..read];
-        let pieces = pieces::split(taken.runs().iter().copied(), content);
-        // All at once: to write one part while the next is read was slower when it was measured on an emulated SSD.
-        // Who waits for room waits for what moves.
-        if self.is_awaited() {
-            self.tiers.write_at_once(&pieces)?
-        } else {
-            self.tiers.write(&pieces)?
+        let read = self.copy(taken.runs(), parts, keep, may_go_on)?;
+        let parts = &parts[..read.len()];
+        taken.give_back_behind(parts.iter().map(|part| part.blocks).sum());
+        if read.iter().all(Result::is_err) {
+            return Ok(read.into_iter().map(|read| read.map(|()| Moved::default())).collect());
         }
         let proof = self.tiers.flush([tier])?;
         let mut runs = taken.keep();
-        let copied: Vec<_> = readable.iter().map(|&index| copies(&parts[index].found, &mut runs)).collect();
-        let files: Vec<_> = readable
-            .iter()
-            .zip(&copied)
-            .map(|(&index, copied)| CopiedFile {
-                node: &parts[index].node,
-                copied,
-                modified: parts[index].modified,
-            })
+        let copied: Vec<_> = parts.iter().map(|part| copies(&part.found, &mut runs)).collect();
+        let whole = parts.iter().zip(&copied).zip(&read).filter(|(_, read)| read.is_ok());
+        let files: Vec<_> = whole
+            .map(|((part, copied), _)| CopiedFile { node: &part.node, copied, modified: part.modified })
             .collect();
-        // Until the copies are in DRAM nobody else can have the blocks that their files give up, and write them.
-        let _reading = Reading::begin(&self.layout);
-        let published = self.layout.publish(&files, proof);
-        for ((index, copied), published) in readable.into_iter().zip(&copied).zip(published) {
-            let (here, behind) = content.split_at((parts[index].blocks * BLOCK_SIZE) as usize);
-            done[index] = self.settle(copied, published, here, keep);
-            content = behind;
-        }
-        Ok(done)
+        let mut published = self.layout.publish(&files, proof).into_iter();
+        let settle = |(read, copied): (Result<()>, &Vec<Copied>)| match read {
+            Ok(()) => match published.next() {
+                Some(published) => self.settle(copied, published),
+                None => unreachable!("there is an answer for each file"),
+            },
+            // What could not be read was not published.
+            Err(error) => self.settle(copied, Ok(copied.clone())).and(Err(error)),
+        };
+        Ok(read.into_iter().zip(&copied).map(settle).collect())
     }
 
-    /// Gives back what was refused of a file's copies, and with `keep` has the others, whose content this is, stay in DRAM.
-    fn settle(
+    /// Reads parts and writes them to these blocks, each behind the one before; with `keep` they stay in DRAM, too. Gives which
+    /// of them could be read, as far as it got; to blocks of one that could not zeros are written.
+    fn copy(
         &self,
-        copied: &[Copied],
-        published: Result<Vec<Copied>>,
-        mut content: &[u8],
+        runs: &[TierRun],
+        parts: &[Part<L::Node>],
         keep: bool,
-    ) -> Result<Moved> {
+        may_go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<Result<()>>> {
+        let mut course = Course::along(parts);
+        let mut runs = VecDeque::from(runs.to_vec());
+        let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
+        let mut buffer = Pages::lent((blocks.min(AT_ONCE) * BLOCK_SIZE) as usize);
+        // All that fits at once: to write one part while the next is read was slower when it was measured on an emulated SSD.
+        loop {
+            let read = self.read_on(&mut course, &mut buffer, may_go_on);
+            if read == 0 {
+                return Ok(course.came);
+            }
+            let pieces = pieces::split(take(&mut runs, read), &buffer[..(read * BLOCK_SIZE) as usize]);
+            // Who waits for room waits for what moves.
+            if self.is_awaited() {
+                self.tiers.write_at_once(&pieces)?
+            } else {
+                self.tiers.write(&pieces)?
+            }
+            if keep {
+                // Nobody else can have the blocks, and write them, before they are a file's.
+                pieces.iter().for_each(|(run, bytes)| self.tiers.pages().fill(run.tier, run.start, bytes));
+            }
+        }
+    }
+
+    /// Reads what comes next of parts, as much as there is room for; gives how many blocks there were.
+    fn read_on(
+        &self,
+        course: &mut Course<'_, L::Node>,
+        mut room: &mut [u8],
+        may_go_on: &mut dyn FnMut() -> bool,
+    ) -> u64 {
+        let mut read = 0;
+        while let Some((part, pieces)) = course.next(room.len() as u64 / BLOCK_SIZE, may_go_on) {
+            let len: u64 = pieces.iter().map(|piece| piece.extent.len).sum();
+            let here;
+            (here, room) = room.split_at_mut((len * BLOCK_SIZE) as usize);
+            let came = &mut course.came[part];
+            if came.is_ok() {
+                *came = self.read_all(&course.parts[part].node, &pieces, here);
+            }
+            if came.is_err() {
+                here.fill(0);
+            }
+            read += len;
+        }
+        read
+    }
+
+    /// Gives back what was refused of a file's copies.
+    fn settle(&self, copied: &[Copied], published: Result<Vec<Copied>>) -> Result<Moved> {
         let run = |copy: &Copied| TierRun { tier: copy.tier, start: copy.block, len: copy.from.extent.len };
         let refused = match published {
             Ok(refused) => refused,
@@ -236,24 +306,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 return Err(taken.keep_unless_unpublished(error));
             }
         };
-        let mut refused = refused.into_iter().peekable();
-        let mut moved = Moved::default();
-        for copy in copied {
-            let run = run(copy);
-            let (bytes, behind) = content.split_at((run.len * BLOCK_SIZE) as usize);
-            content = behind;
-            if refused.next_if_eq(copy).is_some() {
-                moved.changed += run.len;
-                self.layout.free_on(run);
-                continue;
-            }
-            moved.moved += run.len;
-            if keep {
-                self.tiers.pages().fill(run.tier, run.start, bytes);
-            }
+        let blocks = |copies: &[Copied]| copies.iter().map(|copy| copy.from.extent.len).sum::<u64>();
+        let changed = blocks(&refused);
+        for run in refused.iter().map(run) {
+            self.tiers.pages().drop_range(run.tier, run.start, run.len);
+            self.layout.free_on(run);
         }
-        debug_assert!(refused.next().is_none(), "what is refused comes in order");
-        Ok(moved)
+        Ok(Moved { moved: blocks(copied) - changed, changed })
     }
 }
 
@@ -307,7 +366,7 @@ fn copies(found: &[Movable], runs: &mut VecDeque<TierRun>) -> Vec<Copied> {
         while done < from.extent.len {
             let Some(here) = runs.front_mut() else { return copied };
             let len = here.len.min(from.extent.len - done);
-            copied.push(Copied { from: part(from, done, len), tier: here.tier, block: here.start });
+            copied.push(Copied { from: part_of(from, done, len), tier: here.tier, block: here.start });
             (here.start, here.len) = (here.start.plus(len), here.len - len);
             if here.len == 0 {
                 runs.pop_front();
@@ -319,7 +378,7 @@ fn copies(found: &[Movable], runs: &mut VecDeque<TierRun>) -> Vec<Copied> {
 }
 
 /// Blocks of a piece.
-fn part(from: &Movable, skip: u64, len: u64) -> Movable {
+fn part_of(from: &Movable, skip: u64, len: u64) -> Movable {
     let PlacedExtent { start, place, .. } = from.extent;
     let place = match place {
         Place::Pm(block) => Place::Pm(block.plus(skip)),
@@ -327,6 +386,21 @@ fn part(from: &Movable, skip: u64, len: u64) -> Movable {
         other => other,
     };
     Movable { extent: PlacedExtent { start: FileBlock(start.0 + skip), len, place }, ..*from }
+}
+
+/// Takes so many blocks from the runs.
+fn take(runs: &mut VecDeque<TierRun>, blocks: u64) -> Vec<TierRun> {
+    let (mut taken, mut left) = (Vec::new(), blocks);
+    while let Some(first) = runs.front_mut().filter(|_| left > 0) {
+        let len = first.len.min(left);
+        taken.push(TierRun { len, ..*first });
+        (first.start, first.len) = (first.start.plus(len), first.len - len);
+        if first.len == 0 {
+            runs.pop_front();
+        }
+        left -= len;
+    }
+    taken
 }
 
 /// What failed for all fails for each.

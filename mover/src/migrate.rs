@@ -9,7 +9,7 @@ use nacre_engine::{
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
 
-use crate::batch::Batch;
+use crate::batch::{AT_ONCE, Batch};
 use crate::data::Reading;
 use crate::fs::MoverFs;
 
@@ -247,7 +247,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let (mut at, end) = (start.0, start.0.saturating_add(len));
         while at < end {
             let _reading = Reading::begin(&self.layout);
-            let group = self.group();
+            let group = self.group().min(AT_ONCE);
             // One at a time: each changes the version of its neighbours.
             let found = self.layout.resolve_movable(node, FileBlock(at), (end - at).min(group))?;
             let Some(last) = found.last().map(|last| last.extent.start.0 + last.extent.len) else {
@@ -265,7 +265,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 continue;
             };
             let len = from.extent.len;
-            let mut content = Pages::new((len * BLOCK_SIZE) as usize);
+            let mut content = Pages::lent((len * BLOCK_SIZE) as usize);
             let extent = TierRun { tier, start: block, len };
             self.tiers.read(block.offset(), &mut content, extent, 0)?;
             if self.layout.bring_up(node, &from, &content, durability, modified)? {

@@ -19,11 +19,12 @@ pub(super) const BUFFERS: u64 = 32 << 20;
 /// Its pieces: a bit of a word for each.
 const PIECES: u32 = u64::BITS;
 const PIECE: usize = (BUFFERS / PIECES as u64) as usize;
-/// What is lent to one at the most, so that something is left for others.
-const MOST: usize = BUFFERS as usize / 2;
+/// What [`Pages::lent`](super::Pages::lent) takes for one from memory that is there at the most, so that something is left for
+/// others.
+pub const MOST_LENT: usize = BUFFERS as usize / 2;
 
 const _: () =
-    assert!(PIECE.is_multiple_of(nacre_engine::BLOCK_SIZE as usize) && MOST <= PIECE * PIECES as usize);
+    assert!(PIECE.is_multiple_of(nacre_engine::BLOCK_SIZE as usize) && MOST_LENT <= PIECE * PIECES as usize);
 
 /// The pool of this process; without a mapping where the kernel gave none.
 static POOL: OnceLock<Option<Pool>> = OnceLock::new();
@@ -100,7 +101,7 @@ impl Loan {
     /// So many bytes of the pool, when they are free, with whatever was in them. There is no loan of nothing, nor of more
     /// than half the pool.
     pub(super) fn of(len: usize) -> Option<Loan> {
-        if len == 0 || len > MOST {
+        if len == 0 || len > MOST_LENT {
             return None;
         }
         let make = || Some(Pool { mapping: Mapping::anonymous(BUFFERS).ok()?, lent: AtomicU64::new(0) });
@@ -133,7 +134,7 @@ impl Drop for Loan {
 
 #[cfg(test)]
 mod tests {
-    use super::{BUFFERS, Loan, MOST, PIECE, PIECES, Pool, neighbours};
+    use super::{BUFFERS, Loan, MOST_LENT, PIECE, PIECES, Pool, neighbours};
 
     #[test]
     fn neighbours_are_the_lowest_that_are_there() {
@@ -168,8 +169,8 @@ mod tests {
         let again = pool.lend(5).unwrap();
         assert_eq!(again.bytes(), [7; 5], "as it was left");
         drop((loans, again));
-        let large = [pool.lend(MOST).unwrap(), pool.lend(MOST).unwrap()];
-        assert!(pool.lend(1).is_none() && large[1].bytes().len() == MOST);
+        let large = [pool.lend(MOST_LENT).unwrap(), pool.lend(MOST_LENT).unwrap()];
+        assert!(pool.lend(1).is_none() && large[1].bytes().len() == MOST_LENT);
     }
 
     #[test]

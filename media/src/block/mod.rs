@@ -22,7 +22,7 @@ use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 use crate::disk::Access;
 use crate::token::Durable;
 
-pub use buffers::transfer_memory;
+pub use buffers::{MOST_LENT, transfer_memory};
 pub use pages::Pages;
 pub use real::{DiskOptions, RealDisk};
 pub use sim::SimDisk;

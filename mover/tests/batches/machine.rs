@@ -79,7 +79,12 @@ impl Machine {
 
     /// Tiers of so many bytes, the first the fastest.
     pub(crate) fn with(sizes: &[u64], options: MoverOptions) -> Machine {
-        let memory = Arc::new(SimPm::with_disks(16 << 20, sizes));
+        Machine::sized(16 << 20, sizes, options)
+    }
+
+    /// Tiers below memory of so many bytes.
+    pub(crate) fn sized(memory: u64, sizes: &[u64], options: MoverOptions) -> Machine {
+        let memory = Arc::new(SimPm::with_disks(memory, sizes));
         mkfs(&*memory, &MkfsOptions::default()).expect("mkfs");
         let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
         let fs = Fs::new(layout, options);

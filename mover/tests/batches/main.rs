@@ -13,7 +13,7 @@ use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FileBlock, Kind, Names, Place, Result, SetAttr, WriteAt,
 };
 use nacre_media::block::{BlockDevice, Pages};
-use nacre_mover::{Moved, PIN, Way};
+use nacre_mover::{Moved, MoverOptions, PIN, Way};
 
 use crate::machine::{BLOCK, Machine, TIER, content, time};
 
@@ -178,6 +178,39 @@ fn a_large_file_that_fails_at_its_end_does_so_alone() {
     assert!(done[0].as_ref().is_err_and(|error| error.kind() == Kind::Media), "{done:?}");
     assert_eq!((machine.used(TIER), machine.below(&more)), (1261, 0));
     assert!(machine.read(&more) == content(9, 800));
+}
+
+/// More than what is in DRAM at once: it is read and written in parts, behind which there is one flush. A file that lies in
+/// two of the parts cannot be read in the second of them.
+#[test]
+fn a_large_group_moves_in_parts() {
+    let options = MoverOptions { balance: false, group: (64 << 20) / BLOCK_SIZE, ..MoverOptions::default() };
+    let machine = Machine::sized(48 << 20, &[64 << 20], options);
+    let sizes = [3000, 1, 2500, 500, 1];
+    let files = machine.files(sizes);
+    let expected: Vec<_> =
+        sizes.into_iter().enumerate().map(|(number, size)| content(number, size)).collect();
+    let late = machine.fs.resolve(&files[2], FileBlock(2000), 1).expect("resolve")[0].place;
+    let Place::Pm(block) = late else { panic!("it is on {late:?}") };
+    machine.memory.poison(block.offset(), 64);
+    let done = machine.fs.move_files_down(&files, TIER, true);
+    for (number, (done, size)) in done.iter().zip(sizes).enumerate() {
+        let came = done.as_ref().map_err(nacre_engine::Error::kind);
+        let expected = if number == 2 { Err(Kind::Media) } else { Ok(&moved(size as u64)) };
+        assert_eq!(came, expected, "file {number}");
+    }
+    assert_eq!((machine.flushes(TIER), machine.used(TIER), machine.below(&files[2])), (1, 3502, 0));
+    for cached in [true, false] {
+        for number in [0, 1, 3, 4] {
+            assert!(machine.read(&files[number]) == expected[number], "file {number}, cached: {cached}");
+        }
+        assert_eq!(machine.fs.tiers().traffic_of(TIER).reads == 0, cached);
+        machine.fs.tiers().pages().drop_tier(TIER);
+    }
+    // And up again.
+    let up = machine.fs.bring_up(&files[0], FileBlock(0), 3000).expect("there is room");
+    assert_eq!((up, machine.below(&files[0]), machine.used(TIER)), (moved(3000), 0, 502));
+    assert!(machine.read(&files[0]) == expected[0]);
 }
 
 /// Who names a file twice, as its links do, moves it once.
