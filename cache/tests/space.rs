@@ -11,8 +11,11 @@ use nacre_engine::{
     WriteAt, XattrMode,
 };
 use nacre_media::SimPm;
+use nacre_media::block::SimDisk;
+use nacre_mover::{MoverFs, MoverOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use uuid::Uuid;
 
 /// Blocks of the device; the pool has as many.
 const BLOCKS: u64 = 4096;
@@ -26,6 +29,17 @@ fn log() -> nacre_layout_log::LogFs<SimPm> {
     nacre_layout_log::mkfs(&*pm, &nacre_layout_log::MkfsOptions::default()).unwrap();
     let options = nacre_layout_log::MountOptions { background: false, lanes: Some(2), ..Default::default() };
     nacre_layout_log::LogFs::mount(pm, &options).unwrap()
+}
+
+/// The same over a disk, with the mover that makes room.
+fn log_over_disk(blocks: u64) -> MoverFs<nacre_layout_log::LogFs<SimPm>, SimDisk> {
+    let pm = Arc::new(SimPm::with_disks(BLOCKS * BLOCK_SIZE, &[blocks * BLOCK_SIZE]));
+    nacre_layout_log::mkfs(&*pm, &nacre_layout_log::MkfsOptions::default()).unwrap();
+    let options = nacre_layout_log::MountOptions { background: false, lanes: Some(2), ..Default::default() };
+    let layout = nacre_layout_log::LogFs::mount(Arc::clone(&pm), &options).unwrap();
+    let fs = MoverFs::new(layout, MoverOptions { balance: false, ..MoverOptions::default() });
+    fs.add(SimDisk::of(&pm, 0), Uuid::from_u128(7), 1, 1, at(0)).unwrap();
+    fs
 }
 
 fn inplace() -> nacre_layout_inplace::InplaceFs<SimPm> {
@@ -157,18 +171,23 @@ impl<L: Data + Extents + 'static> World<L> {
 
 /// Writes of all shapes and whatever may go on beside them, until nothing is accepted any more, and on from there.
 fn fill<L: Data + Extents + 'static>(make: impl Fn() -> L, threads: usize, seed: u64) {
+    fill_times(1, make, threads, seed);
+}
+
+/// The same of devices that have so many times as much space.
+fn fill_times<L: Data + Extents + 'static>(times: u64, make: impl Fn() -> L, threads: usize, seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut world = World::over(make(), threads);
     // Single blocks far from each other, such that lie together, or a few in each of many files.
     let shape = seed % 3;
     (0..if shape == 2 { 700 } else { 10 }).for_each(|_| world.create());
     let mut refused = 0;
-    for turn in 0..20_000 {
+    for turn in 0..20_000 * times {
         let file = random.random_range(0..world.files.len());
         let (block, blocks) = match shape {
             0 => (random.random_range(0..3_000_000), 1),
-            1 => (random.random_range(0..500), random.random_range(1..12)),
-            _ => (random.random_range(0..8) * 2, 1),
+            1 => (random.random_range(0..500 * times), random.random_range(1..12)),
+            _ => (random.random_range(0..8 * times) * 2, 1),
         };
         refused += u64::from(!world.write(file, block, blocks, turn as u8, Durability::Lazy));
         if random.random_range(0..4) == 0 {
@@ -193,6 +212,19 @@ fn the_log_layout_finds_space_for_what_was_accepted() {
 #[test]
 fn the_log_layout_finds_it_with_threads_that_write_back() {
     (100..106).for_each(|seed| fill(log, 2, seed));
+}
+
+/// On the disk more is set aside than memory has.
+#[test]
+fn disks_have_space_for_what_was_accepted() {
+    (0..6).for_each(|seed| fill_times(3, || log_over_disk(2 * BLOCKS), 0, seed));
+    (6..12).for_each(|seed| fill_times(2, || log_over_disk(BLOCKS / 8), 0, seed));
+}
+
+#[test]
+fn disks_have_it_with_threads_that_write_back() {
+    (100..103).for_each(|seed| fill_times(3, || log_over_disk(2 * BLOCKS), 2, seed));
+    (103..106).for_each(|seed| fill_times(2, || log_over_disk(BLOCKS / 8), 2, seed));
 }
 
 #[test]

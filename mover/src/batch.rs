@@ -80,14 +80,45 @@ impl<N> Part<N> {
         self.found.first().map_or(0, |first| first.extent.start.0)
     }
 
+    /// Its first blocks, fewer than all; `None` where that would be none.
+    fn first(&self, blocks: u64) -> Option<Part<N>>
+    where
+        N: Clone,
+    {
+        let blocks = blocks.min(self.blocks - 1);
+        let (mut found, mut left) = (Vec::new(), blocks);
+        for one in &self.found {
+            let len = left.min(one.extent.len);
+            if len == 0 {
+                break;
+            }
+            found.push(part_of(one, 0, len));
+            left -= len;
+        }
+        let Part { id, node, modified, .. } = self;
+        (blocks > 0).then(|| Part { id: *id, node: node.clone(), found, blocks, modified: *modified })
+    }
+
     /// The block behind the last one that moves.
     fn end(&self) -> u64 {
         self.found.last().map_or(0, |last| last.extent.start.0 + last.extent.len)
     }
 }
 
+/// Where parts move.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct To {
+    pub(crate) tier: u8,
+    /// They stay in DRAM, too.
+    pub(crate) keep: bool,
+    /// It makes room for what was accepted before, and may take what is set aside for that.
+    pub(crate) promised: bool,
+    /// Where there is no room for all of a file's blocks, some may move.
+    pub(crate) partly: bool,
+}
+
 /// How far parts were read.
-struct Course<'p, N> {
+struct Intake<'p, N> {
     parts: &'p [Part<N>],
     /// Whether each that it got to could be read.
     came: Vec<Result<()>>,
@@ -96,9 +127,9 @@ struct Course<'p, N> {
     done: u64,
 }
 
-impl<'p, N> Course<'p, N> {
-    fn along(parts: &'p [Part<N>]) -> Course<'p, N> {
-        Course { parts, came: Vec::new(), piece: 0, done: 0 }
+impl<'p, N> Intake<'p, N> {
+    fn of(parts: &'p [Part<N>]) -> Intake<'p, N> {
+        Intake { parts, came: Vec::new(), piece: 0, done: 0 }
     }
 
     /// What comes next of a part, so many blocks at the most. Nothing behind the last one, and where `may_go_on` says no
@@ -169,27 +200,32 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Moves parts to a tier; gives what came of each. Where there is no room for all of them, as many move as there is
-    /// room for. When `may_go_on` says no between two of them, those behind are left where they are, and the answer ends
+    /// room for, and as much of one as there is room for where that will do. When `may_go_on` says no between two of them, those behind are left where they are, and the answer ends
     /// before them: to read them is what may take long.
     pub(crate) fn move_parts(
         &self,
         parts: &[Part<L::Node>],
-        tier: u8,
-        keep: bool,
+        to: To,
         may_go_on: &mut dyn FnMut() -> bool,
     ) -> Vec<Result<Moved>> {
         let blocks = parts.iter().map(|part| part.blocks).sum();
-        let taken = self.layout.allocate_on(tier, None, blocks).map(|runs| Taken::new(self, runs));
+        let taken = self.take_on(to.tier, None, blocks, to.promised).map(|runs| Taken::new(self, runs));
         let moved = match taken {
-            Err(error) if error.kind() == Kind::NoSpace && parts.len() > 1 && self.has_room(parts, tier) => {
+            Err(error) if error.kind() == Kind::NoSpace && parts.len() > 1 && self.has_room(parts, to) => {
                 let (some, others) = parts.split_at(parts.len() / 2);
-                let mut moved = self.move_parts(some, tier, keep, may_go_on);
+                let mut moved = self.move_parts(some, to, may_go_on);
                 if moved.len() == some.len() {
-                    moved.extend(self.move_parts(others, tier, keep, may_go_on));
+                    moved.extend(self.move_parts(others, to, may_go_on));
                 }
                 return moved;
             }
-            taken => taken.and_then(|taken| self.move_into(taken, parts, tier, keep, may_go_on)),
+            Err(error) if error.kind() == Kind::NoSpace && parts.len() == 1 && to.partly => {
+                match parts[0].first(self.room_on(to.tier, to.promised)) {
+                    Some(some) => return self.move_parts(&[some], to, may_go_on),
+                    None => Err(error),
+                }
+            }
+            taken => taken.and_then(|taken| self.move_into(taken, parts, to, may_go_on)),
         };
         moved.unwrap_or_else(|error| {
             let mut all: Vec<_> = parts.iter().skip(1).map(|_| Err(alike(&error))).collect();
@@ -199,9 +235,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Whether a tier has room for any of these.
-    fn has_room(&self, parts: &[Part<L::Node>], tier: u8) -> bool {
-        let least = parts.iter().map(|part| part.blocks).min().unwrap_or(0);
-        self.layout.tier_space(tier).is_ok_and(|space| space.free >= least)
+    fn has_room(&self, parts: &[Part<L::Node>], to: To) -> bool {
+        let least = if to.partly { Some(1) } else { parts.iter().map(|part| part.blocks).min() };
+        least.is_some_and(|least| least <= self.room_on(to.tier, to.promised))
     }
 
     /// Moves parts to blocks of a tier; gives what came of each that it got to. What fails for all of them has changed
@@ -210,17 +246,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         &self,
         mut taken: Taken<'_, L, D>,
         parts: &[Part<L::Node>],
-        tier: u8,
-        keep: bool,
+        to: To,
         may_go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<Result<Moved>>> {
-        let read = self.copy(taken.runs(), parts, keep, may_go_on)?;
+        let read = self.copy(taken.runs(), parts, to.keep, may_go_on)?;
         let parts = &parts[..read.len()];
         taken.give_back_behind(parts.iter().map(|part| part.blocks).sum());
         if read.iter().all(Result::is_err) {
             return Ok(read.into_iter().map(|read| read.map(|()| Moved::default())).collect());
         }
-        let proof = self.tiers.flush([tier])?;
+        let proof = self.tiers.flush([to.tier])?;
         let mut runs = taken.keep();
         let copied: Vec<_> = parts.iter().map(|part| copies(&part.found, &mut runs)).collect();
         let whole = parts.iter().zip(&copied).zip(&read).filter(|(_, read)| read.is_ok());
@@ -248,15 +283,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         keep: bool,
         may_go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<Result<()>>> {
-        let mut course = Course::along(parts);
+        let mut intake = Intake::of(parts);
         let mut runs = VecDeque::from(runs.to_vec());
         let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
         let mut buffer = Pages::lent((blocks.min(AT_ONCE) * BLOCK_SIZE) as usize);
         // All that fits at once: to write one part while the next is read was slower when it was measured on an emulated SSD.
         loop {
-            let read = self.read_on(&mut course, &mut buffer, may_go_on);
+            let read = self.read_on(&mut intake, &mut buffer, may_go_on);
             if read == 0 {
-                return Ok(course.came);
+                return Ok(intake.came);
             }
             let pieces = pieces::split(take(&mut runs, read), &buffer[..(read * BLOCK_SIZE) as usize]);
             // Who waits for room waits for what moves.
@@ -275,18 +310,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Reads what comes next of parts, as much as there is room for; gives how many blocks there were.
     fn read_on(
         &self,
-        course: &mut Course<'_, L::Node>,
+        intake: &mut Intake<'_, L::Node>,
         mut room: &mut [u8],
         may_go_on: &mut dyn FnMut() -> bool,
     ) -> u64 {
         let mut read = 0;
-        while let Some((part, pieces)) = course.next(room.len() as u64 / BLOCK_SIZE, may_go_on) {
+        while let Some((part, pieces)) = intake.next(room.len() as u64 / BLOCK_SIZE, may_go_on) {
             let len: u64 = pieces.iter().map(|piece| piece.extent.len).sum();
             let here;
             (here, room) = room.split_at_mut((len * BLOCK_SIZE) as usize);
-            let came = &mut course.came[part];
+            let came = &mut intake.came[part];
             if came.is_ok() {
-                *came = self.read_all(&course.parts[part].node, &pieces, here);
+                *came = self.read_all(&intake.parts[part].node, &pieces, here);
             }
             if came.is_err() {
                 here.fill(0);
@@ -335,10 +370,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             let keep = match why {
                 Why::Reads => true,
                 // While there is room (TPFS, 5.3).
-                Why::Space => self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2,
+                Why::Space | Why::Promise => self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2,
                 Why::Drain => false,
             };
-            let moved = self.move_parts(&left, tier.number, keep, may_go_on);
+            let (promised, partly) = (why == Why::Promise, matches!(why, Why::Space | Why::Promise));
+            let to = To { tier: tier.number, keep, promised, partly };
+            let moved = self.move_parts(&left, to, may_go_on);
             full.clear();
             for (part, moved) in std::mem::take(&mut left).into_iter().zip(moved) {
                 match moved {

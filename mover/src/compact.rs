@@ -179,7 +179,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let imaged = |node: &L::Node| {
             let Some(image) = self.layout.log_image(node, &may_be_on)? else { return Ok(None) };
             let blocks = image.content.len() as u64 / BLOCK_SIZE;
-            let taken = Taken::new(self, self.layout.allocate_on(image.tier, None, blocks)?);
+            let taken = Taken::new(self, self.take_on(image.tier, None, blocks, false)?);
             // An image is in one piece; where there is none so large the log stays.
             Ok((taken.runs().len() == 1).then_some(Imaged { image, taken }))
         };

@@ -11,6 +11,7 @@ use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
 use crate::fs::MoverFs;
+use crate::keeper::Why;
 use crate::pieces;
 use crate::predict::Span;
 use crate::watch::{Access, Sample, millis};
@@ -170,9 +171,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             vec![offset / BLOCK_SIZE, (offset + len).saturating_sub(1) / BLOCK_SIZE]
         };
         let write = || self.layout.write(node, at, data, durability, now);
+        let is_promised = durability == Durability::Promised && self.has_promised_below();
+        if is_promised
+            && !self.has_room_for_promised(len / BLOCK_SIZE + 2)?
+            && let Some(written) = self.write_below(node, at, data, durability, now)?
+        {
+            return Ok(written);
+        }
         let written = match self.with_edges(node, len / BLOCK_SIZE + 2, durability, edges, write) {
             Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
-                self.write_where_allocated(node, at, data, now)?.ok_or(error)?
+                match self.write_where_allocated(node, at, data, now)? {
+                    Some(offset) => offset,
+                    None => self.write_below(node, at, data, durability, now)?.ok_or(error)?,
+                }
             }
             other => other?,
         };
@@ -281,7 +292,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             match act() {
                 Err(error) if error.kind() == Kind::Elsewhere => {}
                 Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
-                    if !self.make_room(blocks)? {
+                    let why = if durability == Durability::Promised { Why::Promise } else { Why::Space };
+                    if !self.make_room(blocks, why)? {
                         return Err(error);
                     }
                     continue;

@@ -20,6 +20,7 @@ use crate::ahead::{Ahead, Readers};
 use crate::drain::Drain;
 use crate::keeper::Keeper;
 use crate::predict::{Placement, Predictors};
+use crate::promises::Promises;
 use crate::status::AllDoing;
 use crate::watch::Sink;
 use crate::wishes::Wishes;
@@ -108,6 +109,7 @@ pub struct MoverFs<L: Tiered, D> {
     /// What comes behind reads.
     pub(crate) ahead: Arc<Ahead>,
     pub(crate) keeper: Mutex<Keeper>,
+    pub(crate) promises: Promises,
     /// Blocks that stay up while room is made.
     pub(crate) held: Mutex<Vec<(InodeId, u64)>>,
     /// Held by who writes blocks of a tier that a file has already.
@@ -169,6 +171,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             readers: Readers::new(),
             ahead: Arc::new(Ahead::new()),
             sink: Sink::default(),
+            promises: Promises::default(),
             held: Mutex::default(),
             keeper: Mutex::new(Keeper::new(options.known_files)),
             group: AtomicU64::new(options.group),
@@ -432,11 +435,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L
     }
 
     fn reserve(&self, blocks: u64) -> Result<()> {
-        self.layout.reserve(blocks)
+        self.promise(blocks)
     }
 
     fn release(&self, blocks: u64) {
-        self.layout.release(blocks);
+        self.end_promise(blocks);
     }
 
     fn stat(&self) -> FsStat {
@@ -452,6 +455,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L
                 stat.available += free;
             }
         }
+        let promised = self.promised_below();
+        stat.free = stat.free.saturating_sub(promised);
+        stat.available = stat.available.saturating_sub(promised);
         stat
     }
 

@@ -100,6 +100,8 @@ struct Went {
 pub(crate) enum Why {
     /// Space is short.
     Space,
+    /// It is short for what was accepted before.
+    Promise,
     /// They are read, and are to be read from DRAM.
     Reads,
     /// The tier that they are on is to be empty.
@@ -210,7 +212,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             let allowed = keeper.allowance.unsigned_abs().div_ceil(BLOCK_SIZE);
             let wanted = self.excess().clamp(1, allowed);
             let may_go_on = || goes_on() && !self.is_awaited();
-            let went = self.lower_batch(keeper, cold, Some(now_ms), wanted, &may_go_on);
+            let went = self.lower_batch(keeper, cold, Some(now_ms), (wanted, Why::Space), &may_go_on);
             moved += went.moved;
             keeper.allowance = keeper.allowance.saturating_sub_unsigned(went.moved * BLOCK_SIZE);
             if went.is_over && went.failure.is_none() {
@@ -244,7 +246,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Makes at least so many blocks of persistent memory free; false when nothing more can be moved.
-    pub(crate) fn make_room(&self, blocks: u64) -> Result<bool> {
+    pub(crate) fn make_room(&self, blocks: u64, why: Why) -> Result<bool> {
         if self.usable().is_empty() && !self.layout.has_logs() {
             return Ok(false);
         }
@@ -260,7 +262,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let mut cold = None;
         let moved = match self.usable().is_empty() {
             true => Ok(0),
-            false => self.lower_until(&mut keeper, &mut cold, wanted),
+            false => self.lower_until(&mut keeper, &mut cold, wanted, why),
         };
         keeper.put_back(cold);
         // Where that was all that can move.
@@ -279,6 +281,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         keeper: &mut Keeper,
         cold: &mut Option<Current<L::Node>>,
         wanted: u64,
+        why: Why,
     ) -> Result<u64> {
         let mut moved = 0;
         loop {
@@ -286,7 +289,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             if missing == 0 {
                 return Ok(moved);
             }
-            let went = self.lower_batch(keeper, cold, None, missing, &|| true);
+            let went = self.lower_batch(keeper, cold, None, (missing, why), &|| true);
             moved += went.moved;
             match went.failure {
                 // All tiers are full or fail, or there is no space for the entry that would say it.
@@ -303,10 +306,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Does something that needs a little space; when there is none, blocks move down first.
     pub(crate) fn with_room<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
         match act() {
-            Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => match self.make_room(1)? {
-                true => act(),
-                false => Err(error),
-            },
+            Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
+                match self.make_room(1, Why::Space)? {
+                    true => act(),
+                    false => Err(error),
+                }
+            }
             other => other,
         }
     }
@@ -333,7 +338,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         keeper: &mut Keeper,
         cold: &mut Option<Current<L::Node>>,
         now_ms: Option<u64>,
-        wanted: u64,
+        (wanted, why): (u64, Why),
         may_go_on: &dyn Fn() -> bool,
     ) -> Went {
         let mut batch = Batch::default();
@@ -349,7 +354,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let Some(first) = batch.parts().first().map(Part::id) else { return went };
         let files = batch.parts().len() as u64;
         let _doing = self.begin(Doing { inode: first.number, files, way: Way::Space });
-        for (id, placed) in self.place_batch(batch, Why::Space, &mut || true) {
+        for (id, placed) in self.place_batch(batch, why, &mut || true) {
             let error = match placed {
                 Ok(placed) => {
                     went.moved += placed.moved;

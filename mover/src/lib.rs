@@ -9,6 +9,7 @@
 //! | `names`, `data` | the contract: what meets blocks on tiers is read there, or brings them up first |
 //! | `ahead` | how much of a file on a tier is read ahead |
 //! | `predict`, `place` | what files' writes and syncs have shown; writes that go straight to disk |
+//! | `promises` | space for what a buffer above has accepted |
 //! | `migrate`, `batch` | moving blocks: resolve, copy, publish; many files with one write and one flush |
 //! | `drain` | taking everything from a tier before it goes |
 //! | `pin`, `wishes` | files that stay where they are; files that were told where to be |
@@ -47,6 +48,7 @@ mod pieces;
 mod pin;
 mod place;
 mod predict;
+mod promises;
 mod status;
 mod walk;
 mod watch;

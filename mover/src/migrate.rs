@@ -9,7 +9,7 @@ use nacre_engine::{
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
 
-use crate::batch::{AT_ONCE, Batch};
+use crate::batch::{AT_ONCE, Batch, To};
 use crate::data::Reading;
 use crate::fs::MoverFs;
 
@@ -155,7 +155,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if batch.is_empty() {
             return;
         }
-        let came = self.move_parts(batch.parts(), tier, keep, may_go_on);
+        let came =
+            self.move_parts(batch.parts(), To { tier, keep, promised: false, partly: false }, may_go_on);
         if let Some(left) = batch.parts().get(came.len()) {
             (course.next, course.at) = (owners[came.len()], left.start());
         }

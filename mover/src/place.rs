@@ -69,6 +69,38 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         to_memory(at..end)
     }
 
+    /// Writes what was accepted, and for which memory has no room that could be made, to disk as far as it is whole blocks:
+    /// all of memory is mapped, pinned, or of logs. `None` when no tier takes it, or what it half covers finds no room.
+    pub(crate) fn write_below(
+        &self,
+        node: &L::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<Option<u64>> {
+        let WriteAt::Offset(offset) = at else { return Ok(None) };
+        let end = offset + pieces::length(data);
+        let whole = whole_blocks(offset, end, self.layout.getattr(node)?.size);
+        if durability != Durability::Promised || whole.is_empty() {
+            return Ok(None);
+        }
+        let part = |range: &Range<u64>| cut(data, range.start - offset..range.end - offset);
+        let is_written = |range: Range<u64>| {
+            let at = WriteAt::Offset(range.start);
+            match self.layout.write(node, at, &part(&range), durability, now) {
+                Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Elsewhere) => Ok(false),
+                written => written.map(|_| true),
+            }
+        };
+        // In order: a size never shows what was not written.
+        let (before, behind) = (offset..whole.start, whole.end..end);
+        let is_done = (before.is_empty() || is_written(before)?)
+            && self.write_to_disk(node, whole.start, &part(&whole), durability, now)?
+            && (behind.is_empty() || is_written(behind)?);
+        Ok(is_done.then_some(offset))
+    }
+
     /// The bytes of a write that go to disk, in order: as they were written, and whole blocks.
     fn parts_for_disk(&self, node: &L::Node, write: Range<u64>) -> Result<Vec<Range<u64>>> {
         let whole = whole_blocks(write.start, write.end, self.layout.getattr(node)?.size);
@@ -102,7 +134,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let before = self.place_before(node, offset);
         for Tier { number, .. } in self.takers(before.map(|(tier, _)| tier)) {
             let goal = before.filter(|(tier, _)| *tier == number).map(|(_, block)| block.plus(1));
-            let runs = match self.layout.allocate_on(number, goal, blocks) {
+            let runs = match self.take_on(number, goal, blocks, durability == Durability::Promised) {
                 Err(error) if error.kind() == Kind::NoSpace => continue,
                 other => Taken::new(self, other?),
             };
