@@ -158,6 +158,10 @@ pub trait Tiered: Data + Extents {
     /// [`InvalidInput`](crate::Kind::InvalidInput) for a number that there is not.
     fn change_tier(&self, change: TierChange) -> Result<()>;
 
+    /// Blocks of persistent memory that are not in use, set aside or not, but for those that the layout keeps for itself: without
+    /// them nothing could be changed any more.
+    fn memory_left(&self) -> u64;
+
     /// Space and its use on a tier.
     fn tier_space(&self, tier: u8) -> Result<TierSpace>;
 

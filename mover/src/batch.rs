@@ -80,12 +80,17 @@ impl<N> Part<N> {
         self.found.first().map_or(0, |first| first.extent.start.0)
     }
 
-    /// Its first blocks, fewer than all; `None` where that would be none.
-    fn first(&self, blocks: u64) -> Option<Part<N>>
+    /// Blocks that move.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Its first blocks, so many at the most, and half of them where that would be all; `None` where that is none.
+    fn first(&self, most: u64) -> Option<Part<N>>
     where
         N: Clone,
     {
-        let blocks = blocks.min(self.blocks - 1);
+        let blocks = if most < self.blocks { most } else { self.blocks / 2 };
         let (mut found, mut left) = (Vec::new(), blocks);
         for one in &self.found {
             let len = left.min(one.extent.len);

@@ -19,7 +19,7 @@ use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::WHOLE_FILE_MS;
 
 use crate::fs::MoverFs;
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, Why};
 use crate::migrate::Taken;
 use crate::status::{Doing, Way};
 use crate::walk::{AT_ONCE, PAUSE_MS, STEP, Trail};
@@ -78,12 +78,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Compacts logs until so many blocks of persistent memory are available, as far as that comes about soon; gives the
+    /// Compacts logs until so many blocks of persistent memory can be used, as far as that comes about soon; gives the
     /// number of blocks that it freed.
-    pub(crate) fn compact_until(&self, keeper: &mut Keeper, wanted: u64) -> u64 {
+    pub(crate) fn compact_until(&self, keeper: &mut Keeper, wanted: u64, why: Why) -> u64 {
         let (mut freed, mut looked_at) = (0, 0);
         let now_ms = self.sink.time_ms();
-        while self.layout.has_logs() && looked_at < FOR_ROOM && self.layout.stat().available < wanted {
+        while self.layout.has_logs() && looked_at < FOR_ROOM && self.room_here(why) < wanted {
             // Of files that were passed by for not being cold, and lately, too.
             let logs = &mut keeper.logs_for_room;
             let Some(went) = self.compact_next(logs, now_ms, &|_| true) else { break };

@@ -171,14 +171,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             vec![offset / BLOCK_SIZE, (offset + len).saturating_sub(1) / BLOCK_SIZE]
         };
         let write = || self.layout.write(node, at, data, durability, now);
+        let blocks = len / BLOCK_SIZE + 2;
         let is_promised = durability == Durability::Promised && self.has_promised_below();
-        if is_promised
-            && !self.has_room_for_promised(len / BLOCK_SIZE + 2)?
-            && let Some(written) = self.write_below(node, at, data, durability, now)?
-        {
-            return Ok(written);
-        }
-        let written = match self.with_edges(node, len / BLOCK_SIZE + 2, durability, edges, write) {
+        let below = match is_promised && !self.has_room_for_promised(blocks) {
+            true => self.write_below(node, at, data, durability, now)?,
+            false => None,
+        };
+        let in_memory = || self.with_edges(node, blocks, durability, edges, write);
+        let written = match below.map_or_else(in_memory, Ok) {
             Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
                 match self.write_where_allocated(node, at, data, now)? {
                     Some(offset) => offset,
@@ -292,8 +292,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             match act() {
                 Err(error) if error.kind() == Kind::Elsewhere => {}
                 Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
-                    let why = if durability == Durability::Promised { Why::Promise } else { Why::Space };
-                    if !self.make_room(blocks, why)? {
+                    if !self.make_room(blocks, Why::room_for(durability))? {
                         return Err(error);
                     }
                     continue;
@@ -306,7 +305,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             held.hold(&edges);
             for block in edges {
                 let up = || self.bring_up_from(node, FileBlock(block), 1, durability, |_| true);
-                self.with_room(up)?;
+                self.with_room_for(Why::room_for(durability), up)?;
             }
         }
         act()
@@ -379,8 +378,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
         now: Timestamp,
     ) -> Result<()> {
         let edges = |_: u64| vec![offset / BLOCK_SIZE, offset.saturating_add(len) / BLOCK_SIZE];
+        let blocks = if mode == FallocateMode::PunchHole { 0 } else { len / BLOCK_SIZE + 2 };
         self.with_edges(node, len / BLOCK_SIZE + 2, Durability::Now, edges, || {
-            self.layout.fallocate(node, mode, offset, len, now)
+            self.beside_promises(blocks, || self.layout.fallocate(node, mode, offset, len, now))
         })
     }
 

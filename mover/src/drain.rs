@@ -256,6 +256,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let (start, len) =
             (FileBlock(file.from), file.next.map_or(u64::MAX - file.from, |next| next - file.from));
         let up = || self.bring_up_from(&file.node, start, len, Durability::Now, |here| here == tier);
-        Ok(self.with_room(up)?.moved + self.layout.replace_unwritten(&file.node, tier, start, len)?)
+        let moved = self.with_room(up)?.moved;
+        // Of what is allocated and not written there is no more than is used of the tier.
+        let used = self.layout.tier_space(tier)?;
+        let replace = || self.layout.replace_unwritten(&file.node, tier, start, len);
+        Ok(moved + self.beside_promises(len.min(used.blocks - used.free), replace)?)
     }
 }

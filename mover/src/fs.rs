@@ -383,7 +383,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if tier.state == state {
             return Ok(());
         }
-        self.layout.change_tier(TierChange::Set(Tier { state, ..*tier }))?;
+        let change = || self.layout.change_tier(TierChange::Set(Tier { state, ..*tier }));
+        match state {
+            TierState::Draining => self.without(number, change)?,
+            TierState::Active => change()?,
+        }
         if state == TierState::Active {
             self.drains.lock().retain(|drained, drain| *drained != number || drain.is_none());
         }

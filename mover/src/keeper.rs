@@ -5,10 +5,11 @@
 //! room, until usage is below it. Whoever finds no space for a write does the same at once, for as much as the write needs:
 //! then the file system is full only when all of its devices are.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
-use nacre_engine::{BLOCK_SIZE, Error, FileBlock, InodeId, Kind, Place, Result, Tiered};
+use nacre_engine::{BLOCK_SIZE, Durability, Error, FileBlock, InodeId, Kind, Place, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::Span;
@@ -106,6 +107,16 @@ pub(crate) enum Why {
     Reads,
     /// The tier that they are on is to be empty.
     Drain,
+}
+
+impl Why {
+    /// For a write that finds no space.
+    pub(crate) fn room_for(durability: Durability) -> Why {
+        match durability {
+            Durability::Promised => Why::Promise,
+            _ => Why::Space,
+        }
+    }
 }
 
 /// What was not moved in this time cannot be made up for.
@@ -252,7 +263,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         // As it is before this one waits: what those before it in the queue have moved is room for it, too. Or else, of many, the
         // last ones would want more than memory has.
-        let before = self.layout.stat().available;
+        let before = self.room_here(why);
         let wanted = before + blocks.max(AT_LEAST);
         let _waiting = Waiting::begin(&self.waiting);
         // It is full, whoever looks.
@@ -267,11 +278,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         keeper.put_back(cold);
         // Where that was all that can move.
         let compacted = match &moved {
-            Ok(_) => self.compact_until(&mut keeper, wanted),
+            Ok(_) => self.compact_until(&mut keeper, wanted, why),
             Err(_) => 0,
         };
         // Somebody else may have made room while this one waited.
-        Ok(moved? + compacted > 0 || self.layout.stat().available > before)
+        Ok(moved? + compacted > 0 || self.room_here(why) > before)
+    }
+
+    /// The blocks of memory that can be used for this.
+    pub(crate) fn room_here(&self, why: Why) -> u64 {
+        match why {
+            Why::Promise => self.layout.memory_left(),
+            _ => self.layout.stat().available,
+        }
     }
 
     /// Moves what is coldest down until so many blocks of persistent memory are available, or nothing more can be moved;
@@ -285,12 +304,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     ) -> Result<u64> {
         let mut moved = 0;
         loop {
-            let missing = wanted.saturating_sub(self.layout.stat().available);
+            let missing = wanted.saturating_sub(self.room_here(why));
             if missing == 0 {
                 return Ok(moved);
             }
             let went = self.lower_batch(keeper, cold, None, (missing, why), &|| true);
             moved += went.moved;
+            if why == Why::Promise {
+                self.moved_for_promised(went.moved);
+            }
             match went.failure {
                 // All tiers are full or fail, or there is no space for the entry that would say it.
                 Some(error) if error.kind() == Kind::NoSpace => return Ok(moved),
@@ -305,9 +327,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Does something that needs a little space; when there is none, blocks move down first.
     pub(crate) fn with_room<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
+        self.with_room_for(Why::Space, act)
+    }
+
+    pub(crate) fn with_room_for<T>(&self, why: Why, act: impl Fn() -> Result<T>) -> Result<T> {
         match act() {
             Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
-                match self.make_room(1, Why::Space)? {
+                match self.make_room(1, why)? {
                     true => act(),
                     false => Err(error),
                 }
@@ -354,10 +380,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let Some(first) = batch.parts().first().map(Part::id) else { return went };
         let files = batch.parts().len() as u64;
         let _doing = self.begin(Doing { inode: first.number, files, way: Way::Space });
+        let all: HashMap<InodeId, u64> =
+            batch.parts().iter().map(|part| (part.id(), part.blocks())).collect();
         for (id, placed) in self.place_batch(batch, why, &mut || true) {
             let error = match placed {
                 Ok(placed) => {
                     went.moved += placed.moved;
+                    if placed.moved + placed.changed < all[&id] {
+                        // The tier has no room for the rest: it begins anew with the next one.
+                        cold.take_if(|cold| cold.chosen.id == id);
+                        keeper.heats.put_back(id);
+                    }
                     continue;
                 }
                 Err(error) => error,

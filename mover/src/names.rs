@@ -114,7 +114,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
 
     fn setattr(&self, node: &L::Node, change: &SetAttr, now: Timestamp) -> Result<Attr> {
         let edge = |_: u64| change.size.map(|size| size / BLOCK_SIZE).into_iter().collect();
-        self.with_edges(node, 1, Durability::Now, edge, || self.layout.setattr(node, change, now))
+        let durability = if change.promised { Durability::Promised } else { Durability::Now };
+        self.with_edges(node, 1, durability, edge, || self.layout.setattr(node, change, now))
     }
 
     fn get_xattr(&self, node: &L::Node, name: &[u8]) -> Result<Vec<u8>> {

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    BLOCK_SIZE, Block, Durability, FileBlock, Kind, Place, Result, Tier, TierRun, Tiered, Timestamp, WriteAt,
-    Written,
+    BLOCK_SIZE, Block, Data, Durability, FileBlock, Kind, Place, Result, Tier, TierRun, Tiered, Timestamp,
+    WriteAt, Written,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -69,8 +69,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         to_memory(at..end)
     }
 
-    /// Writes what was accepted, and for which memory has no room that could be made, to disk as far as it is whole blocks:
-    /// all of memory is mapped, pinned, or of logs. `None` when no tier takes it, or what it half covers finds no room.
+    /// Writes what was accepted, and for which no room can be made in memory, to disk: all of that is mapped, pinned, or of
+    /// logs. Blocks of which it is a part go there whole. `None` when no tier takes it.
     pub(crate) fn write_below(
         &self,
         node: &L::Node,
@@ -80,25 +80,43 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         now: Timestamp,
     ) -> Result<Option<u64>> {
         let WriteAt::Offset(offset) = at else { return Ok(None) };
-        let end = offset + pieces::length(data);
-        let whole = whole_blocks(offset, end, self.layout.getattr(node)?.size);
-        if durability != Durability::Promised || whole.is_empty() {
+        if durability != Durability::Promised {
             return Ok(None);
         }
-        let part = |range: &Range<u64>| cut(data, range.start - offset..range.end - offset);
-        let is_written = |range: Range<u64>| {
-            let at = WriteAt::Offset(range.start);
-            match self.layout.write(node, at, &part(&range), durability, now) {
-                Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Elsewhere) => Ok(false),
-                written => written.map(|_| true),
-            }
-        };
-        // In order: a size never shows what was not written.
-        let (before, behind) = (offset..whole.start, whole.end..end);
-        let is_done = (before.is_empty() || is_written(before)?)
-            && self.write_to_disk(node, whole.start, &part(&whole), durability, now)?
-            && (behind.is_empty() || is_written(behind)?);
-        Ok(is_done.then_some(offset))
+        let (size, end) = (self.layout.getattr(node)?.size, offset + pieces::length(data));
+        // What is behind the end of the file in its last block is not the file's.
+        let start = offset / BLOCK_SIZE * BLOCK_SIZE;
+        let whole = start..end.max(end.next_multiple_of(BLOCK_SIZE).min(size));
+        let (mut before, mut behind) =
+            (vec![0; (offset - start) as usize], vec![0; (whole.end - end) as usize]);
+        self.read(node, start, &mut before, None)?;
+        self.read(node, end, &mut behind, None)?;
+        let mut all = vec![IoSlice::new(&before)];
+        all.extend(data.iter().map(|slice| IoSlice::new(slice)));
+        all.push(IoSlice::new(&behind));
+        let is_written = self.write_all_to_disk(node, whole, &all, durability, now)?;
+        Ok(is_written.then_some(offset))
+    }
+
+    /// Writes whole blocks to disk, in order, in as many pieces as it takes where there is little room on each.
+    fn write_all_to_disk(
+        &self,
+        node: &L::Node,
+        range: Range<u64>,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<bool> {
+        if self.write_to_disk(node, range.start, data, durability, now)? {
+            return Ok(true);
+        }
+        let half = (range.end - range.start).div_ceil(BLOCK_SIZE) / 2 * BLOCK_SIZE;
+        if half == 0 {
+            return Ok(false);
+        }
+        let (middle, len) = (range.start + half, range.end - range.start);
+        Ok(self.write_all_to_disk(node, range.start..middle, &cut(data, 0..half), durability, now)?
+            && self.write_all_to_disk(node, middle..range.end, &cut(data, half..len), durability, now)?)
     }
 
     /// The bytes of a write that go to disk, in order: as they were written, and whole blocks.
@@ -127,7 +145,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let size = self.layout.getattr(node)?.size;
         if offset > size && !size.is_multiple_of(BLOCK_SIZE) {
             // What is behind the end in its block will show, as zeros.
-            self.bring_up_from(node, FileBlock(size / BLOCK_SIZE), 1, durability, |_| true)?;
+            match self.bring_up_from(node, FileBlock(size / BLOCK_SIZE), 1, durability, |_| true) {
+                Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Busy) => return Ok(false),
+                other => other?,
+            };
         }
         let blocks = len.div_ceil(BLOCK_SIZE);
         let content = pieces::gather(blocks, 0, data);

@@ -1,11 +1,13 @@
 //! Space for what a buffer above has accepted.
 //!
-//! It is written later, to persistent memory or to a tier, and always finds space then: what it may take is set aside. Were
-//! that all of memory, a buffer could hold no more than a small memory has free, whatever room the tiers have. So most of it
-//! is set aside on the tiers: what finds memory full moves other blocks down there. A part for the entries that will say
-//! where it is, is set aside in memory.
+//! It is written later, to persistent memory or to a tier, and is to find space then: what it may take is set aside. Were that
+//! all of memory, a buffer could hold no more than a small memory has free, whatever room the tiers have. So most of it is set
+//! aside on the tiers. What finds memory full has other blocks moved down there, and as many as moved are set aside in memory
+//! from then on instead; or it goes there itself, where nothing can move. For the entries that say where it is, and the pages
+//! of logs that these take, a part is set aside in memory from the beginning.
 //!
-//! Nobody else may take the last room of the tiers below that: see [`MoverFs::take_on`].
+//! Nobody else may take what is set aside: in memory the layout sees to that, on tiers [`MoverFs::take_on`] and
+//! [`MoverFs::beside_promises`].
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +18,15 @@ use nacre_media::block::BlockDevice;
 use crate::fs::MoverFs;
 use crate::keeper::Why;
 
-/// Of so many blocks that are set aside one is of persistent memory: it takes 63 entries of a log, each of which is for one
-/// block at least, for which two were asked.
-const SHARE: u64 = 64;
+/// Of so many blocks that are set aside one is of persistent memory. It takes 63 entries of a log, each of which is for one
+/// block at least, for which two are asked; and the first entries of a small file are in its inode.
+const SHARE: u64 = 32;
 /// Blocks of tiers that are looked for at once: who sets aside does so for every write.
-const AT_ONCE: u64 = 4096;
+const AT_ONCE: u64 = 512;
 
-/// What is set aside on tiers, and in memory beside that, in blocks. What else is set aside in memory only the layout knows.
+const ADVICE: &str = "what is left is for data that was accepted and waits in DRAM: sync, and try again";
+
+/// What is set aside since there are tiers, in blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Promises {
     shares: Mutex<Shares>,
@@ -32,7 +36,9 @@ pub(crate) struct Promises {
 
 #[derive(Debug, Default)]
 struct Shares {
+    /// In memory; the layout knows of it.
     here: u64,
+    /// On tiers.
     below: u64,
     /// So many more may be set aside on tiers without another look.
     credit: u64,
@@ -44,9 +50,12 @@ impl Shares {
         ((self.here + self.below + blocks) / SHARE).saturating_sub(self.here).min(blocks)
     }
 
-    /// Gives back so many, those on tiers first; gives how many of them are not on tiers.
+    /// Gives back so many, those of memory first, as far as they are more than a part: what is written for them was in memory,
+    /// most likely. Gives how many of them are not on tiers.
     fn give_back(&mut self, blocks: u64) -> u64 {
-        let below = blocks.min(self.below);
+        let left = (self.here + self.below).saturating_sub(blocks);
+        let here = self.here.saturating_sub(left / SHARE).min(blocks);
+        let below = (blocks - here).min(self.below);
         self.below -= below;
         self.here = self.here.saturating_sub(blocks - below);
         blocks - below
@@ -56,19 +65,22 @@ impl Shares {
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Sets blocks aside.
     pub(crate) fn promise(&self, blocks: u64) -> Result<()> {
-        if self.sink.is_on() {
-            let mut shares = self.promises.shares.lock();
-            let here = shares.split(blocks);
-            let below = blocks - here;
-            if self.has_credit(&mut shares, below) && self.layout.reserve(here).is_ok() {
-                shares.here += here;
-                shares.below += below;
-                shares.credit -= below;
-                self.promises.some.store(true, Ordering::Release);
-                return Ok(());
-            }
+        if !self.sink.is_on() {
+            return self.layout.reserve(blocks);
         }
-        self.layout.reserve(blocks)
+        let mut shares = self.promises.shares.lock();
+        let here = shares.split(blocks);
+        let below = blocks - here;
+        if self.has_credit(&mut shares, below) && self.layout.reserve(here).is_ok() {
+            shares.here += here;
+            shares.below += below;
+            shares.credit -= below;
+        } else {
+            self.layout.reserve(blocks)?;
+            shares.here += blocks;
+        }
+        self.promises.some.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Gives blocks back that were set aside.
@@ -96,10 +108,50 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Whether memory has room for so many blocks of data that was accepted, when what can move down has. A layout gives such
     /// data its last block, since all that it takes was set aside there. Of this data it was not, and without a block for the
     /// entries that say so nothing could move any more.
-    pub(crate) fn has_room_for_promised(&self, blocks: u64) -> Result<bool> {
+    pub(crate) fn has_room_for_promised(&self, blocks: u64) -> bool {
         let needed = self.layout.promise_cost().block * blocks;
-        let has_room = || self.layout.stat().available >= needed;
-        Ok(has_room() || self.make_room(needed, Why::Promise)? && has_room())
+        let has_room = || self.layout.memory_left() >= needed;
+        has_room() || self.make_room(needed, Why::Promise).unwrap_or(false) && has_room()
+    }
+
+    /// So many blocks moved from memory to tiers for what was accepted: it is nobody else's room that this made, and what is left
+    /// of tiers is not all set aside any more.
+    pub(crate) fn moved_for_promised(&self, blocks: u64) {
+        let mut shares = self.promises.shares.lock();
+        let blocks = blocks.min(shares.below);
+        if self.layout.reserve(blocks).is_ok() {
+            shares.here += blocks;
+            shares.below -= blocks;
+        }
+    }
+
+    /// Whether a tier can be done without: what is set aside has room on the others. Under the lock, so that nothing is set aside
+    /// on it until `act` has said that nothing is placed there any more.
+    pub(crate) fn without<T>(&self, tier: u8, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut shares = self.promises.shares.lock();
+        shares.credit = 0;
+        let free = |tier: u8| self.layout.tier_space(tier).map_or(0, |space| space.free);
+        let others: u64 =
+            self.usable().iter().map(|one| one.number).filter(|number| *number != tier).map(free).sum();
+        if shares.below > others {
+            return Err(Error::new(Kind::NoSpace).object(format!("tier {tier}")).advice(ADVICE));
+        }
+        act()
+    }
+
+    /// Does what may take blocks of memory, or of tiers past [`MoverFs::take_on`]: so many at the most, unless there are not so
+    /// many beside what is set aside.
+    pub(crate) fn beside_promises<T>(&self, blocks: u64, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.has_promised_below() {
+            return act();
+        }
+        let mut shares = self.promises.shares.lock();
+        shares.credit = 0;
+        let is_beside = || blocks <= self.room_below().saturating_sub(shares.below);
+        if self.layout.stat().available < blocks && !is_beside() {
+            return Err(Error::new(Kind::NoSpace).advice(ADVICE));
+        }
+        act()
     }
 
     /// Blocks of tiers that are set aside.
@@ -140,16 +192,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         blocks: u64,
         promised: bool,
     ) -> Result<Vec<TierRun>> {
-        if promised {
+        if !promised && !self.has_promised_below() {
             return self.layout.allocate_on(tier, goal, blocks);
         }
         let mut shares = self.promises.shares.lock();
         // Under the lock: nobody sets aside what is taken here.
         shares.credit = 0;
-        if shares.below > 0 && self.room_below() < shares.below + blocks {
-            return Err(Error::new(Kind::NoSpace).object(format!("tier {tier}")).advice(
-                "what is left is for data that was accepted and waits in DRAM: sync, and try again",
-            ));
+        if !promised && self.room_below() < shares.below + blocks {
+            return Err(Error::new(Kind::NoSpace).object(format!("tier {tier}")).advice(ADVICE));
         }
         self.layout.allocate_on(tier, goal, blocks)
     }
@@ -167,11 +217,12 @@ mod tests {
             assert!(here <= blocks);
             shares.here += here;
             shares.below += blocks - here;
-            assert_eq!(shares.here, (shares.here + shares.below) / 64);
+            assert_eq!(shares.here, (shares.here + shares.below) / 32);
         }
-        assert_eq!((shares.here, shares.below), (11, 717));
+        assert_eq!((shares.here, shares.below), (22, 706));
         // A hundred more for which tiers had no room.
+        shares.here += 100;
         let back = [1, 99, 500, 200, 28].map(|blocks| shares.give_back(blocks));
-        assert_eq!((back, shares.here, shares.below), ([0, 0, 0, 83, 28], 0, 0));
+        assert_eq!((back, shares.here, shares.below), ([1, 99, 15, 7, 0], 0, 0));
     }
 }

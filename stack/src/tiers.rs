@@ -322,7 +322,13 @@ impl FileSystem {
     ///
     /// [`NoSpace`](Kind::NoSpace) when nothing else has room; [`Busy`](Kind::Busy) while another call drains it.
     pub fn drain_tier(&self, number: u8, goes_on: &mut dyn FnMut(&Drained) -> bool) -> Result<Drained> {
-        self.mover()?.drain(number, goes_on)
+        let mover = self.mover()?;
+        if mover.layout().tiers().iter().any(|tier| tier.number == number && tier.state == TierState::Active)
+        {
+            // What waits in DRAM may have its space there.
+            self.sync()?;
+        }
+        mover.drain(number, goes_on)
     }
 
     /// Places blocks on a tier again that was being drained.

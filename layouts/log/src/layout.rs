@@ -301,6 +301,11 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         self.writable()?.change_tier(change)
     }
 
+    fn memory_left(&self) -> u64 {
+        self.shared.free_all_now();
+        self.shared.alloc.unreserved_blocks()
+    }
+
     fn tier_space(&self, tier: u8) -> Result<TierSpace> {
         self.shared.tiers.space(tier)
     }

@@ -140,6 +140,11 @@ impl Allocator {
         self.free_blocks().saturating_sub(self.reserve + self.promised_blocks())
     }
 
+    /// Free blocks but for the reserve, whether they are set aside or not.
+    pub fn unreserved_blocks(&self) -> u64 {
+        self.free_blocks().saturating_sub(self.reserve)
+    }
+
     /// Bytes of DRAM that the bitmap takes.
     pub fn index_bytes(&self) -> u64 {
         self.lanes.len() as u64 * self.lane_blocks / 8
