@@ -80,7 +80,9 @@ pub fn waits(waits: &[Absent]) -> String {
 }
 
 fn line(text: &mut String, name: &str, point: &Point) {
-    let (ratio, interval) = point.ratio.as_ref().map_or((String::new(), String::new()), |ratio| {
+    // There is none to nothing.
+    let ratio = point.ratio.as_ref().filter(|ratio| ratio.median.is_finite());
+    let (ratio, interval) = ratio.map_or((String::new(), String::new()), |ratio| {
         (short(ratio.median), format!("{} - {}", short(ratio.interval.0), short(ratio.interval.1)))
     });
     // The kind of operation that took most of the time.
