@@ -85,7 +85,8 @@ impl<N> Part<N> {
         self.blocks
     }
 
-    /// Its first blocks, so many at the most, and half of them where that would be all; `None` where that is none.
+    /// Its first blocks, so many at the most; `None` where that is none. Where it would be all, half of them: not all that counts
+    /// as free can be had while somebody reads what it was.
     fn first(&self, most: u64) -> Option<Part<N>>
     where
         N: Clone,
@@ -205,8 +206,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Moves parts to a tier; gives what came of each. Where there is no room for all of them, as many move as there is
-    /// room for, and as much of one as there is room for where that will do. When `may_go_on` says no between two of them, those behind are left where they are, and the answer ends
-    /// before them: to read them is what may take long.
+    /// room for, and as much of one as there is room for where that will do. When `may_go_on` says no between two of them,
+    /// those behind are left where they are, and the answer ends before them: to read them is what may take long.
     pub(crate) fn move_parts(
         &self,
         parts: &[Part<L::Node>],

@@ -172,7 +172,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         };
         let write = || self.layout.write(node, at, data, durability, now);
         let blocks = len / BLOCK_SIZE + 2;
-        let is_promised = durability == Durability::Promised && self.has_promised_below();
+        let is_promised = durability == Durability::Promised && self.has_promised();
         let below = match is_promised && !self.has_room_for_promised(blocks) {
             true => self.write_below(node, at, data, durability, now)?,
             false => None,

@@ -100,8 +100,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Whether blocks of tiers are set aside.
-    pub(crate) fn has_promised_below(&self) -> bool {
+    /// Whether anything is set aside, in memory or on tiers, since there are tiers.
+    pub(crate) fn has_promised(&self) -> bool {
         self.promises.some.load(Ordering::Acquire)
     }
 
@@ -119,13 +119,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     pub(crate) fn moved_for_promised(&self, blocks: u64) {
         let mut shares = self.promises.shares.lock();
         let blocks = blocks.min(shares.below);
-        if self.layout.reserve(blocks).is_ok() {
-            shares.here += blocks;
-            shares.below -= blocks;
-        }
+        // Where the layout does not have them it is as it was.
+        let _ = self.set_aside_in_memory(&mut shares, blocks);
     }
 
-    /// Whether a tier can be done without: what is set aside has room on the others. Under the lock, so that nothing is set aside
+    /// So many of the blocks that are set aside on tiers are set aside in memory instead.
+    fn set_aside_in_memory(&self, shares: &mut Shares, blocks: u64) -> Result<()> {
+        self.layout.reserve(blocks)?;
+        shares.here += blocks;
+        shares.below -= blocks;
+        Ok(())
+    }
+
+    /// Does without a tier: what is set aside has room on the others, or in memory. Under the lock, so that nothing is set aside
     /// on it until `act` has said that nothing is placed there any more.
     pub(crate) fn without<T>(&self, tier: u8, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut shares = self.promises.shares.lock();
@@ -133,8 +139,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let free = |tier: u8| self.layout.tier_space(tier).map_or(0, |space| space.free);
         let others: u64 =
             self.usable().iter().map(|one| one.number).filter(|number| *number != tier).map(free).sum();
-        if shares.below > others {
-            return Err(Error::new(Kind::NoSpace).object(format!("tier {tier}")).advice(ADVICE));
+        let lacking = shares.below.saturating_sub(others);
+        if lacking > 0 {
+            self.set_aside_in_memory(&mut shares, lacking)
+                .map_err(|error| error.object(format!("tier {tier}")).advice(ADVICE))?;
         }
         act()
     }
@@ -142,13 +150,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Does what may take blocks of memory, or of tiers past [`MoverFs::take_on`]: so many at the most, unless there are not so
     /// many beside what is set aside.
     pub(crate) fn beside_promises<T>(&self, blocks: u64, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        if !self.has_promised_below() {
+        if !self.sink.is_on() {
             return act();
         }
         let mut shares = self.promises.shares.lock();
         shares.credit = 0;
         let is_beside = || blocks <= self.room_below().saturating_sub(shares.below);
-        if self.layout.stat().available < blocks && !is_beside() {
+        if shares.below > 0 && self.layout.stat().available < blocks && !is_beside() {
             return Err(Error::new(Kind::NoSpace).advice(ADVICE));
         }
         act()
@@ -192,13 +200,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         blocks: u64,
         promised: bool,
     ) -> Result<Vec<TierRun>> {
-        if !promised && !self.has_promised_below() {
-            return self.layout.allocate_on(tier, goal, blocks);
-        }
         let mut shares = self.promises.shares.lock();
         // Under the lock: nobody sets aside what is taken here.
         shares.credit = 0;
-        if !promised && self.room_below() < shares.below + blocks {
+        if !promised && shares.below > 0 && self.room_below() < shares.below + blocks {
             return Err(Error::new(Kind::NoSpace).object(format!("tier {tier}")).advice(ADVICE));
         }
         self.layout.allocate_on(tier, goal, blocks)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nacre_engine::{
     BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Place,
-    Result, SetAttr, TierState, Tiered, Timestamp, WriteAt, XattrMode,
+    PlacedExtent, Result, SetAttr, TierState, Tiered, Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
@@ -218,7 +218,7 @@ fn parts_of_blocks_go_below_pinned_files() {
     assert_written(&fs, &pinned, (0..filled).map(|block| (block, 1)));
 }
 
-/// The rest of a file of which the first tier took a part goes to the next one, or there when there is room again.
+/// The rest of a file of which the first tier took a part goes to the next one.
 #[test]
 fn the_rest_of_a_file_is_not_forgotten() {
     let fs = machine_over(&[MEMORY / 16, MEMORY]);
@@ -234,10 +234,39 @@ fn the_rest_of_a_file_is_not_forgotten() {
     let more = fill(&other);
     assert!(more > 550 + MEMORY, "{more} blocks");
     assert_eq!(free_on_tier(&fs), 0);
-    // Somebody takes less of the tier, and who writes finds as much.
-    fs.setattr(&other, &SetAttr { size: Some(0), ..SetAttr::default() }, NOW).expect("cut to nothing");
-    let again = fill(&create(&fs, "again"));
-    assert!(again + 64 > more, "{again} blocks, and {more} before");
+}
+
+/// It moves on when there is room again, though nobody came by it since.
+#[test]
+fn the_rest_of_a_file_moves_later() {
+    let fs = machine(MEMORY / 2);
+    let [small, large, pinned] = ["small", "large", "pinned"].map(|name| create(&fs, name));
+    write(&fs, &small, 0, 500, Durability::Now).expect("there is room");
+    fs.move_down(&small, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
+    fs.set_xattr(&pinned, PIN, b"1", XattrMode::Set, None, NOW).expect("pinned");
+    let fill = || {
+        (0..).take_while(|block| write(&fs, &pinned, block * 10, 10, Durability::Now).is_ok()).count() as u64
+            * 10
+    };
+    // Whoever needed room has looked everywhere.
+    fill();
+    fs.setattr(&pinned, &SetAttr { size: Some(0), ..SetAttr::default() }, NOW).expect("cut to nothing");
+    let mut written = 0;
+    while fs.layout().stat().available > 600 {
+        write(&fs, &large, written, 100, Durability::Now).expect("there is room");
+        written += 100;
+    }
+    let filled = fill();
+    let is_above = |at: &&PlacedExtent| matches!(at.place, Place::Pm(_));
+    let extents = fs.resolve(&large, FileBlock(0), u64::MAX).expect("resolve");
+    let above: u64 = extents.iter().filter(is_above).map(|at| at.len).sum();
+    assert!(free_on_tier(&fs) == 0 && above > 500, "{above} blocks of it are in memory");
+    fs.unlink(&fs.root(), b"small", NOW).expect("unlink");
+    drop(small);
+    for block in filled..filled + 300 {
+        write(&fs, &pinned, block, 1, Durability::Now).expect("the tier has room");
+    }
+    assert_written(&fs, &large, (0..written).step_by(100).map(|block| (block, 100)));
 }
 
 /// A file of which a tier had no room for all stayed as a whole, and who needed room found none.
@@ -255,4 +284,20 @@ fn a_part_of_a_file_moves_where_there_is_no_room_for_all() {
         (0..).take_while(|block| write(&fs, &other, *block, 1, Durability::Now).is_ok()).count() as u64;
     assert!(free_on_tier(&fs) == 0 && more > 550 + tier, "{more} blocks with {tier} of the tier");
     assert_written(&fs, &large, (0..written).step_by(100).map(|block| (block, 100)));
+}
+
+#[test]
+fn a_drain_leaves_it_to_memory_that_has_room() {
+    let fs = machine(MEMORY);
+    let file = create(&fs, "file");
+    let promised = (0..100).map(|_| fs.reserve(9).expect("there is room")).count() as u64;
+    let before = fs.layout().stat().available;
+    fs.drain(TIER, &mut |_| true).expect("memory has room");
+    assert!(before - fs.layout().stat().available > promised * 8, "it is set aside there");
+    for number in 0..promised {
+        write(&fs, &file, number * 7, 4, Durability::Promised).expect("it was set aside");
+        fs.release(9);
+    }
+    assert_written(&fs, &file, (0..promised).map(|number| (number * 7, 4)));
+    assert_eq!(fs.layout().tier_space(TIER).map(|space| space.blocks - space.free).ok(), Some(0));
 }

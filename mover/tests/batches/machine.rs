@@ -128,6 +128,13 @@ impl Machine {
             .expect("there is room");
     }
 
+    /// A block of a file that is in memory cannot be read any more.
+    pub(crate) fn poison(&self, node: &Node, block: u64) {
+        let place = self.fs.resolve(node, FileBlock(block), 1).expect("resolve")[0].place;
+        let Place::Pm(at) = place else { panic!("it is on {place:?}") };
+        self.memory.poison(at.offset(), 64);
+    }
+
     pub(crate) fn read(&self, node: &Node) -> Vec<u8> {
         self.read_at(node, None)
     }

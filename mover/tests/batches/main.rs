@@ -123,9 +123,7 @@ fn a_file_that_changes_meanwhile_gives_up_alone() {
 fn a_file_that_fails_does_so_alone() {
     let machine = Machine::new(64 << 20);
     let files = machine.files([3; 40]);
-    let first = machine.fs.resolve(&files[7], FileBlock(0), 1).expect("resolve")[0].place;
-    let Place::Pm(block) = first else { panic!("it is on {first:?}") };
-    machine.memory.poison(block.plus(1).offset(), 64);
+    machine.poison(&files[7], 1);
     machine.fs.layout().pin(&files[30], FileBlock(0), 3).expect("pin");
     let done = machine.fs.move_files_down(&files, TIER, true);
     for (number, (done, node)) in done.iter().zip(&files).enumerate() {
@@ -152,9 +150,7 @@ fn a_large_file_that_fails_at_its_end_does_so_alone() {
     let files = machine.files(sizes);
     let expected: Vec<_> =
         sizes.into_iter().enumerate().map(|(number, size)| content(number, size)).collect();
-    let last = machine.fs.resolve(&files[1], FileBlock(880), 1).expect("resolve")[0].place;
-    let Place::Pm(block) = last else { panic!("it is on {last:?}") };
-    machine.memory.poison(block.offset(), 64);
+    machine.poison(&files[1], 880);
     let done = machine.fs.move_files_down(&files, TIER, true);
     for (number, (done, size)) in done.iter().zip(sizes).enumerate() {
         let came = done.as_ref().map_err(nacre_engine::Error::kind);
@@ -190,9 +186,7 @@ fn a_large_group_moves_in_parts() {
     let files = machine.files(sizes);
     let expected: Vec<_> =
         sizes.into_iter().enumerate().map(|(number, size)| content(number, size)).collect();
-    let late = machine.fs.resolve(&files[2], FileBlock(2000), 1).expect("resolve")[0].place;
-    let Place::Pm(block) = late else { panic!("it is on {late:?}") };
-    machine.memory.poison(block.offset(), 64);
+    machine.poison(&files[2], 2000);
     let done = machine.fs.move_files_down(&files, TIER, true);
     for (number, (done, size)) in done.iter().zip(sizes).enumerate() {
         let came = done.as_ref().map_err(nacre_engine::Error::kind);

@@ -90,9 +90,7 @@ fn a_file_that_cannot_move_stops_no_other() {
     for questions in [1, 7, usize::MAX] {
         let machine = Machine::new(64 << 20);
         let files = machine.files([3; 40]);
-        let first = machine.fs.resolve(&files[7], FileBlock(0), 1).expect("resolve")[0].place;
-        let Place::Pm(block) = first else { panic!("it is on {first:?}") };
-        machine.memory.poison(block.plus(1).offset(), 64);
+        machine.poison(&files[7], 1);
         machine.fs.layout().pin(&files[30], FileBlock(0), 3).expect("pin");
         let (moved, failed, _) = all(&files, questions, |files, from, goes_on| {
             machine.fs.move_some_down(files, from, TIER, goes_on)
