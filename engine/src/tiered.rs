@@ -165,6 +165,10 @@ pub trait Tiered: Data + Extents {
     /// Space and its use on a tier.
     fn tier_space(&self, tier: u8) -> Result<TierSpace>;
 
+    /// Of those that blocks may be placed on these do not take any now: what is allocated and not written goes elsewhere, until
+    /// it is said anew.
+    fn set_unusable(&self, tiers: &[u8]);
+
     /// Takes blocks of a tier, from `goal` on as far as these are free, in as few runs as can be had;
     /// [`NoSpace`](crate::Kind::NoSpace) when there are not so many. It is DRAM only: what is not published is free again
     /// after a crash.
@@ -181,6 +185,9 @@ pub trait Tiered: Data + Extents {
 
     /// The file was read, past the layout: atime follows by the rules of relatime.
     fn note_read(&self, node: &Self::Node, now: Timestamp);
+
+    /// The same as [`resolve`](Extents::resolve), behind the end of the file, too.
+    fn resolve_allocated(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>>;
 
     /// The places of the blocks from `start` on, at most `len` blocks, holes left out, clipped to the end of the file's
     /// last block, each with its version.

@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileKind, Names, NewInode, RenameMode, Timestamp,
-    WriteAt, XattrMode,
+    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileKind, Names, NewInode, RenameMode, Tier,
+    TierChange, TierState, Tiered, Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_log::check::{CheckReport, Repair, check, check_with};
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
@@ -73,10 +73,16 @@ fn populate(fs: &Fs) {
 
 /// An image that was unmounted in order, and its files.
 fn image() -> (Vec<u8>, BTreeMap<String, File>) {
+    image_of(|_| {})
+}
+
+/// The same, with more in it.
+fn image_of(more: impl FnOnce(&Fs)) -> (Vec<u8>, BTreeMap<String, File>) {
     let pm = Arc::new(SimPm::new(SIZE));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
     let fs = mount(&pm);
     populate(&fs);
+    more(&fs);
     let files = walk(&fs).expect("all can be read");
     fs.unmount().unwrap();
     (pm.snapshot(), files)
@@ -306,6 +312,36 @@ fn a_lost_page_costs_its_entries() {
             let mut damaged = image.clone();
             garble(&mut damaged[page + 48..page + 56]);
             mend(&format!("the link of page {index} of inode {inode}"), &damaged, &files, 1);
+        }
+    }
+}
+
+/// All entries of a log that was gathered have one number, and so have its pages: behind one whose link was lost the rest
+/// seemed to be no part of it, and was dropped as if nothing was lost.
+#[test]
+fn a_lost_link_in_a_log_that_was_gathered_costs_nothing() {
+    let (image, files) = image_of(|fs| {
+        let (uuid, state) = ([1; 16], TierState::Active);
+        let tier = Tier { number: 1, uuid, blocks: 300, token: 1, pending: 0, rank: 1, state };
+        fs.change_tier(TierChange::Set(tier)).unwrap();
+        let file = fs.create(&fs.root(), b"gathered", &new(FileKind::Regular)).unwrap();
+        // Half of each page is superseded.
+        for index in (0..400usize).chain((0..400).step_by(2)) {
+            put(fs, &file, (index * 2 * BLOCK) as u64, &content(index, 3000));
+        }
+        let mut begin = true;
+        while !fs.compact_log(&file, std::mem::take(&mut begin)).unwrap().is_done {}
+        fs.change_tier(TierChange::Remove(1)).unwrap();
+    });
+    let inode = files["/gathered"].inode;
+    let chain = log(&image, inode);
+    let firsts: Vec<u64> = chain.iter().map(|page| number(&image, page + 24)).collect();
+    assert!(chain.len() > 3 && firsts[1] == firsts[2], "{firsts:?}");
+    for (index, &page) in chain.iter().enumerate() {
+        for (what, range) in [("header", page..page + LINE), ("link", page + 48..page + 56)] {
+            let mut damaged = image.clone();
+            garble(&mut damaged[range]);
+            mend(&format!("the {what} of page {index}"), &damaged, &files, 0);
         }
     }
 }

@@ -461,3 +461,24 @@ fn a_repair_parts_images_in_one_place() {
     assert!(contents.iter().any(is_whole) && contents.iter().any(is_hole));
     assert_eq!(used_on_tier(&fs), BLOCKS as u64 / 2 + 1);
 }
+
+/// The attribute of a file goes like any other, whether its log can be read or not.
+#[test]
+fn an_attribute_goes_while_the_log_is_on_a_tier() {
+    for with_disk in [true, false] {
+        let (memory, fs) = machine();
+        end(fs, false);
+        let fs = mount(&memory, with_disk);
+        let a = find(&fs, "a");
+        fs.layout().remove_xattr(&a, b"user.x", NOW).expect("it says nothing of blocks");
+        assert!(fs.layout().log_image_at(&a).is_some(), "the log stays where it is");
+        drop(a);
+        end(fs, true);
+        let fs = mount(&memory, true);
+        let a = find(&fs, "a");
+        assert!(fs.layout().list_xattrs(&a).expect("list").is_empty());
+        assert_content(&fs, &a, BLOCKS - 1, original);
+        drop(a);
+        end(fs, false);
+    }
+}

@@ -19,9 +19,13 @@ use std::sync::Arc;
 
 use nacre_engine::RenameMode::{Exchange, NoReplace, Replace};
 use nacre_engine::sync::shuttle::thread;
-use nacre_engine::{Data, Durability, Extents, FileKind, Kind, SetAttr, Timestamp, WriteAt};
+use nacre_engine::{
+    Data, Durability, Extents, FileKind, Kind, Names, SetAttr, Tier, TierChange, TierState, Tiered,
+    Timestamp, WriteAt,
+};
 use nacre_lab::crash::{Inplace, Log};
-use nacre_layout_log::Mistake;
+use nacre_layout_log::{LogFs, Mistake};
+use nacre_media::SimPm;
 use nacre_vfs::{Caller, Create, OpenFlags, Vfs, VfsOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -333,6 +337,51 @@ fn a_file_that_is_held_by_its_number_while_it_goes() {
     }
     explore_with(Log, body);
     explore_with(Inplace, body);
+}
+
+/// A truncation had let go of the log before it was known that blocks are to be freed: a log that was gathered in between named
+/// them once more, behind the truncation.
+#[test]
+fn a_truncation_while_the_log_is_gathered() {
+    fn body(fs: LogFs<SimPm>) -> LogFs<SimPm> {
+        let (uuid, state) = ([1; 16], TierState::Active);
+        let tier = Tier { number: 1, uuid, blocks: 300, token: 1, pending: 0, rank: 1, state };
+        fs.change_tier(TierChange::Set(tier)).unwrap();
+        let file = fs.create(&fs.root(), b"file", &call::new_inode(FileKind::Regular, 1)).unwrap();
+        let write = |node, block: u64, blocks: usize| {
+            let (at, bytes) = (WriteAt::Offset(block * 4096), vec![block as u8; blocks * 4096]);
+            fs.write(node, at, &[IoSlice::new(&bytes)], Durability::Now, Timestamp::default()).unwrap();
+        };
+        // Three pages, with a few blocks in each: they become one.
+        (0..160).for_each(|turn| write(&file, if turn % 20 == 0 { turn / 10 } else { 20 }, 1));
+        let threads = {
+            let (fs, file) = (Arc::new(fs), Arc::new(file));
+            let truncates = thread::spawn({
+                let (fs, file) = (Arc::clone(&fs), Arc::clone(&file));
+                move || {
+                    [18, 14, 10, 6, 2].into_iter().try_for_each(|blocks| {
+                        let change = SetAttr { size: Some(blocks * 4096), ..SetAttr::default() };
+                        fs.setattr(&file, &change, Timestamp::default()).map(drop)
+                    })
+                }
+            });
+            let gathers = thread::spawn({
+                let (fs, file) = (Arc::clone(&fs), Arc::clone(&file));
+                move || (0..10).try_for_each(|_| fs.compact_log(&file, true).map(drop))
+            });
+            [truncates, gathers].into_iter().for_each(|thread| thread.join().unwrap().unwrap());
+            (Arc::into_inner(fs).unwrap(), Arc::into_inner(file).unwrap())
+        };
+        let (fs, file) = threads;
+        // Another file has what was cut off.
+        let other = fs.create(&fs.root(), b"other", &call::new_inode(FileKind::Regular, 2)).unwrap();
+        let bytes = vec![9; 16 * 4096];
+        let at = WriteAt::Offset(0);
+        fs.write(&other, at, &[IoSlice::new(&bytes)], Durability::Now, Timestamp::default()).unwrap();
+        drop((file, other));
+        fs
+    }
+    explore_with(Log, body);
 }
 
 /// Threads that write through one handle never write over each other.

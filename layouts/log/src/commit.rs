@@ -210,7 +210,7 @@ impl Batch {
     fn changes_blocks(&self) -> bool {
         (0..self.entries.len()).any(|index| {
             let EntryHeader { kind, flags, .. } = self.header(index);
-            kind == kind::WRITE || is_negative(kind, flags)
+            matches!(kind, kind::WRITE | kind::HOLE) || kind == kind::ATTR && flags & flag::TRUNCATE != 0
         })
     }
 

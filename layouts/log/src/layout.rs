@@ -231,7 +231,7 @@ impl<P: Pm + 'static> Data for LogFs<P> {
 
 impl<P: Pm + 'static> Extents for LogFs<P> {
     fn resolve(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        self.shared.resolve(&node.inode, start, len)
+        self.shared.resolve(&node.inode, start, len, node.inode.size().div_ceil(BLOCK_SIZE))
     }
 
     fn pin(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
@@ -310,6 +310,10 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         self.shared.tiers.space(tier)
     }
 
+    fn set_unusable(&self, tiers: &[u8]) {
+        self.shared.tiers.set_unusable(tiers);
+    }
+
     fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>> {
         self.writable()?.tiers.allocate(tier, goal, blocks)
     }
@@ -328,6 +332,10 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
 
     fn note_read(&self, node: &Node, now: Timestamp) {
         self.shared.note_read(&node.inode, now);
+    }
+
+    fn resolve_allocated(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+        self.shared.resolve(&node.inode, start, len, MAX_FILE_SIZE / BLOCK_SIZE)
     }
 
     fn resolve_movable(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<Movable>> {

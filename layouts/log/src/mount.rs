@@ -136,6 +136,11 @@ impl<P: Pm> LogFs<P> {
         &self.summary
     }
 
+    /// Whether every change is refused.
+    pub fn is_read_only(&self) -> bool {
+        self.shared.read_only
+    }
+
     /// The media.
     pub fn pm(&self) -> &Arc<P> {
         &self.shared.pm

@@ -62,16 +62,20 @@ impl<P: Pm> Shared<P> {
         }
         let truncates = if cuts { flag::TRUNCATE } else { 0 };
         self.commit_attributes(inode, &mut log, Batch::default(), attributes, size, truncates, after)?;
+        if cuts {
+            // Under the log's lock: who gathers what is alive in the log must know, or it would say behind the truncation
+            // that these blocks are the file's.
+            inode.trim.store(first, Ordering::Release);
+        }
         drop(log);
         if cuts {
-            self.trim_from(inode, &extend, first);
+            self.trim(inode, &extend);
         }
         Ok(())
     }
 
-    /// Frees the blocks from `first` on, at once when they are few.
-    fn trim_from(&self, inode: &Arc<Inode>, extend: &MutexGuard<'_, ()>, first: u64) {
-        inode.trim.store(first, Ordering::Release);
+    /// Frees the blocks that a truncation has cut off, at once when they are few.
+    fn trim(&self, inode: &Arc<Inode>, extend: &MutexGuard<'_, ()>) {
         if self.background && inode.blocks.load(Ordering::Relaxed) > FREE_AT_ONCE {
             self.trims.lock().push(Arc::clone(inode));
             self.graveyard.nudge();
@@ -162,7 +166,9 @@ impl<P: Pm> Shared<P> {
         let mut freed = Freed::new();
         let mut plan =
             Plan { changes: Changes::new(), allocated: Runs::new(), unwritten: Vec::new(), flushed: None };
+        let mut is_planned = false;
         let result = self.plan_fallocate(map, mode, offset, end, size, new_size, &mut plan).and_then(|()| {
+            is_planned = true;
             let after = match plan.flushed.take() {
                 Some(flushed) => self.pm.fence(flushed),
                 None => Durable::nothing_before(),
@@ -194,6 +200,8 @@ impl<P: Pm> Shared<P> {
                 }
                 Ok(())
             }
+            // Nobody knows whether the entry is there that names them.
+            Err(error) if is_planned && error.kind() == Kind::Media => Err(error),
             Err(error) => {
                 self.free_runs(&plan.allocated);
                 for (place, len) in plan.unwritten {
@@ -344,14 +352,21 @@ impl<P: Pm> Shared<P> {
         }
     }
 
-    pub(crate) fn resolve(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
+    /// The places of a file's blocks, clipped to its first `blocks`.
+    pub(crate) fn resolve(
+        &self,
+        inode: &Inode,
+        start: FileBlock,
+        len: u64,
+        blocks: u64,
+    ) -> Result<Vec<PlacedExtent>> {
         let map = match &inode.body {
             Body::File(_) if inode.kind == FileKind::Regular => self.file(inode)?,
             Body::File(map) => map,
             _ => return Ok(Vec::new()),
         };
         let _log = inode.log.lock();
-        let end = start.0.saturating_add(len).min(inode.size().div_ceil(BLOCK_SIZE));
+        let end = start.0.saturating_add(len).min(blocks);
         let mut extents: Vec<PlacedExtent> = Vec::new();
         let mut push = |start: u64, len: u64, place: Place| {
             if let Some(last) = extents.last_mut()
@@ -390,7 +405,7 @@ impl<P: Pm> Shared<P> {
             let _log = inode.log.lock();
             inode.pins.fetch_add(1, Ordering::AcqRel);
         }
-        self.resolve(inode, start, len).inspect_err(|_| inode.unpin())
+        self.resolve(inode, start, len, inode.size().div_ceil(BLOCK_SIZE)).inspect_err(|_| inode.unpin())
     }
 
     /// Fails when these changes would take a block from who holds it. Under the log's lock.

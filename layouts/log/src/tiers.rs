@@ -93,6 +93,8 @@ pub(crate) struct Tiers {
     leaks: AtomicBool,
     /// Which of the tiers of one rank is next.
     turn: AtomicUsize,
+    /// Those that do not take blocks now, by number.
+    unusable: AtomicU64,
 }
 
 /// A tier on which nothing is free until images were read.
@@ -304,6 +306,15 @@ impl Tiers {
         }
     }
 
+    pub(crate) fn set_unusable(&self, tiers: &[u8]) {
+        let bits = tiers.iter().fold(0, |bits, tier| bits | 1 << tier);
+        self.unusable.store(bits, Ordering::Relaxed);
+    }
+
+    fn is_usable(&self, tier: u8) -> bool {
+        self.unusable.load(Ordering::Relaxed) & 1 << tier == 0
+    }
+
     pub(crate) fn index_bytes(&self) -> u64 {
         self.space.read().values().map(Allocator::index_bytes).sum()
     }
@@ -327,7 +338,7 @@ impl<P: Pm> Shared<P> {
     /// before them in the file are.
     fn takers(&self, before: Option<u8>) -> Vec<u8> {
         let mut tiers = self.tier_list();
-        tiers.retain(|tier| tier.state == TierState::Active);
+        tiers.retain(|tier| tier.state == TierState::Active && self.tiers.is_usable(tier.number));
         tiers.sort_by_key(|tier| (tier.rank, tier.number));
         let turn = self.tiers.turn.fetch_add(1, Ordering::Relaxed);
         for alike in tiers.chunk_by_mut(|one, other| one.rank == other.rank) {

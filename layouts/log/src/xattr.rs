@@ -277,7 +277,10 @@ impl<P: Pm> Shared<P> {
     ) -> Result<(Owner, u64)> {
         let mut placed = Placed::new();
         let result = commit(self, inode, log, batch, after, &mut placed);
-        if let (Err(_), Some(run)) = (&result, run) {
+        // After an error of media nobody knows whether the entry is there that names it.
+        if let (Err(error), Some(run)) = (&result, run)
+            && error.kind() != Kind::Media
+        {
             self.alloc.free(run);
         }
         self.pm.fence(result?);

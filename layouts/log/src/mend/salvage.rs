@@ -230,24 +230,41 @@ impl<P: Pm> Grounds<'_, P> {
         self.find_next(source, salvage)
     }
 
+    /// Pages that may be behind those that were found. Entries that were gathered all have one number, and so may several
+    /// pages begin.
     fn later_pages(&self, source: LogSource, salvage: &Salvage) -> Vec<super::survey::Found> {
         let last = salvage.last_sequence();
         let later = self.survey.of(source.number, source.generation).filter(|page| {
-            page.first_sequence > last && !salvage.seen.contains(&page.block) && !(self.is_taken)(page.block)
+            page.first_sequence >= last && !salvage.seen.contains(&page.block) && !(self.is_taken)(page.block)
         });
         later.copied().collect()
     }
 
-    /// The page that the sequence numbers prove to be the next one: the only one that begins where the log ends here,
-    /// and that no other page of this part of the log leads to.
+    /// Whether a page that was not found, in this log or forgotten, leads to a block.
+    fn is_led_to(&self, source: LogSource, block: Block, salvage: &Salvage) -> bool {
+        let word = crate::format::seal_word(block.0, source.seed);
+        self.survey
+            .of(source.number, source.generation)
+            .any(|page| page.next == word && !salvage.seen.contains(&page.block))
+    }
+
+    /// The page that must be the next one: the only one that begins where the log ends here, and that no other page leads to.
+    /// One that begins with the last number may be a forgotten one.
     fn find_next(&self, source: LogSource, salvage: &mut Salvage) -> Option<Block> {
         let later = self.later_pages(source, salvage);
         let expected = salvage.entries.last().map_or(FIRST_SEQUENCE, |e| e.header.sequence + 1);
-        let mut starts = later.iter().filter(|page| page.first_sequence == expected);
+        let mut starts = later
+            .iter()
+            .filter(|page| page.first_sequence <= expected && !self.is_led_to(source, page.block, salvage));
         match (starts.next(), starts.next()) {
-            (Some(page), None) => {
+            (Some(page), None) if page.first_sequence == expected => {
                 let words = "a link of its log; the sequence numbers prove which page is the next one";
                 salvage.damage.push((words.to_owned(), false));
+                Some(page.block)
+            }
+            (Some(page), None) => {
+                let words = "a link of its log; only one page can be the next one, if it is not an old one";
+                salvage.damage.push((words.to_owned(), true));
                 Some(page.block)
             }
             _ if later.is_empty() && !salvage.pages.is_empty() => {
