@@ -4,8 +4,8 @@ use std::io::IoSlice;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, FallocateMode, FileBlock, InodeId, Kind, Place, PlacedExtent, Result,
-    SeekTo, TierRun, Tiered, Timestamp, WriteAt, Written,
+    Attr, BLOCK_SIZE, Data, Durability, Error, Extents, FallocateMode, FileBlock, InodeId, Kind, Place,
+    PlacedExtent, Result, SeekTo, TierRun, Tiered, Timestamp, WriteAt, Written,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -18,7 +18,7 @@ use crate::watch::{Access, Sample, millis};
 
 /// Times that an operation is tried, with the blocks at its edges brought up before each: another thread may move them
 /// down in between.
-const ATTEMPTS: usize = 16;
+pub(crate) const ATTEMPTS: usize = 16;
 
 /// Blocks of tiers that are freed while this lives are not used again.
 pub(crate) struct Reading<'l, L: Tiered> {
@@ -132,13 +132,20 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         data: &[IoSlice<'_>],
         now: Timestamp,
     ) -> Result<Option<u64>> {
-        let WriteAt::Offset(offset) = at else { return Ok(None) };
         let len = pieces::length(data);
+        let Attr { size, flags, .. } = self.layout.getattr(node)?;
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            // To the layout it is none that appends.
+            WriteAt::End if flags & Attr::APPEND_ONLY != 0 => return Ok(None),
+            // Who appends beside this one changes its first block.
+            WriteAt::End => size,
+        };
         let (first, end) = (offset / BLOCK_SIZE, (offset + len).div_ceil(BLOCK_SIZE));
         // One at a time, or of two that write to one block the second would undo the first.
         let _alone = self.filling.lock();
-        let _reading = Reading::begin(&self.layout);
-        let found = self.layout.resolve(node, FileBlock(first), end - first)?;
+        let reading = Reading::begin(&self.layout);
+        let found = self.layout.resolve_allocated(node, FileBlock(first), end - first)?;
         let mut written = Vec::new();
         for PlacedExtent { start, len, place } in found {
             let Place::UnwrittenOnTier { tier, block } = place else { return Ok(None) };
@@ -151,8 +158,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         // What is not written of them reads as zeros.
         let content = pieces::gather(blocks, (offset % BLOCK_SIZE) as usize, data);
         self.tiers.write(&pieces::split(written.iter().map(|part| part.run), &content))?;
-        let proof = self.tiers.flush(written.iter().map(|part| part.run.tier))?;
-        let is_done = self.layout.publish_first_write(node, &written, offset + len, now, proof)?;
+        let flush = || self.tiers.flush(written.iter().map(|part| part.run.tier));
+        let publish = |proof| self.layout.publish_first_write(node, &written, offset + len, now, proof);
+        let is_done = match publish(flush()?) {
+            // What is behind the end of its last block would show: where that is on a tier, it is brought up.
+            Err(error) if error.kind() == Kind::Elsewhere => {
+                let _moved = self.bring_up(node, FileBlock(size / BLOCK_SIZE), 1)?;
+                publish(flush()?)?
+            }
+            done => done?,
+        };
+        drop(reading);
         Ok(is_done.then_some(offset))
     }
 
@@ -379,8 +395,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
     ) -> Result<()> {
         let edges = |_: u64| vec![offset / BLOCK_SIZE, offset.saturating_add(len) / BLOCK_SIZE];
         let blocks = if mode == FallocateMode::PunchHole { 0 } else { len / BLOCK_SIZE + 2 };
-        self.with_edges(node, len / BLOCK_SIZE + 2, Durability::Now, edges, || {
-            self.beside_promises(blocks, || self.layout.fallocate(node, mode, offset, len, now))
+        // Of all that it wants it has no more than it has.
+        let has = self.layout.getattr(node)?.allocated.div_ceil(BLOCK_SIZE);
+        if blocks.saturating_sub(has + 2) > self.stat().available {
+            return Err(Error::new(Kind::NoSpace));
+        }
+        // What has no place in memory has one on tiers: only what is at the edges wants some.
+        self.with_edges(node, 2, Durability::Now, edges, || {
+            let allocate = || self.layout.fallocate(node, mode, offset, len, now);
+            self.beside_promises(blocks, || self.on_usable(allocate))
         })
     }
 

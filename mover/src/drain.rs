@@ -40,6 +40,10 @@ const FILES_AT_ONCE: usize = 4096;
 /// The rest of the files to look at.
 pub(crate) struct Drain {
     waiting: Vec<Waiting>,
+    /// What failed, and comes again when nothing else waits any more.
+    failed: Vec<Waiting>,
+    /// Why the first of it did.
+    failure: Option<Error>,
     /// Blocks.
     moved: u64,
 }
@@ -79,7 +83,7 @@ impl<N> Taking<N> {
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves everything that is on a tier to others or, where these have no room, up to persistent memory. Nothing new is
     /// placed on it from then on. Now and then `goes_on` says whether it goes on; what was moved stays moved, and the next
-    /// call goes on from there.
+    /// call goes on from there. A file that fails keeps no other: the error comes when all others were looked at.
     ///
     /// [`Busy`](Kind::Busy) while another call does it; [`NoSpace`](Kind::NoSpace) when nothing else has room.
     pub fn drain(&self, tier: u8, goes_on: &mut dyn FnMut(&Drained) -> bool) -> Result<Drained> {
@@ -92,7 +96,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             Some(Some(drain)) => drain,
             None => {
                 let id = self.layout.id(&self.layout.root());
-                Drain { waiting: vec![Waiting { id, kind: FileKind::Directory, from: 0 }], moved: 0 }
+                let waiting = vec![Waiting { id, kind: FileKind::Directory, from: 0 }];
+                Drain { waiting, failed: Vec::new(), failure: None, moved: 0 }
             }
         };
         let result = self.drain_files(tier, &mut drain, goes_on);
@@ -109,12 +114,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         drain: &mut Drain,
         goes_on: &mut dyn FnMut(&Drained) -> bool,
     ) -> Result<Drained> {
-        while !drain.waiting.is_empty() {
+        loop {
+            if drain.waiting.is_empty() {
+                // The next call tries it again.
+                drain.waiting = std::mem::take(&mut drain.failed);
+                match drain.failure.take() {
+                    Some(failure) => return Err(failure),
+                    None => return self.drained(tier, drain, true),
+                }
+            }
             if !self.drain_step(tier, drain, goes_on)? || !goes_on(&self.drained(tier, drain, false)?) {
                 return self.drained(tier, drain, false);
             }
         }
-        self.drained(tier, drain, true)
     }
 
     fn drained(&self, tier: u8, drain: &Drain, is_done: bool) -> Result<Drained> {
@@ -124,7 +136,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Looks at files and moves what of them is on the tier; false when it was told not to go on. A file that fails does so
-    /// alone, and waits: what fails is tried again by the next call.
+    /// alone; an error is that nothing of all can move.
     fn drain_step(
         &self,
         tier: u8,
@@ -152,6 +164,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         drain.moved += placed.values().flatten().map(|placed| placed.moved).sum::<u64>();
         let mut failure = gathered.err();
         let mut left = Vec::new();
+        let mut failed = Vec::new();
         for file in step.files {
             let came = if file.is_in_batch { placed.remove(&file.id) } else { Some(Ok(Moved::default())) };
             // One without an answer is where it was told not to go on.
@@ -166,14 +179,26 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                     left.extend(file.next.map(|next| file.waits_from(next)));
                     is_over = moved > 0 && !self.drained(tier, drain, false).is_ok_and(|now| goes_on(&now));
                 }
-                Err(error) => {
+                Err(error) if self.concerns_all(tier, &error) => {
                     left.push(file.waits_from(file.from));
                     failure.get_or_insert(error);
+                }
+                Err(error) => {
+                    failed.push(file.waits_from(file.from));
+                    // What is behind in it may be readable.
+                    left.extend(file.next.map(|next| file.waits_from(next)));
+                    drain.failure.get_or_insert(error);
                 }
             }
         }
         drain.waiting.extend(left.into_iter().rev());
+        drain.failed.extend(failed);
         failure.map_or(Ok(!is_over), Err)
+    }
+
+    /// Whether an error is one that every other file would have, too.
+    fn concerns_all(&self, tier: u8, error: &Error) -> bool {
+        error.kind() == Kind::NoSpace || self.tiers.attachment(tier).is_none_or(|at| at.device.is_err())
     }
 
     /// Looks at what waits, until what of it is on the tier fills a batch, or there is enough to look at. `Break` is that it may
@@ -200,9 +225,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Ok(true) if is_directory && !may_go_on() => return Ok(ControlFlow::Break(())),
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(error) => {
+                Err(error) if self.concerns_all(tier, &error) => {
                     drain.waiting.push(next);
                     return Err(error);
+                }
+                Err(error) => {
+                    drain.failed.push(next);
+                    drain.failure.get_or_insert(error);
+                    if !may_go_on() {
+                        return Ok(ControlFlow::Break(()));
+                    }
                 }
             }
         }
@@ -259,7 +291,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let moved = self.with_room(up)?.moved;
         // Of what is allocated and not written there is no more than is used of the tier.
         let used = self.layout.tier_space(tier)?;
-        let replace = || self.layout.replace_unwritten(&file.node, tier, start, len);
+        let replace = || self.on_usable(|| self.layout.replace_unwritten(&file.node, tier, start, len));
         Ok(moved + self.beside_promises(len.min(used.blocks - used.free), replace)?)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nacre_engine::{
-    BLOCK_SIZE, Error, FileBlock, FsStat, InodeId, Kind, MAX_TIERS, Result, Tier, TierChange, TierState,
-    Tiered, Timestamp,
+    BLOCK_SIZE, Error, FileBlock, FsStat, InodeId, Kind, MAX_TIERS, Place, Result, Tier, TierChange,
+    TierState, Tiered, Timestamp,
 };
 use nacre_engine::{Capabilities, Extents, PlacedExtent, PromiseCost};
 use nacre_media::block::BlockDevice;
@@ -17,6 +17,7 @@ use nacre_tiers::{Attachment, Label, NewLabel, TierSet};
 use uuid::Uuid;
 
 use crate::ahead::{Ahead, Readers};
+use crate::data::ATTEMPTS;
 use crate::drain::Drain;
 use crate::keeper::Keeper;
 use crate::predict::{Placement, Predictors};
@@ -283,7 +284,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     ///
     /// A device that was last used by another mount than the file system says is an older copy of the tier, or the file
     /// system is an older copy: [`Corrupt`](Kind::Corrupt). [`InvalidInput`](Kind::InvalidInput) for a device that is no tier
-    /// of this file system.
+    /// of this file system; [`Busy`](Kind::Busy) while the tier has a device, of which this one may be a copy.
     pub fn attach(&self, device: D, volume: Uuid, token: Option<u64>) -> Result<u8> {
         let _changing = self.changing.lock();
         let label = Label::read(&device)?.ok_or_else(|| {
@@ -305,6 +306,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 ))
                 .advice("it belongs to another file system, or was removed from this one"));
         };
+        if let Some(Attachment { device: Ok(there), .. }) = self.tiers.attachment(tier.number) {
+            return Err(Error::new(Kind::Busy)
+                .operation("attach")
+                .object(format!("{}: tier {} is on {there}", device.name(), tier.number))
+                .advice("take it offline first"));
+        }
         let has = label.token();
         let is_current = has == tier.token || tier.pending != 0 && has == tier.pending;
         if !is_current || label.blocks() != tier.blocks {
@@ -334,6 +341,23 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         self.sink.set(true);
         Ok(tier.number)
+    }
+
+    /// Takes a tier's device away: what is on it fails until it is attached again. `token` is as for [`MoverFs::attach`]: what
+    /// was copied of the device until now is an older copy from then on, unless the device, or the file system, cannot take it.
+    pub fn detach(&self, number: u8, token: Option<u64>, why: &str) -> Result<()> {
+        let _changing = self.changing.lock();
+        let known = self.layout.tiers();
+        let tier = known.iter().find(|tier| tier.number == number).ok_or_else(|| {
+            Error::new(Kind::InvalidInput).operation("detach").object(format!("tier {number}"))
+        })?;
+        let is_there = self.tiers.attachment(number).is_some_and(|at| at.device.is_ok());
+        if let Some(token) = token.filter(|_| is_there) {
+            // One that fails is taken away all the same; the file system knows both numbers then.
+            let _ = self.use_from(tier, token);
+        }
+        self.tiers.detach(number, why);
+        Ok(())
     }
 
     /// Notes in the file system, on the device, and in the file system again that this mount uses the tier. Nothing of it
@@ -370,6 +394,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let _changing = self.changing.lock();
         self.layout.change_tier(TierChange::Remove(number))?;
         self.drains.lock().remove(&number);
+        // The device is free for others, who look for that; that it is not known as free loses nothing.
+        let _ = self.tiers.erase_label(number);
         self.tiers.forget(number);
         Ok(())
     }
@@ -402,6 +428,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         tiers
     }
 
+    /// Does what the layout gives blocks for that nobody writes yet, on tiers that take some.
+    pub(crate) fn on_usable<T>(&self, act: impl FnOnce() -> T) -> T {
+        let usable = self.usable();
+        let is_left_out = |number: &u8| usable.iter().all(|tier| tier.number != *number);
+        let others: Vec<u8> =
+            self.layout.tiers().iter().map(|tier| tier.number).filter(is_left_out).collect();
+        self.layout.set_unusable(&others);
+        act()
+    }
+
     /// The same in the order in which new blocks are offered to them: those of one rank take turns, but that blocks go where
     /// those before them in the file are.
     pub(crate) fn takers(&self, before: Option<u8>) -> Vec<Tier> {
@@ -423,9 +459,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L
     }
 
     fn pin(&self, node: &L::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {
-        // Who maps a file wants memory.
-        self.bring_up(node, start, len)?;
-        self.layout.pin(node, start, len)
+        // Who maps a file wants memory. Until it is pinned, others may move it down again.
+        for _ in 0..ATTEMPTS {
+            let _moved = self.with_room(|| self.bring_up(node, start, len))?;
+            let extents = self.layout.pin(node, start, len)?;
+            if !extents.iter().any(|extent| matches!(extent.place, Place::Tier { .. })) {
+                return Ok(extents);
+            }
+            self.layout.unpin(node);
+        }
+        Err(Error::new(Kind::Busy)
+            .operation("map")
+            .object(format!("inode {}", self.layout.id(node).number))
+            .advice("blocks of it move all the time"))
     }
 
     fn unpin(&self, node: &L::Node) {

@@ -18,6 +18,7 @@ use nacre_policy::thresholds::utilisation_threshold;
 use crate::balance::Balance;
 use crate::batch::{Batch, Part};
 use crate::compact::Logs;
+use crate::data::ATTEMPTS;
 use crate::fs::{MoverFs, WHERE_BLOCKS_MOVE};
 use crate::status::{Doing, Way};
 use crate::walk::{Left, Walk};
@@ -219,6 +220,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         goes_on: &dyn Fn() -> bool,
     ) -> Result<u64> {
         let mut moved = 0;
+        if self.usage() <= self.threshold() {
+            // Nothing is to move: that something could not is over.
+            keeper.failure = None;
+        }
         while goes_on() && self.is_too_full() && keeper.allowance > 0 {
             let allowed = keeper.allowance.unsigned_abs().div_ceil(BLOCK_SIZE);
             let wanted = self.excess().clamp(1, allowed);
@@ -226,10 +231,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             let went = self.lower_batch(keeper, cold, Some(now_ms), (wanted, Why::Space), &may_go_on);
             moved += went.moved;
             keeper.allowance = keeper.allowance.saturating_sub_unsigned(went.moved * BLOCK_SIZE);
+            keeper.failure = went.failure.as_ref().map(ToString::to_string);
             if went.is_over && went.failure.is_none() {
                 break;
             }
-            keeper.failure = went.failure.as_ref().map(ToString::to_string);
             if let Some(failure) = went.failure {
                 return Err(failure);
             }
@@ -331,15 +336,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     pub(crate) fn with_room_for<T>(&self, why: Why, act: impl Fn() -> Result<T>) -> Result<T> {
-        match act() {
-            Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
-                match self.make_room(1, why)? {
-                    true => act(),
-                    false => Err(error),
+        // Others may take it before this one does.
+        for _ in 0..ATTEMPTS {
+            match act() {
+                Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
+                    if !self.make_room(1, why)? {
+                        return Err(error);
+                    }
                 }
+                other => return other,
             }
-            other => other,
         }
+        act()
     }
 
     fn take_in(&self, keeper: &mut Keeper) {

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use nacre_engine::{
-    BLOCK_SIZE, Durability, Error, FileBlock, FileKind, Kind, Movable, Place, PlacedExtent, Result, SeekTo,
-    TierRun, Tiered,
+    BLOCK_SIZE, Block, Durability, Error, FileBlock, FileKind, Kind, Movable, Place, PlacedExtent, Result,
+    SeekTo, TierRun, Tiered, Timestamp,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, Pages};
@@ -12,6 +12,9 @@ use nacre_media::block::{BlockDevice, Pages};
 use crate::batch::{AT_ONCE, Batch, To};
 use crate::data::Reading;
 use crate::fs::MoverFs;
+
+/// Times that blocks are tried to be brought up, each time half as many, where something near them is written meanwhile.
+const REFUSALS: usize = 200;
 
 /// What came of a migration, in blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -247,38 +250,60 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let modified = self.layout.getattr(node)?.mtime;
         let (mut at, end) = (start.0, start.0.saturating_add(len));
         while at < end {
-            let _reading = Reading::begin(&self.layout);
-            let group = self.group().min(AT_ONCE);
+            let rise = Rise { node, at, end, durability, modified };
+            let (next, moved) = self.bring_next_up(&rise, &which)?;
+            total.moved += moved.moved;
+            total.changed += moved.changed;
+            at = next;
+        }
+        Ok(total)
+    }
+
+    /// Brings up what comes first and lies together; gives where the rest begins. What is written all the time meanwhile is
+    /// passed over in the end: who brings it up may hold what others wait for.
+    fn bring_next_up(&self, rise: &Rise<'_, L::Node>, which: &impl Fn(u8) -> bool) -> Result<(u64, Moved)> {
+        let Rise { node, mut at, end, durability, modified } = *rise;
+        // As long as it reads, what it has read stays where it was.
+        let _reading = Reading::begin(&self.layout);
+        let group = self.group().min(AT_ONCE);
+        let mut piece = group;
+        let mut fetched: Option<(u8, Block, Pages)> = None;
+        for _ in 0..REFUSALS {
             // One at a time: each changes the version of its neighbours.
-            let found = self.layout.resolve_movable(node, FileBlock(at), (end - at).min(group))?;
+            let found = self.layout.resolve_movable(node, FileBlock(at), (end - at).min(piece))?;
             let Some(last) = found.last().map(|last| last.extent.start.0 + last.extent.len) else {
-                // A hole as long as a group, or the end.
-                let Some(next) = self.next_data(node, at)? else { break };
-                at = next.max(at.saturating_add(group));
-                continue;
+                // A hole as long as that, or the end.
+                let next = self.next_data(node, at)?.map(|next| next.max(at.saturating_add(piece)));
+                return Ok((next.unwrap_or(end), Moved::default()));
             };
             let on_tier = found.into_iter().find_map(|from| match from.extent.place {
                 Place::Tier { tier, block } if which(tier) => Some((from, tier, block)),
                 _ => None,
             });
-            let Some((from, tier, block)) = on_tier else {
-                at = last;
-                continue;
-            };
+            let Some((from, tier, block)) = on_tier else { return Ok((last, Moved::default())) };
             let len = from.extent.len;
-            let mut content = Pages::lent((len * BLOCK_SIZE) as usize);
-            let extent = TierRun { tier, start: block, len };
-            self.tiers.read(block.offset(), &mut content, extent, 0)?;
-            if self.layout.bring_up(node, &from, &content, durability, modified)? {
+            let bytes = (len * BLOCK_SIZE) as usize;
+            let has_it = |at: &(u8, Block, Pages)| (at.0, at.1) == (tier, block) && at.2.len() >= bytes;
+            let content = match fetched.take().filter(has_it) {
+                Some((.., content)) => content,
+                None => {
+                    let mut content = Pages::lent(bytes);
+                    let extent = TierRun { tier, start: block, len };
+                    self.tiers.read(block.offset(), &mut content, extent, 0)?;
+                    content
+                }
+            };
+            at = from.extent.start.0;
+            if self.layout.bring_up(node, &from, &content[..bytes], durability, modified)? {
                 // Nobody looks for them there any more, and others may want the room.
                 self.tiers.pages().drop_range(tier, block, len);
-                total.moved += len;
-                at = from.extent.start.0 + len;
-            } else {
-                total.changed += len;
+                return Ok((at + len, Moved { moved: len, changed: 0 }));
             }
+            // Something near it was written meanwhile. Less takes less time.
+            piece = (len / 2).max(1);
+            fetched = Some((tier, block, content));
         }
-        Ok(total)
+        Ok((at + piece, Moved { moved: 0, changed: piece }))
     }
 
     /// Brings files up, of the first one what is from a block on, as far as `goes_on` says, as [`MoverFs::move_some_down`] moves
@@ -315,6 +340,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let moved = self.bring_up(node, FileBlock(data), group)?;
         Ok(Some((moved.moved, data.saturating_add(group))))
     }
+}
+
+/// What is brought up.
+struct Rise<'a, N> {
+    node: &'a N,
+    at: u64,
+    end: u64,
+    durability: Durability,
+    modified: Timestamp,
 }
 
 /// Blocks of a tier that were taken, and are given back unless they are kept.

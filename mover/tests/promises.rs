@@ -301,3 +301,107 @@ fn a_drain_leaves_it_to_memory_that_has_room() {
     assert_written(&fs, &file, (0..promised).map(|number| (number * 7, 4)));
     assert_eq!(fs.layout().tier_space(TIER).map(|space| space.blocks - space.free).ok(), Some(0));
 }
+
+/// Blocks of a file that are on tiers.
+fn on_tiers(fs: &Fs, node: &Node) -> u64 {
+    let extents = fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve");
+    let below = extents.iter().filter(|extent| matches!(extent.place, Place::Tier { .. }));
+    below.map(|extent| extent.len).sum()
+}
+
+/// As much as there is is taken, and the rest of a write fails.
+fn fill(fs: &Fs, node: &Node) -> u64 {
+    let mut written = 0;
+    for step in [64, 8, 1] {
+        while write(fs, node, written, step, Durability::Now).is_ok() {
+            written += step;
+        }
+    }
+    written
+}
+
+/// Room was made for all of it, whatever there was: nothing was left in memory.
+#[test]
+fn space_that_there_is_not_moves_nothing() {
+    let fs = machine(4 * MEMORY);
+    let (cold, file) = (create(&fs, "cold"), create(&fs, "file"));
+    write(&fs, &cold, 0, MEMORY / 2, Durability::Now).expect("there is room");
+    for mode in [FallocateMode::Allocate, FallocateMode::AllocateKeepSize, FallocateMode::ZeroRange] {
+        let error = fs.fallocate(&file, mode, 0, 10 << 40, NOW).expect_err("nothing has so much");
+        assert_eq!(error.kind(), Kind::NoSpace);
+    }
+    assert_eq!((on_tiers(&fs, &cold), fs.getattr(&file).expect("getattr").allocated), (0, 0));
+    // What both together have is no less than before.
+    let left = fs.stat().available;
+    fs.fallocate(&file, FallocateMode::Allocate, 0, (left - 64) * BLOCK_SIZE, NOW).expect("there is room");
+}
+
+/// What is allocated behind the end of a file can be written, wherever it is, and whatever is full.
+#[test]
+fn what_was_allocated_behind_the_end_is_there_when_all_is_full() {
+    let fs = machine(MEMORY / 4);
+    let (file, log, other) = (create(&fs, "file"), create(&fs, "log"), create(&fs, "other"));
+    write(&fs, &log, 0, 1, Durability::Now).expect("there is room");
+    // Memory has no room for it.
+    fs.fallocate(&other, FallocateMode::Allocate, 0, (fs.layout().stat().available - 40) * BLOCK_SIZE, NOW)
+        .expect("there is room");
+    for (node, from) in [(&file, 0), (&log, 1)] {
+        let mode = FallocateMode::AllocateKeepSize;
+        fs.fallocate(node, mode, from * BLOCK_SIZE, 60 * BLOCK_SIZE, NOW).expect("there is room");
+    }
+    let more = create(&fs, "more");
+    fill(&fs, &more);
+    write(&fs, &file, 7, 30, Durability::Now).expect("it was allocated");
+    write(&fs, &file, 40, 20, Durability::Now).expect("it was allocated");
+    assert_written(&fs, &file, [(7, 30), (40, 20)].into_iter());
+    let bytes = [5; 3 * BLOCK_SIZE as usize];
+    let at = fs.write(&log, WriteAt::End, &[IoSlice::new(&bytes)], Durability::Now, NOW);
+    assert_eq!(at.expect("it was allocated"), BLOCK_SIZE);
+    assert_eq!(fs.getattr(&log).expect("getattr").size, 4 * BLOCK_SIZE);
+    assert!(write(&fs, &file, 100, 8, Durability::Now).is_err(), "nothing else has room");
+}
+
+/// The space of a tier that is not there is nobody's.
+#[test]
+fn nothing_is_allocated_on_a_tier_that_is_missing() {
+    let fs = machine(MEMORY);
+    let (file, other) = (create(&fs, "file"), create(&fs, "other"));
+    write(&fs, &other, 0, MEMORY / 2, Durability::Now).expect("there is room");
+    fs.detach(TIER, None, "it was pulled out").expect("a tier");
+    let error = fs.fallocate(&file, FallocateMode::Allocate, 0, MEMORY * BLOCK_SIZE, NOW);
+    assert_eq!(error.expect_err("memory has no room").kind(), Kind::NoSpace);
+    assert_eq!(free_on_tier(&fs), MEMORY - 2);
+}
+
+/// Who maps a file had no space where cold blocks could have moved down.
+#[test]
+fn what_is_mapped_comes_up_when_memory_is_full() {
+    let fs = machine(2 * MEMORY);
+    let (file, other) = (create(&fs, "file"), create(&fs, "other"));
+    write(&fs, &file, 0, 600, Durability::Now).expect("there is room");
+    fs.move_down(&file, TIER, FileBlock(0), 600, false).expect("there is room");
+    let mut written = 0;
+    while fs.layout().stat().available > 200 {
+        written += write(&fs, &other, written, 8, Durability::Now).map(|_| 8).expect("there is room");
+    }
+    let extents = fs.pin(&file, FileBlock(0), 600).expect("others can move");
+    assert!(extents.iter().all(|extent| matches!(extent.place, Place::Pm(_))), "{extents:?}");
+    fs.unpin(&file);
+    assert_written(&fs, &file, std::iter::once((0, 600)));
+}
+
+/// That something could not move was told for ever, and who waited for the mover failed, whatever was free since.
+#[test]
+fn what_could_not_move_is_forgotten_when_there_is_room() {
+    let fs = machine(400);
+    let file = create(&fs, "file");
+    fill(&fs, &file);
+    let now = 1_700_000_000_000;
+    let failed = |after: u64| fs.keep(now + 1000 * after, &|| true).is_err();
+    assert!((0..60).any(failed), "nothing has room: {:?}", fs.status());
+    assert!(fs.status().failure.is_some());
+    let change = SetAttr { size: Some(0), ..SetAttr::default() };
+    fs.setattr(&file, &change, NOW).expect("it shrinks");
+    fs.keep(now + 100_000, &|| true).expect("nothing is to move");
+    assert_eq!(fs.status().failure, None);
+}

@@ -120,6 +120,13 @@ impl Label {
         order.into_iter().try_for_each(|offset| self.write_copy(device, offset))
     }
 
+    /// The device is no tier any more; durable when it returns.
+    pub fn erase(&self, device: &impl BlockDevice) -> Result<()> {
+        let nothing = Pages::new(BLOCK_SIZE as usize);
+        self.offsets().into_iter().try_for_each(|offset| device.write(offset, &nothing))?;
+        device.flush().map(drop)
+    }
+
     /// Which of its copies cannot be read, do not validate, or are another tier's: the first, and the last.
     pub fn damaged(&self, device: &impl BlockDevice) -> [bool; 2] {
         let is_whole = |raw: RawLabel| raw.uuid == self.raw.uuid;

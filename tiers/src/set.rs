@@ -280,6 +280,13 @@ impl<D: BlockDevice> TierSet<D> {
         there.count(written)
     }
 
+    /// The device is no tier any more, and says so; durable when it returns.
+    pub fn erase_label(&self, number: u8) -> Result<()> {
+        let there = self.there(number)?;
+        let erased = there.label.lock().erase(&there.device);
+        there.count(erased)
+    }
+
     /// Reads blocks from the device itself.
     pub fn read_blocks(&self, tier: u8, start: Block, into: &mut [u8]) -> Result<()> {
         let mut offset = start.offset();

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
@@ -42,6 +43,21 @@ pub struct RealDisk {
     is_direct: bool,
     rings: Option<Rings>,
     pace: Option<(Pace, Instant)>,
+    lost: Lost,
+}
+
+/// Whether the page cache below may have lost something that was written. The kernel tells that to one flush only, and others
+/// may have written what that one did not: none succeeds any more, until the device is opened anew.
+#[derive(Debug, Default)]
+struct Lost(AtomicBool);
+
+impl Lost {
+    fn after_flush(&self, is_direct: bool, flushed: Result<(), Errno>) -> Result<(), Errno> {
+        if flushed.is_err() && !is_direct {
+            self.0.store(true, Ordering::Relaxed);
+        }
+        if self.0.load(Ordering::Relaxed) { flushed.and(Err(Errno::IO)) } else { flushed }
+    }
 }
 
 impl RealDisk {
@@ -77,7 +93,7 @@ impl RealDisk {
             .is_ok();
         let rings = (!options.only_system_calls).then(|| Rings::new(!options.unregistered));
         let pace = options.emulation.clone().map(|disk| (Pace::new(disk), Instant::now()));
-        Ok(RealDisk { device, len, is_direct, rings, pace })
+        Ok(RealDisk { device, len, is_direct, rings, pace, lost: Lost::default() })
     }
 
     /// Whether transfers go past the page cache.
@@ -268,7 +284,8 @@ impl BlockDevice for RealDisk {
 
     fn flush(&self) -> Result<Durable> {
         let deadline = self.admit(std::iter::once(Access::Flush));
-        rustix::fs::fdatasync(&self.device.file).map_err(|errno| {
+        let flushed = rustix::fs::fdatasync(&self.device.file);
+        self.lost.after_flush(self.is_direct, flushed).map_err(|errno| {
             let error = Error::new(kind_of(errno)).operation("flush").object(&self.device.name);
             error.source(io::Error::from(errno))
         })?;
@@ -291,5 +308,24 @@ impl BlockDevice for RealDisk {
 impl AsRawFd for RealDisk {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.device.file.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::Lost;
+
+    #[test]
+    fn after_a_flush_that_failed_none_vouches_for_what_others_wrote_to_the_page_cache() {
+        let lost = Lost::default();
+        assert_eq!(lost.after_flush(false, Ok(())), Ok(()));
+        assert_eq!(lost.after_flush(false, Err(Errno::NOSPC)), Err(Errno::NOSPC));
+        assert_eq!(lost.after_flush(false, Ok(())), Err(Errno::IO));
+        // What goes past it has its own answer.
+        let direct = Lost::default();
+        assert_eq!(direct.after_flush(true, Err(Errno::IO)), Err(Errno::IO));
+        assert_eq!(direct.after_flush(true, Ok(())), Ok(()));
     }
 }

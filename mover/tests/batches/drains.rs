@@ -1,10 +1,11 @@
 //! A drain flushed for each file that it moved.
 
 use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, NewInode, WriteAt,
+    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Kind, Names, NewInode, Place, WriteAt,
 };
 use nacre_mover::{Doing, Drained, MoverOptions, Way};
 
@@ -172,4 +173,65 @@ fn a_large_file_leaves_in_groups() {
     let expected: Vec<_> = sizes.iter().enumerate().map(|(number, size)| content(number, *size)).collect();
     drop(files);
     machine.crash(&expected);
+}
+
+/// It was the first to be tried again, with each call, and filled the batch that others would have been in.
+#[test]
+fn a_part_of_a_large_file_that_cannot_be_read_keeps_no_other() {
+    let options = MoverOptions { balance: false, group: 16, ..MoverOptions::default() };
+    let machine = Machine::with(&[32 << 20, 32 << 20], options);
+    let sizes = [3, 200, 2, 90, 3];
+    let files = machine.files(sizes);
+    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    machine.fs.tiers().pages().drop_tier(TIER);
+    let place =
+        |file: usize, block| machine.fs.resolve(&files[file], FileBlock(block), 1).expect("resolve")[0].place;
+    let Place::Tier { block, .. } = place(1, 40) else { panic!("it is below") };
+    machine.disks[0].unreadable.lock().unwrap().push(block.0);
+    for _ in 0..3 {
+        let error = machine.fs.drain(TIER, &mut |_| true).expect_err("a block cannot be read");
+        assert_eq!(error.kind(), Kind::Media);
+        assert_eq!(machine.used(TIER), 16, "all but its group left");
+    }
+    // Who ends it before all others were looked at hears of it later.
+    machine.fs.set_state(TIER, nacre_engine::TierState::Active).expect("set");
+    machine.disks[0].unreadable.lock().unwrap().clear();
+    assert_eq!(machine.fs.drain(TIER, &mut |_| true).expect("it drains").left, 0);
+    let expected: Vec<_> = sizes.iter().enumerate().map(|(number, size)| content(number, *size)).collect();
+    drop(files);
+    machine.crash(&expected);
+}
+
+/// Whoever brought blocks up began anew, with all of them, as long as another wrote near them.
+#[test]
+fn blocks_come_up_while_their_neighbours_are_written_all_the_time() {
+    let machine = Machine::new(32 << 20);
+    let node = machine.file(0, 512);
+    machine.fs.move_down(&node, TIER, FileBlock(1), 511, false).expect("room");
+    let (ends, writes) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let bytes = content(3, 1);
+            while !ends.load(Ordering::Relaxed) {
+                let at = WriteAt::Offset(0);
+                let data = [IoSlice::new(&bytes)];
+                machine.fs.write(&node, at, &data, Durability::Now, time(1)).expect("write");
+                writes.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        while writes.load(Ordering::Relaxed) < 10 {
+            std::hint::spin_loop();
+        }
+        let mut moved = 0;
+        // What was passed over comes with the next call.
+        while moved < 511 {
+            moved += machine.fs.bring_up(&node, FileBlock(0), 512).expect("room").moved;
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(machine.used(TIER), 0);
+    let mut expected = content(0, 512);
+    expected[..BLOCK].copy_from_slice(&content(3, 1));
+    drop(node);
+    machine.crash(&[expected]);
 }

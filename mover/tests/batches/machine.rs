@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, Result, Tiered,
-    Timestamp, WriteAt,
+    BLOCK_SIZE, Data, Durability, Error, Extents, FileBlock, FileKind, Kind, Names, NewInode, Place, Result,
+    Tiered, Timestamp, WriteAt,
 };
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
@@ -32,6 +32,8 @@ pub(crate) struct Disk {
     pub(crate) disk: SimDisk,
     flushes: Arc<AtomicU64>,
     pub(crate) meanwhile: Arc<Mutex<Option<Act>>>,
+    /// Blocks that cannot be read.
+    pub(crate) unreadable: Arc<Mutex<Vec<u64>>>,
 }
 
 impl BlockDevice for Disk {
@@ -42,6 +44,15 @@ impl BlockDevice for Disk {
         self.disk.name()
     }
     fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()> {
+        let unreadable = self.unreadable.lock().unwrap();
+        for transfer in &*batch {
+            let Transfer::Read { offset, .. } = transfer else { continue };
+            let range = *offset / BLOCK_SIZE..(*offset + transfer.len()).div_ceil(BLOCK_SIZE);
+            if unreadable.iter().any(|block| range.contains(block)) {
+                return Err(Error::new(Kind::Media));
+            }
+        }
+        drop(unreadable);
         self.disk.transfer(batch)
     }
     fn flush(&self) -> Result<Durable> {
@@ -92,6 +103,7 @@ impl Machine {
             disk: SimDisk::of(&memory, number),
             flushes: Arc::default(),
             meanwhile: Arc::default(),
+            unreadable: Arc::default(),
         };
         let disks: Vec<Disk> = (0..sizes.len()).map(disk).collect();
         for (disk, rank) in disks.iter().zip(1..) {
