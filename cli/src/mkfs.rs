@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use nacre::{Emulation, Kind, LayoutKind, MkfsOptions, NewTier, Preset, Promise, VolumeInfo};
+use nacre::{Emulation, LayoutKind, MkfsOptions, NewTier, Preset, Promise, VolumeInfo};
 use nacre_engine::size;
 use serde_json::json;
 use uuid::Uuid;
@@ -112,19 +112,15 @@ fn report(args: &MkfsArgs, made: &VolumeInfo) -> Result<(), Failure> {
     ))
 }
 
-/// Looks at what is there, as the real run would; true when something known would be lost.
-pub(crate) fn look(operation: &str, path: &Path, size: Option<u64>, force: bool) -> Result<bool, Failure> {
-    let found = match nacre::signatures(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == Kind::NotFound && size.is_some() => Vec::new(),
-        Err(error) => return Err(Failure::on(path, &error)),
-    };
-    if !found.is_empty() && !force {
-        let mut names: Vec<&str> = found.iter().map(|signature| signature.name).collect();
-        names.dedup();
-        return Err(Failure::new(operation, path.display(), format!("it holds {}", names.join(", ")))
-            .advice("-f overwrites it"));
-    }
+/// Refuses what the real run would; true when something known would be lost.
+pub(crate) fn look(
+    operation: &'static str,
+    path: &Path,
+    size: Option<u64>,
+    force: bool,
+) -> Result<bool, Failure> {
+    let found = nacre::would_overwrite(path, size, force)
+        .map_err(|error| Failure::on(path, &error.operation(operation)))?;
     Ok(!found.is_empty())
 }
 
@@ -136,6 +132,16 @@ fn dry_run(args: &MkfsArgs) -> Result<(), Failure> {
     let wiped = if is_lost { "its content would be lost" } else { "nothing that is known would be lost" };
     let size = args.size.map_or_else(|| "the device's size".to_owned(), size::print);
     let layout = args.layout.unwrap_or(args.preset.layout());
+    if args.json {
+        return output::json(json!({
+            "device": args.device.display().to_string(),
+            "dry_run": true,
+            "layout": layout.to_string(),
+            "preset": args.preset.to_string(),
+            "size": args.size,
+            "content_lost": is_lost,
+        }));
+    }
     output::text_out(&format!(
         "{}: would make a file system of {size} (layout {layout}, preset {}); {wiped}\n",
         args.device.display(),

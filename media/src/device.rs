@@ -145,6 +145,30 @@ impl Device {
     }
 }
 
+/// Fails when somebody owns what is there, as far as that can be seen without owning it: [`Busy`](Kind::Busy).
+pub fn require_unowned(path: &Path) -> Result<()> {
+    let name = path.display().to_string();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+        .map_err(|e| open_error(&name, e))?;
+    lock(&file, true, &name)
+}
+
+/// Gives a plain file another size, unless somebody owns it: [`Busy`](Kind::Busy).
+pub fn resize_unowned(path: &Path, len: u64) -> Result<()> {
+    let name = path.display().to_string();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+        .map_err(|e| open_error(&name, e))?;
+    lock(&file, false, &name)?;
+    file.set_len(len).map_err(|e| Error::io("set the size of", &name, e))
+}
+
 fn open_error(name: &str, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => Kind::NotFound,

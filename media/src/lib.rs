@@ -24,7 +24,7 @@ pub mod sim;
 mod thread;
 mod token;
 
-pub use device::DeviceKind;
+pub use device::{DeviceKind, require_unowned, resize_unowned};
 pub use dram::Frame;
 pub use emulation::Emulation;
 pub use frames::Frames;

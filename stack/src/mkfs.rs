@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
-use nacre_media::{Emulation, PmOptions, Promise, RealPm};
+use nacre_media::{Emulation, PmOptions, Promise, RealPm, require_unowned, resize_unowned};
 use uuid::Uuid;
 
 use crate::fs::{FileSystem, OpenOptions, WriteBuffer};
@@ -113,9 +113,12 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
     let prepared = prepare(path, options.size, options.force)?;
     let pm = match prepared {
         Prepared::Absent(size) => RealPm::create(path, size, &pm_options)?,
-        Prepared::Present(_) => RealPm::open(path, &pm_options)?,
+        Prepared::Present { resize, .. } => {
+            resize.map_or(Ok(()), |size| resize_unowned(path, size))?;
+            RealPm::open(path, &pm_options)?
+        }
     };
-    if let Prepared::Present(signatures) = &prepared {
+    if let Prepared::Present { signatures, .. } = &prepared {
         signature::wipe(&pm, signatures)?;
     }
     let made = match layout {
@@ -170,16 +173,30 @@ pub fn signatures(path: impl AsRef<Path>) -> Result<Vec<Signature>> {
     signature::detect(&file, len, &name)
 }
 
+/// Says what [`mkfs`] or a new tier of this size would overwrite there, with the errors that they would give; nothing is
+/// changed.
+pub fn would_overwrite(path: impl AsRef<Path>, size: Option<u64>, force: bool) -> Result<Vec<Signature>> {
+    match prepare(path.as_ref(), size, force)? {
+        Prepared::Absent(_) => Ok(Vec::new()),
+        Prepared::Present { signatures, .. } => Ok(signatures),
+    }
+}
+
 /// What is found where something is to be made.
 pub(crate) enum Prepared {
     /// Nothing; a file of this size is to be made.
     Absent(u64),
-    /// Something that may be overwritten, with these marks.
-    Present(Vec<Signature>),
+    /// Something that may be overwritten.
+    Present {
+        /// The marks of what it holds.
+        signatures: Vec<Signature>,
+        /// The size that it is to have, where it is a file of another one.
+        resize: Option<u64>,
+    },
 }
 
 /// Finds out whether something can be made there: of this size, where one is given, and over what is there, when that is
-/// forced.
+/// forced. Nothing is changed.
 pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Prepared> {
     let name = path.display().to_string();
     let refuse = |kind, advice| Err(Error::new(kind).object(name.clone()).advice(advice));
@@ -207,15 +224,17 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
     if !force {
         refuse_content(path, &name, &signatures, metadata.is_file())?;
     }
+    require_unowned(path)?;
+    let mut resize = None;
     if metadata.is_file() {
-        set_size(path, &name, size, force)?;
+        resize = new_size(metadata.len(), &name, size, force)?;
     } else if let Some(size) = size {
         let file = File::open(path).map_err(|error| open_error(&name, error))?;
         if !metadata.file_type().is_char_device() && length(&file, &name)? != size {
             return refuse(Kind::InvalidInput, "the device has another size; leave the size out");
         }
     }
-    Ok(Prepared::Present(signatures))
+    Ok(Prepared::Present { signatures, resize })
 }
 
 /// Refuses to overwrite what the device holds, by name.
@@ -240,19 +259,14 @@ fn refuse_content(path: &Path, name: &str, signatures: &[Signature], plain_file:
     Ok(())
 }
 
-/// Gives an empty file its size, and another one a new size when that is forced.
-fn set_size(path: &Path, name: &str, size: Option<u64>, force: bool) -> Result<()> {
-    let file = File::options().read(true).write(true).open(path).map_err(|error| open_error(name, error))?;
-    let len = length(&file, name)?;
+/// The size that a file is to get: an empty one what is given, another one a new size when that is forced.
+fn new_size(len: u64, name: &str, size: Option<u64>, force: bool) -> Result<Option<u64>> {
     let advice = match size {
         None if len == 0 => "the file is empty: give a size",
         Some(size) if size != len && len != 0 && !force => {
             "the file has another size; leave the size out or force"
         }
-        Some(size) if size != len => {
-            return file.set_len(size).map_err(|error| Error::io("set the size", name, error));
-        }
-        _ => return Ok(()),
+        _ => return Ok(size.filter(|size| *size != len)),
     };
     Err(Error::new(Kind::InvalidInput).object(name).advice(advice))
 }

@@ -60,6 +60,7 @@ const fn mark_at(name: &'static str, at: At, magic: &'static [u8]) -> Mark {
 }
 
 const NACRE: &str = "a nacre file system";
+const TIER: &str = "a tier of a nacre file system";
 const SWAP: &str = "swap space";
 const LVM: &str = "an LVM2 physical volume";
 const LUKS: &str = "a LUKS encrypted volume";
@@ -77,6 +78,8 @@ const MARKS: &[Mark] = &[
     mark(NACRE, 64 << 10, b"nacreLOG"),
     mark(NACRE, 0, b"nacreINP"),
     mark(NACRE, 64 << 10, b"nacreINP"),
+    mark(TIER, 0, b"nacreTIR"),
+    mark_at(TIER, At::LastBlock(0), b"nacreTIR"),
     mark_if("an ext4 file system", 0x438, &[0x53, 0xef], |image| image.u32(0x460) & 0x2c0 != 0),
     mark_if("an ext3 file system", 0x438, &[0x53, 0xef], |image| image.u32(0x45c) & 4 != 0),
     mark_if("an ext2 file system", 0x438, &[0x53, 0xef], |image| image.u32(0x418) <= 6),

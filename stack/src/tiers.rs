@@ -10,7 +10,7 @@ use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, 
 use nacre_layout_log::{LogFs, Summary};
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
-use nacre_media::{Frames, RealPm};
+use nacre_media::{Frames, RealPm, resize_unowned};
 use nacre_mover::{Drained, LargeWrites, MoverFs};
 use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
@@ -118,7 +118,16 @@ pub(crate) fn mount(
         let token = (!options.read_only).then(new_token);
         open(device, options.read_only).and_then(|device| mover.attach(device, summary.uuid, token))
     };
-    options.tiers.iter().try_for_each(|given| attach(given).map(drop))?;
+    for given in &options.tiers {
+        match attach(given) {
+            Ok(_) => {}
+            // It is missing, unless it is found elsewhere: what is on it fails, and nothing else.
+            Err(error) if !known.is_empty() && matches!(error.kind(), Kind::NotFound | Kind::DeviceLost) => {
+                mover.tiers().tell_later(error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+    }
     let is_missing = |tier: &&Tier| mover.tiers().attachment(tier.number).is_none_or(|at| at.device.is_err());
     let missing: Vec<Tier> = known.iter().filter(is_missing).copied().collect();
     if missing.is_empty() {
@@ -176,6 +185,12 @@ fn tier_at(path: &Path, volume: Uuid) -> Option<Uuid> {
     (label.volume() == volume).then(|| label.uuid())
 }
 
+/// Whether a tier's device is what a path leads to.
+fn is_same(device: Option<&str>, path: &Path) -> bool {
+    let there = device.and_then(|device| fs::canonicalize(device).ok());
+    there.is_some() && there == fs::canonicalize(path).ok()
+}
+
 /// How fast a device is, as far as the kernel says.
 fn rank_of(path: &Path) -> u8 {
     let name = fs::canonicalize(path).ok().and_then(|path| path.file_name().map(PathBuf::from));
@@ -192,6 +207,11 @@ impl FileSystem {
                 .object("tiers on the layout inplace")
                 .advice("make the file system with the layout log, as the presets nacre, nova and tpfs do")
         })
+    }
+
+    /// A number that no other mount chooses; none for a mount that changes nothing.
+    fn token(&self) -> Result<Option<u64>> {
+        Ok((!self.mover()?.layout().is_read_only()).then(new_token))
     }
 
     fn volume(&self) -> Result<Uuid> {
@@ -267,7 +287,8 @@ impl FileSystem {
         let prepared = prepare(path, new.size, new.force).map_err(described)?;
         let (device, is_new) = match prepared {
             Prepared::Absent(size) => (RealDisk::create(path, size, &options)?, true),
-            Prepared::Present(signatures) => {
+            Prepared::Present { signatures, resize } => {
+                resize.map_or(Ok(()), |size| resize_unowned(path, size))?;
                 let device = RealDisk::open(path, &options)?;
                 for signature in signatures {
                     wipe(&device, signature.offset, signature.len).map_err(described)?;
@@ -300,20 +321,24 @@ impl FileSystem {
         let described =
             |error: Error| error.operation("attach the tier").object(device.path.display().to_string());
         let mover = self.mover()?;
-        open(device, false)
-            .and_then(|device| mover.attach(device, self.volume()?, Some(new_token())))
-            .and_then(|number| self.start_keeper().map(|()| number))
+        // It would say of itself that another process has it.
+        if let Some(tier) = self.tiers().iter().find(|tier| is_same(tier.device.as_deref(), &device.path)) {
+            return Err(described(
+                Error::new(Kind::Busy)
+                    .object(format!("tier {}", tier.number))
+                    .advice("it has this device already: if it fails, take it offline first"),
+            ));
+        }
+        let token = self.token()?;
+        open(device, token.is_none())
+            .and_then(|device| mover.attach(device, self.volume()?, token))
+            .and_then(|number| token.map_or(Ok(()), |_| self.start_keeper()).map(|()| number))
             .map_err(described)
     }
 
     /// Takes a tier's device away: what is on it fails until it is attached again.
     pub fn detach_tier(&self, number: u8) -> Result<()> {
-        let mover = self.mover()?;
-        if mover.layout().tiers().iter().all(|tier| tier.number != number) {
-            return Err(Error::new(Kind::InvalidInput).operation("detach").object(format!("tier {number}")));
-        }
-        mover.tiers().detach(number, "it was taken offline");
-        Ok(())
+        self.mover()?.detach(number, self.token()?, "it was taken offline")
     }
 
     /// Moves everything that is on a tier to other tiers or, where these have no room, up to persistent memory. Nothing new is

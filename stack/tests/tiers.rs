@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nacre::{
@@ -336,6 +337,101 @@ fn an_older_copy_and_another_file_systems_tier_are_refused() {
     assert!(fs.read("file").unwrap() == content(100_000));
 }
 
+/// Both had the number that this mount had chosen: the copy was taken, and what had moved since was read as it had been before.
+#[test]
+fn a_copy_that_was_made_under_the_mount_is_an_older_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, copy) = (dir.path().join("disk"), dir.path().join("copy"));
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(disk.clone(), 64 * MIB)).unwrap();
+    fs.write("file", content(100_000)).unwrap();
+    std::fs::copy(&disk, &copy).unwrap();
+    fs.demote("file", 1).unwrap();
+    for given in [&copy, &disk] {
+        let error = fs.attach_tier(&device(given.clone())).unwrap_err();
+        assert!(error.kind() == Kind::Busy && error.to_string().contains("offline first"), "{error}");
+        assert!(fs.read("file").unwrap() == content(100_000));
+    }
+    fs.detach_tier(1).unwrap();
+    let error = fs.attach_tier(&device(copy.clone())).unwrap_err();
+    assert!(error.kind() == Kind::Corrupt && error.to_string().contains("older copy"), "{error}");
+    assert_eq!(fs.attach_tier(&device(disk.clone())).unwrap(), 1);
+    assert!(fs.read("file").unwrap() == content(100_000));
+    // So is one that was made while it was offline, once it is used again.
+    fs.detach_tier(1).unwrap();
+    std::fs::copy(&disk, &copy).unwrap();
+    assert_eq!(fs.attach_tier(&device(disk)).unwrap(), 1);
+    fs.detach_tier(1).unwrap();
+    assert_eq!(fs.attach_tier(&device(copy)).unwrap_err().kind(), Kind::Corrupt);
+}
+
+/// The line of fstab names where the tier is, and the disk was pulled out.
+#[test]
+fn a_tier_that_is_not_where_it_is_said_to_be_keeps_nothing_from_being_mounted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pm, disk) = (dir.path().join("pm"), dir.path().join("disk"));
+    let fs = create(dir.path(), &options());
+    let given = OpenOptions { tiers: vec![device(dir.path().join("gone"))], ..options() };
+    fs.close().unwrap();
+    let error = FileSystem::open(&pm, &given).unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound, "it has no tiers: {error}");
+    let fs = FileSystem::open(&pm, &options()).unwrap();
+    fs.add_tier(&new(disk.clone(), 64 * MIB)).unwrap();
+    for name in ["here", "there"] {
+        fs.write(name, content(100_000)).unwrap();
+    }
+    fs.demote("there", 1).unwrap();
+    fs.close().unwrap();
+    // It is found where it is.
+    let fs = FileSystem::open(&pm, &given).unwrap();
+    assert!(fs.read("there").unwrap() == content(100_000));
+    fs.close().unwrap();
+    std::fs::rename(&disk, dir.path().join("not-found").with_extension("away")).unwrap();
+    std::fs::create_dir(dir.path().join("away")).unwrap();
+    std::fs::rename(dir.path().join("not-found.away"), dir.path().join("away/disk")).unwrap();
+    let fs = FileSystem::open(&pm, &given).unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = Arc::clone(&told);
+    fs.on_tiers(move |what| tell.lock().unwrap().push(what.to_owned()));
+    assert!(told.lock().unwrap().iter().any(|what| what.contains("gone")), "{told:?}");
+    assert!(fs.read("here").unwrap() == content(100_000));
+    assert_eq!(fs.read("there").unwrap_err().kind(), Kind::DeviceLost);
+}
+
+/// Its file was cut under whoever had it mapped before it was told that somebody has it.
+#[test]
+fn what_somebody_uses_does_not_get_another_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pm, disk) = (dir.path().join("pm"), dir.path().join("disk"));
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(disk.clone(), 64 * MIB)).unwrap();
+    fs.write("file", content(100_000)).unwrap();
+    let other = dir.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let others = create(&other, &options());
+    let sizes = || [&pm, &disk].map(|path| std::fs::metadata(path).unwrap().len());
+    let before = sizes();
+    for (path, size) in [(&pm, 2 * MIB), (&disk, 2 * MIB), (&pm, 1 << 30)] {
+        let forced = NewTier { force: true, ..new(path.clone(), size) };
+        let error = others.add_tier(&forced).unwrap_err();
+        assert_eq!(error.kind(), Kind::Busy, "{error}");
+        let make = MkfsOptions { size: Some(size), force: true, ..MkfsOptions::default() };
+        let error = nacre::mkfs(path, &make).unwrap_err();
+        assert_eq!(error.kind(), Kind::Busy, "{error}");
+        let error = nacre::would_overwrite(path, Some(size), true).unwrap_err();
+        assert_eq!(error.kind(), Kind::Busy, "{error}");
+        assert_eq!(sizes(), before);
+    }
+    // Where one of several is refused, the others are as they were.
+    let unused = dir.path().join("unused");
+    std::fs::write(&unused, [b'x'; 8192]).unwrap();
+    let tier = NewTier { force: true, ..new(unused.clone(), 2 * MIB) };
+    let make = MkfsOptions { size: Some(2 * MIB), force: true, tiers: vec![tier], ..MkfsOptions::default() };
+    assert_eq!(nacre::mkfs(&pm, &make).unwrap_err().kind(), Kind::Busy);
+    assert_eq!(std::fs::read(&unused).unwrap(), [b'x'; 8192]);
+    assert!(fs.read("file").unwrap() == content(100_000));
+}
+
 #[test]
 fn a_tier_is_drained_before_it_goes() {
     let dir = tempfile::tempdir().unwrap();
@@ -348,6 +444,10 @@ fn a_tier_is_drained_before_it_goes() {
     }
     let error = fs.remove_tier(1).unwrap_err();
     assert!(error.kind() == Kind::Busy && error.to_string().contains("drain"), "{error}");
+    let marks = nacre::signatures(dir.path().join("disk")).unwrap();
+    let places: Vec<_> = marks.iter().map(|mark| (mark.name, mark.offset)).collect();
+    let name = "a tier of a nacre file system";
+    assert_eq!(places, [(name, 0), (name, 64 * MIB - 4096)], "either end names it");
     // Interrupted, and begun again.
     let step = || fs.drain_tier(1, &mut |_| false).unwrap();
     assert!(!step().is_done && fs.tiers()[0].draining);
@@ -365,6 +465,7 @@ fn a_tier_is_drained_before_it_goes() {
     assert_eq!(steps, 4, "two directories and two files");
     fs.remove_tier(1).unwrap();
     assert!(fs.tiers().is_empty());
+    assert!(nacre::signatures(dir.path().join("disk")).unwrap().is_empty(), "the device is nobody's");
     for name in ["one", "d/two"] {
         assert!(fs.read(name).unwrap() == content(300_000));
     }
