@@ -11,7 +11,7 @@
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
-use nacre_engine::{Block, Error, Kind, Result, TierRun, Tiered};
+use nacre_engine::{Block, Error, Kind, Result, Tier, TierRun, TierState, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
@@ -191,7 +191,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Takes blocks of a tier. [`NoSpace`](Kind::NoSpace), too, where tiers would have less room behind that than is set aside
+    /// Takes blocks of a tier. [`NoSpace`](Kind::NoSpace), too, while it is being drained, and where tiers would have less room behind that than is set aside
     /// there, unless it is `promised`: for what was accepted before, or to make room for that.
     pub(crate) fn take_on(
         &self,
@@ -201,8 +201,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         promised: bool,
     ) -> Result<Vec<TierRun>> {
         let mut shares = self.promises.shares.lock();
-        // Under the lock: nobody sets aside what is taken here.
+        // Under the lock: nobody sets aside what is taken here, and a drain begins before or behind it.
         shares.credit = 0;
+        let is_draining = |one: &Tier| one.number == tier && one.state == TierState::Draining;
+        if self.layout.tiers().iter().any(is_draining) {
+            return Err(Error::new(Kind::NoSpace)
+                .object(format!("tier {tier}"))
+                .advice("it is being drained: tier drain --cancel places blocks there again"));
+        }
         if !promised && shares.below > 0 && self.room_below() < shares.below + blocks {
             return Err(Error::new(Kind::NoSpace).object(format!("tier {tier}")).advice(ADVICE));
         }

@@ -373,6 +373,19 @@ fn nothing_is_allocated_on_a_tier_that_is_missing() {
     assert_eq!(free_on_tier(&fs), MEMORY - 2);
 }
 
+/// Otherwise it would never be empty.
+#[test]
+fn nothing_moves_to_a_tier_that_is_being_drained() {
+    let fs = machine(MEMORY);
+    let file = create(&fs, "file");
+    write(&fs, &file, 0, 8, Durability::Now).expect("there is room");
+    fs.set_state(TIER, TierState::Draining).expect("set");
+    let error = fs.move_down(&file, TIER, FileBlock(0), 8, false).expect_err("it is being drained");
+    assert!(error.kind() == Kind::NoSpace && error.to_string().contains("drained"), "{error}");
+    fs.set_state(TIER, TierState::Active).expect("set");
+    assert_eq!(fs.move_down(&file, TIER, FileBlock(0), 8, false).expect("there is room").moved, 8);
+}
+
 /// Who maps a file had no space where cold blocks could have moved down.
 #[test]
 fn what_is_mapped_comes_up_when_memory_is_full() {

@@ -547,6 +547,7 @@ mod tests {
 
     fn reach() -> Reach {
         let mut raw = RawSuperblock::new_zeroed();
+        raw.device_blocks = 5000;
         raw.tiers[0].state = 1;
         raw.tiers[0].blocks = BLOCKS;
         Reach::of(5000, &raw)

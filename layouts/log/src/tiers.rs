@@ -33,9 +33,10 @@ pub(crate) struct Reach([u64; MAX_TIERS + 1]);
 const UNKNOWN_BITS: u64 = ((1 << place::TIER_SHIFT) - 1) & !place::BLOCK_MASK & !place::UNWRITTEN;
 
 impl Reach {
+    /// Of a device of so many blocks, of which no more than those are the file system's that its superblock says.
     pub(crate) fn of(pm_blocks: u64, superblock: &RawSuperblock) -> Reach {
         let mut blocks = [0; MAX_TIERS + 1];
-        blocks[0] = pm_blocks;
+        blocks[0] = superblock.device_blocks.min(pm_blocks);
         for (index, row) in superblock.tiers.iter().enumerate() {
             blocks[index + 1] = row.blocks;
         }

@@ -267,7 +267,8 @@ fn tiers_are_valid(raw: &RawSuperblock) -> bool {
     raw.tiers.iter().enumerate().all(|(index, tier)| {
         let is_known = matches!(tier.state, tier_state::ACTIVE | tier_state::DRAINING);
         let is_sane = is_known
-            && (1..1 << 48).contains(&tier.blocks)
+            // Two of them are the tier's own.
+            && (3..1 << 48).contains(&tier.blocks)
             && tier.reserved == [0; 6]
             && raw.tiers[..index].iter().all(|other| other.state == 0 || other.uuid != tier.uuid);
         *tier == RawTier::default() || has_tiers && is_sane
