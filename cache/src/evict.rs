@@ -9,7 +9,7 @@ use crate::buffer::{BLOCK, LINE, LINES, lines};
 use crate::collect::bytes_of;
 use crate::file::{Blocks, Entry, File};
 use crate::fs::Shared;
-use crate::pool::Slot;
+use crate::order::Slot;
 use crate::write::own;
 
 /// What blocks that leave a file's index had of the pool and of the layout: given back together, as each time takes the

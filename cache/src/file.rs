@@ -9,10 +9,10 @@ use nacre_media::Frame;
 use nacre_policy::{Block as ModelBlock, FileHistory};
 
 use crate::index::Index;
-use crate::pool::Slot;
+use crate::order::Slot;
 
-/// Times a file's writeback may fail in a row before the blocks are given up.
-pub(crate) const MAX_ATTEMPTS: u32 = 3;
+/// Times a file's writeback may fail in a row, a period after the other, before the blocks are given up.
+const MAX_ATTEMPTS: u32 = 3;
 
 /// See [`File::is_preallocated`] and [`File::is_dense`].
 const UNKNOWN: u32 = 0;
@@ -99,8 +99,10 @@ pub(crate) struct File {
     landed: Condvar,
     /// What the next sync of the file has to tell.
     error: Mutex<Option<Kind>>,
-    /// Writebacks that failed in a row.
-    pub(crate) attempts: AtomicU32,
+    /// Writebacks that failed in a row, each after a rest behind the one before.
+    attempts: AtomicU32,
+    /// Until when nobody but a sync tries again, by the clock of the cache.
+    rests_until_ms: AtomicU64,
     /// Whether it has blocks behind its size that were allocated beforehand: [`UNKNOWN`], [`NO`] or [`YES`]. Only the layout
     /// knows which: what is written there takes no space, and a truncation frees them by the size that the layout knows.
     /// Such a file's writes go to media at once.
@@ -135,6 +137,7 @@ impl File {
             landed: Condvar::new(),
             error: Mutex::new(None),
             attempts: AtomicU32::new(0),
+            rests_until_ms: AtomicU64::new(0),
             preallocated: AtomicU32::new(if attr.allocated == 0 { NO } else { UNKNOWN }),
             dense: AtomicU32::new(if attr.size == 0 { YES } else { UNKNOWN }),
             replaced: AtomicBool::new(false),
@@ -247,6 +250,39 @@ impl File {
         while *flights > 0 {
             self.landed.wait(&mut flights);
         }
+    }
+
+    /// A writeback has failed, and nobody but a sync tries again before `until_ms`. Of flights that were under way together
+    /// one counts.
+    pub(crate) fn rest(&self, now_ms: u64, until_ms: u64) {
+        let before = self.rests_until_ms();
+        let rests =
+            self.rests_until_ms.compare_exchange(before, until_ms, Ordering::AcqRel, Ordering::Acquire);
+        if rests.is_ok() && before <= now_ms {
+            self.attempts.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn rests_until_ms(&self) -> u64 {
+        self.rests_until_ms.load(Ordering::Acquire)
+    }
+
+    /// A writeback has succeeded. While it rests that says nothing of what has failed.
+    pub(crate) fn wrote(&self, now_ms: u64) {
+        if self.rests_until_ms() <= now_ms {
+            self.attempts.store(0, Ordering::Release);
+        }
+    }
+
+    /// Nothing of it is left whose writeback could fail.
+    pub(crate) fn recovered(&self) {
+        self.attempts.store(0, Ordering::Release);
+        self.rests_until_ms.store(0, Ordering::Release);
+    }
+
+    /// It failed as often as it may.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.attempts.load(Ordering::Acquire) >= MAX_ATTEMPTS
     }
 
     /// Keeps an error for the next sync.

@@ -61,7 +61,9 @@ impl<L: Data + Extents> Shared<L> {
             }
         }
         self.leave_all(file, blocks, leaving);
-        file.attempts.store(0, Ordering::Relaxed);
+        if blocks.index.is_empty() {
+            file.recovered();
+        }
         Ok(())
     }
 
@@ -136,7 +138,7 @@ impl<L: Data + Extents> Shared<L> {
     /// Does what the threads do as long as there is some of it, so that no thread has one file for itself that is large.
     fn help_to_drain(&self) {
         let now_ms = self.clock.now_ms();
-        while self.write_some_back(now_ms, u64::MAX) {}
+        while self.write_some_back(now_ms, now_ms, u64::MAX) {}
     }
 
     fn flush_each(&self) -> Result<()> {

@@ -39,6 +39,10 @@
 //! sync, synchronous writes over dirty blocks) waits for its flights to land. Each file has an epoch, which truncation,
 //! punching and the removal of the last link raise: a flight looks at it before each operation and ends early.
 //!
+//! A writeback that fails may succeed a little later: the file *rests* for a period of the threads, its data where it is, and
+//! only who syncs it tries it meanwhile, and is told what comes of that. After the third attempt in a row a thread gives it
+//! up, and nobody else ever does. Whoever finds no room beside files that rest writes past the buffer.
+//!
 //! Writers wait for room before they take any lock, first for the threads, where there are any and they free so much, and
 //! then write back themselves: back-pressure is never an error and needs no thread. A sync of everything does first what the
 //! threads do, beside them, and then writes what is left file by file: one large file would keep whoever has it, and the
@@ -54,6 +58,7 @@ mod flush;
 mod fs;
 mod index;
 mod names;
+mod order;
 mod over;
 mod pool;
 mod read;

@@ -6,7 +6,6 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
-use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Data, Extents, Result, WriteAt};
 use nacre_media::Frame;
 use smallvec::SmallVec;
@@ -172,7 +171,9 @@ impl<L: Data + Extents> Shared<L> {
         }
         self.leave_all(file, blocks, leaving);
         self.counters.written_eagerly.add(request.len);
-        file.attempts.store(0, Ordering::Relaxed);
+        if blocks.index.is_empty() {
+            file.recovered();
+        }
         Ok(())
     }
 }

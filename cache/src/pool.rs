@@ -2,7 +2,8 @@
 //!
 //! A block is *permitted* first ([`Pool::try_take`]: the number is bounded there) and *placed* later, when it gets its
 //! bytes, its owner and its place at the end of the list. Writeback takes from the front; a block that is in flight is in
-//! no list. Every change that may let a writer go on is an *event*; a writer that has found nothing to write back says which
+//! no list. Blocks of a file whose writeback has failed *rest* in a list of their own until it may be tried again, so that
+//! no search comes past them each time. Every change that may let a writer go on is an *event*; a writer that has found nothing to write back says which
 //! it has seen. One that leaves that to the threads says how many blocks it wants, and nothing wakes it before there are so
 //! many, or no thread works for it any more.
 
@@ -14,11 +15,8 @@ use nacre_engine::sync::{Condvar, Mutex};
 use nacre_media::{Frame, Frames};
 
 use crate::buffer::BLOCK;
+use crate::order::{Order, Place, Slot, Where};
 
-/// The number of a placed block.
-pub(crate) type Slot = u32;
-
-const NONE: Slot = Slot::MAX;
 /// Of its blocks the pool claims this part in any case, and more in steps of half of that. What it does not claim is idle.
 const LEAST_CLAIM: u64 = 8;
 /// See [`Pool::age`].
@@ -33,24 +31,12 @@ pub(crate) struct Seen {
     changes: u64,
 }
 
-struct Place<F> {
-    previous: Slot,
-    next: Slot,
-    listed: bool,
-    owner: Option<(Arc<F>, u64)>,
-    placed_ms: u64,
-    written_ms: u64,
-}
-
 struct State<F> {
     free: u64,
     /// As many may be in use before others are asked for those that are idle.
     claimed: u64,
-    places: Vec<Place<F>>,
+    order: Order<F>,
     empty: Vec<Slot>,
-    /// The least recently written block, and the most recently written one.
-    oldest: Slot,
-    newest: Slot,
     events: u64,
     /// How often the settings were changed.
     changes: u64,
@@ -135,10 +121,8 @@ impl<F> Pool<F> {
         let state = State {
             free: capacity,
             claimed,
-            places: Vec::new(),
+            order: Order::new(),
             empty: Vec::new(),
-            oldest: NONE,
-            newest: NONE,
             events: 0,
             changes: 0,
             calls: 0,
@@ -287,19 +271,18 @@ impl<F> Pool<F> {
         let frame = self.frames.take();
         let mut state = self.state.lock();
         let owner = Some((Arc::clone(owner), block));
-        let place =
-            Place { previous: NONE, next: NONE, listed: false, owner, placed_ms: now_ms, written_ms: now_ms };
+        let place = Place::new(owner, now_ms);
         let slot = match state.empty.pop() {
             Some(slot) => {
-                state.places[slot as usize] = place;
+                state.order.places[slot as usize] = place;
                 slot
             }
             None => {
-                state.places.push(place);
-                state.places.len() as Slot - 1
+                state.order.places.push(place);
+                state.order.places.len() as Slot - 1
             }
         };
-        state.append(slot);
+        state.order.append(slot, Where::Listed);
         self.placed.fetch_add(1, Ordering::Relaxed);
         // Whoever found nothing to write back finds this one.
         self.event(&mut state);
@@ -315,12 +298,12 @@ impl<F> Pool<F> {
     /// millisecond is not kept.
     pub(crate) fn touch(&self, slot: Slot, now_ms: u64) {
         let mut state = self.state.lock();
-        let place = &mut state.places[slot as usize];
+        let place = &mut state.order.places[slot as usize];
         let renews = now_ms.saturating_sub(place.placed_ms) <= self.renewal_ms.load(Ordering::Relaxed);
-        if renews && place.written_ms != now_ms && place.listed {
+        if renews && place.written_ms != now_ms && place.is == Where::Listed {
             place.written_ms = now_ms;
-            state.unlink(slot);
-            state.append(slot);
+            state.order.unlink(slot);
+            state.order.append(slot, Where::Listed);
         }
     }
 
@@ -344,13 +327,13 @@ impl<F> Pool<F> {
     /// Takes blocks out of the list.
     pub(crate) fn unlist_all(&self, slots: impl IntoIterator<Item = Slot>) {
         let mut state = self.state.lock();
-        slots.into_iter().for_each(|slot| state.unlink(slot));
+        slots.into_iter().for_each(|slot| state.order.unlink(slot));
     }
 
     /// Puts a block back whose writeback did not happen, as the newest one.
     pub(crate) fn relist(&self, slot: Slot) {
         let mut state = self.state.lock();
-        state.append(slot);
+        state.order.append(slot, Where::Listed);
         self.event(&mut state);
     }
 
@@ -359,10 +342,10 @@ impl<F> Pool<F> {
         let (mut owners, mut frames) = (Vec::new(), Vec::new());
         let mut state = self.state.lock();
         for (slot, frame) in released {
-            if state.places[slot as usize].listed {
-                state.unlink(slot);
+            if state.order.places[slot as usize].is != Where::Nowhere {
+                state.order.unlink(slot);
             }
-            let owner = state.places[slot as usize].owner.take();
+            let owner = state.order.places[slot as usize].owner.take();
             debug_assert!(owner.is_some(), "released twice");
             owners.push(owner);
             state.empty.push(slot);
@@ -379,32 +362,52 @@ impl<F> Pool<F> {
     }
 
     /// Up to `count` of the least recently written blocks, of different files, last written at `until_ms` at the latest.
-    pub(crate) fn candidates(&self, count: usize, until_ms: u64) -> Vec<(Arc<F>, u64)> {
-        let state = self.state.lock();
+    /// Those of files that rest beyond `now_ms` are put aside.
+    pub(crate) fn candidates(
+        &self,
+        count: usize,
+        until_ms: u64,
+        now_ms: u64,
+        rests_until: impl Fn(&F) -> u64,
+    ) -> Vec<(Arc<F>, u64)> {
+        let mut state = self.state.lock();
+        if state.order.wakes_ms <= now_ms {
+            state.order.wake();
+            // Whoever took it that they rest looks again.
+            self.event(&mut state);
+        }
         let mut found: Vec<(Arc<F>, u64)> = Vec::new();
-        let mut slot = state.oldest;
-        for _ in 0..SEARCH {
-            let Some(place) = state.places.get(slot as usize) else { break };
+        let (mut slot, mut looked_at) = (state.order.listed.oldest, 0);
+        while looked_at < SEARCH && found.len() < count {
+            let Some(place) = state.order.places.get(slot as usize) else { break };
             if place.written_ms > until_ms {
                 break;
             }
-            if let Some((file, block)) = &place.owner
-                && !found.iter().any(|(known, _)| Arc::ptr_eq(known, file))
-            {
-                found.push((Arc::clone(file), *block));
-                if found.len() == count {
-                    break;
-                }
+            let (this, next) = (slot, place.next);
+            slot = next;
+            let Some((file, block)) = &place.owner else { continue };
+            let wakes_ms = rests_until(file);
+            if wakes_ms > now_ms {
+                state.order.put_to_rest(this, wakes_ms);
+                continue;
             }
-            slot = place.next;
+            looked_at += 1;
+            if !found.iter().any(|(known, _)| Arc::ptr_eq(known, file)) {
+                found.push((Arc::clone(file), *block));
+            }
         }
         found
+    }
+
+    /// So many blocks rest that `count` cannot become free before they are tried again.
+    pub(crate) fn is_stuck(&self, count: u64) -> bool {
+        self.state.lock().order.resting_blocks() + count > self.capacity
     }
 
     /// How many of these blocks, from the first on, were last written at most `within_ms` later than that.
     pub(crate) fn written_together(&self, slots: &[Slot], within_ms: u64) -> usize {
         let state = self.state.lock();
-        let written = |slot: &Slot| state.places[*slot as usize].written_ms;
+        let written = |slot: &Slot| state.order.places[*slot as usize].written_ms;
         let Some(until) = slots.first().map(|first| written(first).saturating_add(within_ms)) else {
             return 0;
         };
@@ -481,7 +484,7 @@ impl<F> Pool<F> {
     pub(crate) fn bytes(&self) -> u64 {
         let state = self.state.lock();
         let blocks = self.capacity - state.free + self.frames.spare();
-        blocks * BLOCK as u64 + (state.places.capacity() * size_of::<Place<F>>()) as u64
+        blocks * BLOCK as u64 + (state.order.places.capacity() * size_of::<Place<F>>()) as u64
     }
 }
 
@@ -492,34 +495,6 @@ impl<F> Drop for Pool<F> {
     }
 }
 
-impl<F> State<F> {
-    fn append(&mut self, slot: Slot) {
-        let newest = std::mem::replace(&mut self.newest, slot);
-        let place = &mut self.places[slot as usize];
-        debug_assert!(!place.listed);
-        (place.previous, place.next, place.listed) = (newest, NONE, true);
-        match self.places.get_mut(newest as usize) {
-            Some(place) => place.next = slot,
-            None => self.oldest = slot,
-        }
-    }
-
-    fn unlink(&mut self, slot: Slot) {
-        let place = &mut self.places[slot as usize];
-        debug_assert!(place.listed);
-        place.listed = false;
-        let (previous, next) = (place.previous, place.next);
-        match self.places.get_mut(previous as usize) {
-            Some(place) => place.next = next,
-            None => self.oldest = next,
-        }
-        match self.places.get_mut(next as usize) {
-            Some(place) => place.previous = previous,
-            None => self.newest = previous,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -527,13 +502,14 @@ mod tests {
 
     use nacre_media::{Frame, Frames};
 
-    use super::{Pool, Shift, Slot};
+    use super::{Pool, Shift};
     use crate::buffer::BLOCK;
+    use crate::order::Slot;
 
     type Placed = (Slot, Frame);
 
     fn blocks(pool: &Pool<u32>) -> Vec<u64> {
-        pool.candidates(usize::MAX, u64::MAX).into_iter().map(|(_, block)| block).collect()
+        pool.candidates(usize::MAX, u64::MAX, 0, |_| 0).into_iter().map(|(_, block)| block).collect()
     }
 
     #[test]
@@ -566,7 +542,7 @@ mod tests {
         assert_eq!(blocks(&pool), [2, 3, 1]);
         pool.relist(placed[0].0);
         assert_eq!(blocks(&pool), [2, 3, 1, 0]);
-        let old: Vec<_> = pool.candidates(9, 3).into_iter().map(|(_, block)| block).collect();
+        let old: Vec<_> = pool.candidates(9, 3, 0, |_| 0).into_iter().map(|(_, block)| block).collect();
         assert_eq!(old, [2, 3]);
         let seen = pool.try_take(1, || ()).unwrap_err();
         pool.release_all(placed);
@@ -583,7 +559,8 @@ mod tests {
         for now in [110, 120, 130, 131, 140] {
             pool.touch(hot.0, now);
         }
-        assert_eq!((pool.candidates(9, 129).len(), pool.candidates(9, 130).len()), (0, 1));
+        let written_by = |until_ms| pool.candidates(9, until_ms, 0, |_| 0).len();
+        assert_eq!((written_by(129), written_by(130)), (0, 1));
         let cold = pool.place(&Arc::new(1), 1, 140);
         assert_eq!(pool.written_together(&[hot.0, cold.0], 9), 1);
         assert_eq!(pool.written_together(&[hot.0, cold.0], 10), 2);
@@ -620,6 +597,33 @@ mod tests {
         let file = Arc::new(5);
         let _placed = [pool.place(&file, 1, 0), pool.place(&file, 2, 0)];
         assert_eq!(blocks(&pool), [1]);
+    }
+
+    #[test]
+    fn what_rests_is_passed_over_until_its_time_comes() {
+        let pool = Pool::new(600, Arc::default());
+        pool.try_take(600, || ()).unwrap();
+        // More of one that rests than a search looks at.
+        let (failing, other) = (Arc::new(20), Arc::new(0));
+        let mut placed: Vec<Placed> = (0..500).map(|block| pool.place(&failing, block, block)).collect();
+        placed.push(pool.place(&other, 1000, 1000));
+        let found = |now_ms| {
+            let found = pool.candidates(9, u64::MAX, now_ms, |file| u64::from(*file));
+            found.into_iter().map(|(_, block)| block).collect::<Vec<_>>()
+        };
+        assert_eq!(found(19), [1000]);
+        assert!(!pool.is_stuck(100) && pool.is_stuck(101));
+        // In a list or not, one can leave; a write renews none of them.
+        pool.touch(placed[1].0, 2000);
+        pool.unlist_all([placed[0].0]);
+        pool.release_all(placed.drain(..300));
+        assert!(!pool.is_stuck(400) && pool.is_stuck(401));
+        assert_eq!((found(20), found(20)), (vec![300, 1000], vec![300, 1000]));
+        assert!(!pool.is_stuck(600), "nothing rests any more");
+        pool.unlist_all([placed[1].0]);
+        pool.relist(placed[1].0);
+        pool.release_all(placed);
+        assert_eq!((blocks(&pool), pool.free()), (vec![], 501));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct Settings {
     pub low_percent: u8,
     /// Writeback stops when more than this part is free, in percent (`High_f`).
     pub high_percent: u8,
-    /// The threads look every so many milliseconds, too.
+    /// The threads look every so many milliseconds, too, and for as long a file rests whose writeback has failed.
     pub period_ms: u64,
     /// Blocks that were last written longer ago than this, in milliseconds, are written back at the next look. A write
     /// renews a block for as long at the most: one that is written again and again reaches media after twice this.
@@ -203,7 +203,7 @@ pub struct CacheStatus {
     pub stalls: u64,
     /// Writebacks that failed. Each was told by the next sync of its file.
     pub failures: u64,
-    /// Bytes that were given up after repeated failures.
+    /// Bytes that the threads gave up after repeated failures.
     pub lost: u64,
     /// Verdicts of the model that were those of the sync before (figure 4 of the paper).
     pub accurate: u64,

@@ -265,14 +265,17 @@ impl<L: Data + Extents> Shared<L> {
         self.layout.accepted(&node.inner, offset, request.len);
     }
 
-    /// Permits the blocks of a write; writes back while there are none. `None` when the layout has no space to set aside.
+    /// Permits the blocks of a write; writes back while there are none. `None` when the layout has no space to set aside (then
+    /// everything that waits for media was written), or when what fails to be written leaves no room: who writes then need
+    /// not wait until that is tried again.
     fn permit(&self, request: &Request<'_>) -> Result<Option<Permit<'_, L>>> {
         let (blocks, space) = (request.blocks(), request.space(&self.cost));
-        let mut stalled = false;
+        let mut since_ms = None;
         while let Err(seen) = self.pool.try_take(blocks, || self.layout.give_up_dram()) {
-            if !std::mem::replace(&mut stalled, true) {
+            let since_ms = *since_ms.get_or_insert_with(|| {
                 self.counters.stalls.add(1);
-            }
+                self.clock.now_ms()
+            });
             // When the last of the threads is taken away after this look, that is a change, and so is another High_f, above
             // which they free nothing. They have most likely more ready than this one would write in the same time.
             let settings = self.settings();
@@ -280,19 +283,28 @@ impl<L: Data + Extents> Shared<L> {
             if is_theirs && self.pool.wait_for_threads(seen, blocks) {
                 continue;
             }
-            if !self.write_some_back(u64::MAX, BATCH) {
-                self.pool.wait_for_room(seen);
+            if self.write_some_back(since_ms, u64::MAX, BATCH) {
+                continue;
             }
+            if self.pool.is_stuck(blocks) {
+                return Ok(None);
+            }
+            self.pool.wait_for_room(seen);
         }
         if let Err(error) = self.reserve_space(space) {
             self.pool.give_back(blocks);
-            return if error.kind() == Kind::NoSpace { Ok(None) } else { Err(error) };
+            if error.kind() != Kind::NoSpace {
+                return Err(error);
+            }
+            // What cannot be written stays, and the sync of its file tells.
+            let _ = self.flush_everything();
+            return Ok(None);
         }
         Ok(Some(Permit { shared: self, blocks, space }))
     }
 
-    /// Writes into DRAM, and the blocks `eager` from there to media. `None` when it is for the layout: there is no space to
-    /// set aside (then everything that waits for media was written), flags forbid it, or the file is mapped.
+    /// Writes into DRAM, and the blocks `eager` from there to media. `None` when it is for the layout: it is not permitted
+    /// any blocks, flags forbid it, or the file is mapped.
     fn write_lazily(
         &self,
         node: &CacheNode<L::Node>,
@@ -303,11 +315,7 @@ impl<L: Data + Extents> Shared<L> {
         granularity: Granularity,
     ) -> Result<Option<u64>> {
         self.layout.expect_write(&node.inner)?;
-        let Some(mut permit) = self.permit(request)? else {
-            // What cannot be written stays, and the sync of its file tells.
-            let _ = self.flush_everything();
-            return Ok(None);
-        };
+        let Some(mut permit) = self.permit(request)? else { return Ok(None) };
         let mut blocks = if eager.is_empty() { file.blocks.write() } else { self.still(file) };
         if !file.may_wait(request.at) {
             // Since this write was looked at: the layout refuses it, its blocks are mapped, or it has them behind its end.

@@ -8,9 +8,9 @@ use nacre_engine::{BLOCK_SIZE, Data, Extents, Kind, Result, Timestamp, backgroun
 
 use crate::collect::{Dirty, bytes_of};
 use crate::evict::Leaving;
-use crate::file::{Blocks, Entry, File, Flight, MAX_ATTEMPTS};
+use crate::file::{Blocks, Entry, File, Flight};
 use crate::fs::Shared;
-use crate::pool::Slot;
+use crate::order::Slot;
 
 /// Blocks that one flight takes at the most.
 pub(crate) const BATCH: u64 = 256;
@@ -52,20 +52,22 @@ impl<L: Data + Extents> Shared<L> {
             // They may be others since the wait began.
             let settings = self.settings();
             let high = self.blocks_of(settings.high_percent);
+            let now_ms = self.clock.now_ms();
             // Until High_f blocks are free, the oldest first; then what is too old (section 4.1).
             while !self.pool.is_stopping() {
                 let wanted = if self.pool.is_draining() { self.pool.capacity() } else { high };
                 let missing = wanted.saturating_sub(self.pool.free());
-                if missing == 0 || !self.write_some_back(u64::MAX, missing) {
+                if missing == 0 || !self.write_some_back(now_ms, u64::MAX, missing) {
                     break;
                 }
                 shift.is_idle = false;
             }
             let now_ms = self.clock.now_ms();
             if let Some(until) = now_ms.checked_sub(settings.max_age_ms) {
-                while !self.pool.is_stopping() && self.write_some_back(until, BATCH) {}
+                while !self.pool.is_stopping() && self.write_some_back(now_ms, until, BATCH) {}
             }
             if number == 0 {
+                self.give_up_hopeless();
                 self.forget_old_history(now_ms);
             }
         }
@@ -82,14 +84,16 @@ impl<L: Data + Extents> Shared<L> {
     }
 
     /// Writes some of the least recently written blocks back, at most `limit`, of those last written at `until_ms` at the
-    /// latest. False when there is nothing to do now.
-    pub(crate) fn write_some_back(&self, until_ms: u64, limit: u64) -> bool {
+    /// latest. False when there is nothing to do now: nothing, or nothing but files that rest beyond `now_ms`. Whoever goes on
+    /// until then gives the time at which it began, and tries none a second time that has failed, however long that takes.
+    pub(crate) fn write_some_back(&self, now_ms: u64, until_ms: u64, limit: u64) -> bool {
         let _flying = self.flying.read();
         let limit = limit.clamp(1, BATCH) as usize;
         // First what nobody uses: who writes a file out for a sync has it for as long as slow memory takes. What was passed
         // over is waited for when there is nothing else, as nobody might call when it is free.
         let mut busy = Vec::new();
-        for (file, block) in self.pool.candidates(CANDIDATES, until_ms) {
+        let rests_until = |file: &File| file.rests_until_ms();
+        for (file, block) in self.pool.candidates(CANDIDATES, until_ms, now_ms, rests_until) {
             let Some(blocks) = file.blocks.try_write() else {
                 busy.push((file, block));
                 continue;
@@ -102,7 +106,7 @@ impl<L: Data + Extents> Shared<L> {
         busy.into_iter().any(|(file, block)| self.write_one_back(&file, block, limit))
     }
 
-    /// Writes a block back with those that go with it. False when there was nothing to do.
+    /// Writes a block back with those that go with it, or has its file rest. False when there was nothing to do.
     fn write_one_back(&self, file: &Arc<File>, block: u64, limit: usize) -> bool {
         match self.take_off(file, block, limit) {
             Ok(Taken::Batch(batch)) => {
@@ -112,11 +116,10 @@ impl<L: Data + Extents> Shared<L> {
             Ok(Taken::Freed) => true,
             Ok(Taken::Nothing) => false,
             Err(error) => {
-                let given_up = self.failed(file, error.kind());
-                if given_up {
-                    self.give_up(file);
-                }
-                given_up
+                self.failed(file, error.kind());
+                // Who waits for these blocks need not wait for them now.
+                self.pool.note_event();
+                true
             }
         }
     }
@@ -211,13 +214,10 @@ impl<L: Data + Extents> Shared<L> {
         result: Result<()>,
         extending: bool,
     ) {
-        let given_up = match result {
-            Ok(()) => {
-                file.attempts.store(0, Ordering::Relaxed);
-                false
-            }
+        match result {
+            Ok(()) => file.wrote(self.clock.now_ms()),
             Err(error) => self.failed(file, error.kind()),
-        };
+        }
         let mut blocks = file.blocks.write();
         let is_whole = |entry: &Entry| entry.dirty == 0;
         let all_leave = done == flown.len()
@@ -240,9 +240,6 @@ impl<L: Data + Extents> Shared<L> {
         file.land();
         if file.is_gone() {
             self.settle_debt(file);
-        }
-        if given_up {
-            self.give_up(file);
         }
     }
 
@@ -279,17 +276,31 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// Notes a failed writeback. True when it failed too often in a row.
-    fn failed(&self, file: &File, kind: Kind) -> bool {
+    /// Notes a failed writeback. Nobody but a sync tries the file again before the threads look for the next time: what is
+    /// wrong may pass.
+    fn failed(&self, file: &File, kind: Kind) {
         self.counters.failures.add(1);
         file.note_error(kind);
         self.error.lock().get_or_insert(kind);
-        file.attempts.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_ATTEMPTS
+        let now_ms = self.clock.now_ms();
+        file.rest(now_ms, now_ms.saturating_add(self.settings().period_ms));
+    }
+
+    /// Gives up what failed as often as it may, of whatever file. A thread's business alone: who waits for a sync, or for
+    /// room, is told of the error, and all stays as it was.
+    fn give_up_hopeless(&self) {
+        if self.counters.failures.get() > 0 {
+            self.table.collect(File::is_hopeless).iter().for_each(|file| self.give_up(file));
+        }
     }
 
     /// Drops what cannot be written: its sync tells of it.
     fn give_up(&self, file: &File) {
         let mut blocks = self.still(file);
+        if !file.is_hopeless() {
+            // A sync has written it meanwhile.
+            return;
+        }
         file.may_get_hole();
         let all: Vec<u64> = blocks.index.blocks().collect();
         for block in &all {
@@ -300,6 +311,7 @@ impl<L: Data + Extents> Shared<L> {
         self.leave_all(file, &mut blocks, all);
         *file.times.lock() = None;
         file.size.store(file.below(), Ordering::Release);
+        file.recovered();
     }
 }
 
@@ -307,45 +319,64 @@ impl<L: Data + Extents> Shared<L> {
 mod tests {
     use std::io::IoSlice;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use nacre_engine::{Data, Durability, FileKind, Names, NewInode, Timestamp, WriteAt};
-    use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+    use nacre_engine::{
+        Data, Durability, Extents, FileBlock, FileKind, Names, NewInode, Place, Timestamp, WriteAt,
+    };
+    use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
     use nacre_media::SimPm;
 
-    use crate::{CacheFs, CacheOptions, Settings};
+    use crate::{CacheFs, CacheNode, CacheOptions, Clock, Settings};
+
+    type Fs = CacheFs<LogFs<SimPm>>;
+
+    /// A cache without threads.
+    fn cache(clock: Clock) -> (Arc<SimPm>, Fs) {
+        let pm = Arc::new(SimPm::new(16 << 20));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let options = MountOptions { background: false, ..MountOptions::default() };
+        let layout = LogFs::mount(Arc::clone(&pm), &options).unwrap();
+        let settings = Settings { threads: 0, ..Settings::default() };
+        let options = CacheOptions { settings, clock, ..CacheOptions::new(1 << 20) };
+        (pm, CacheFs::new(layout, &options).unwrap())
+    }
+
+    fn create(fs: &Fs, name: &[u8]) -> CacheNode<Node> {
+        let new = NewInode {
+            kind: FileKind::Regular,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: b"",
+            xattrs: &[],
+            now: Timestamp::default(),
+        };
+        fs.create(&fs.root(), name, &new).unwrap()
+    }
+
+    fn write(fs: &Fs, node: &CacheNode<Node>, bytes: &[u8], durability: Durability) {
+        let data = [IoSlice::new(bytes)];
+        fs.write(node, WriteAt::Offset(0), &data, durability, Timestamp::default()).unwrap();
+    }
 
     #[test]
     fn what_somebody_uses_is_passed_over_while_there_is_something_else() {
-        let pm = Arc::new(SimPm::new(16 << 20));
-        mkfs(&*pm, &MkfsOptions::default()).unwrap();
-        let layout =
-            LogFs::mount(pm, &MountOptions { background: false, ..MountOptions::default() }).unwrap();
-        let settings = Settings { threads: 0, ..Settings::default() };
-        let fs = CacheFs::new(layout, &CacheOptions { settings, ..CacheOptions::new(1 << 20) }).unwrap();
+        let (_, fs) = cache(Clock::default());
         let [oldest, newest] = [b"oldest", b"newest"].map(|name| {
-            let new = NewInode {
-                kind: FileKind::Regular,
-                mode: 0o644,
-                uid: 0,
-                gid: 0,
-                rdev: 0,
-                target: b"",
-                xattrs: &[],
-                now: Timestamp::default(),
-            };
-            let node = fs.create(&fs.root(), name, &new).unwrap();
-            let data = [IoSlice::new(&[1; 4096])];
-            fs.write(&node, WriteAt::Offset(0), &data, Durability::Lazy, new.now).unwrap();
+            let node = create(&fs, name);
+            write(&fs, &node, &[1; 4096], Durability::Lazy);
             Arc::clone(node.file.get().unwrap())
         });
         let (written, was_written) = channel();
         std::thread::scope(|scope| {
             let in_use = oldest.blocks.read();
             scope.spawn(|| {
-                written.send(fs.shared.write_some_back(u64::MAX, 1)).unwrap();
-                written.send(fs.shared.write_some_back(u64::MAX, 1)).unwrap();
+                written.send(fs.shared.write_some_back(0, u64::MAX, 1)).unwrap();
+                written.send(fs.shared.write_some_back(0, u64::MAX, 1)).unwrap();
             });
             let first = was_written.recv_timeout(Duration::from_secs(20));
             assert_eq!((first, newest.is_cached(), oldest.is_cached()), (Ok(true), false, true));
@@ -354,5 +385,25 @@ mod tests {
             assert_eq!((second, oldest.is_cached()), (Ok(true), false), "it is waited for, then");
         });
         fs.sync_all().unwrap();
+    }
+
+    /// A device may take longer to fail than a file rests: a sync would not end.
+    #[test]
+    fn whoever_goes_on_tries_nothing_again_that_has_failed() {
+        let clock = Arc::new(AtomicU64::new(1));
+        let (pm, fs) = cache(Clock::Set(Arc::clone(&clock)));
+        let node = create(&fs, b"file");
+        write(&fs, &node, &[1; 4096], Durability::Now);
+        let extents = fs.resolve(&node, FileBlock(0), 1).unwrap();
+        let Place::Pm(block) = extents[0].place else { panic!("{extents:?}") };
+        pm.poison(block.offset() + 1024, 64);
+        write(&fs, &node, &[2; 64], Durability::Lazy);
+        assert!(fs.shared.write_some_back(1, u64::MAX, 1), "it is tried");
+        clock.fetch_add(2 * Settings::default().period_ms, Ordering::Relaxed);
+        assert!(!fs.shared.write_some_back(1, u64::MAX, 1), "who began before that has tried it");
+        let now_ms = clock.load(Ordering::Relaxed);
+        assert!(fs.shared.write_some_back(now_ms, u64::MAX, 1));
+        assert!(!fs.shared.write_some_back(now_ms, u64::MAX, 1));
+        assert_eq!(fs.status().failures, 2);
     }
 }

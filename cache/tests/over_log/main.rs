@@ -2,6 +2,7 @@
 
 mod content;
 mod crash;
+mod failing;
 mod model;
 mod ordering;
 mod over;

@@ -131,31 +131,6 @@ fn a_sync_that_fails_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn an_error_of_writeback_is_told_by_the_next_sync_and_by_the_unmount() {
-    let world = world(4);
-    let (file, other) = (world.create("file"), world.create("other"));
-    world.put_now(&file, 0, &[1; 2 * BLOCK]);
-    let place = nacre_engine::Extents::resolve(&world.fs, &file, nacre_engine::FileBlock(1), 1).unwrap();
-    let nacre_engine::Place::Pm(block) = place[0].place else { panic!("{place:?}") };
-    world.pm.poison(block.offset() + 1024, 64);
-    world.put(&file, BLOCK as u64, &[3; 64]);
-    for turn in 0..100 {
-        world.pass_ms(10);
-        // Each has a gap before it, so that few go in one flight.
-        world.put(&other, turn * 2 * BLOCK as u64, &[1; BLOCK]);
-    }
-    let status = world.fs.status();
-    assert_eq!((status.failures, status.lost), (3, 64), "three attempts, and then it is given up");
-    assert_eq!(world.fs.sync(&file).unwrap_err().kind(), Kind::Media);
-    world.fs.sync(&file).unwrap();
-    world.fs.sync(&other).unwrap();
-    drop((file, other));
-    let (layout, flushed) = world.fs.unmount();
-    assert_eq!(flushed.unwrap_err().kind(), Kind::Media);
-    layout.unmount().unwrap();
-}
-
-#[test]
 fn an_unmount_writes_everything() {
     let world = world(64);
     for number in 0..20 {

@@ -61,7 +61,7 @@ fn four_blocks_are_enough_for_four_writers_with_threads() {
 }
 
 /// Waits for what threads do at some time; a minute is never.
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");

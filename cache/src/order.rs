@@ -1,0 +1,130 @@
+//! The lists of the pool: blocks by when they were last written, and those that rest.
+
+use std::sync::Arc;
+
+/// The number of a placed block.
+pub(crate) type Slot = u32;
+
+const NONE: Slot = Slot::MAX;
+
+/// Where a placed block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Where {
+    /// In flight, or about to be listed.
+    Nowhere,
+    /// Among those by when they were last written.
+    Listed,
+    /// Among those of files whose writeback is not tried now.
+    Resting,
+}
+
+/// The ends of a list.
+#[derive(Clone, Copy)]
+pub(crate) struct List {
+    pub(crate) oldest: Slot,
+    newest: Slot,
+}
+
+impl List {
+    const EMPTY: List = List { oldest: NONE, newest: NONE };
+}
+
+/// A placed block.
+pub(crate) struct Place<F> {
+    previous: Slot,
+    pub(crate) next: Slot,
+    pub(crate) is: Where,
+    pub(crate) owner: Option<(Arc<F>, u64)>,
+    pub(crate) placed_ms: u64,
+    pub(crate) written_ms: u64,
+}
+
+impl<F> Place<F> {
+    pub(crate) fn new(owner: Option<(Arc<F>, u64)>, now_ms: u64) -> Place<F> {
+        Place { previous: NONE, next: NONE, is: Where::Nowhere, owner, placed_ms: now_ms, written_ms: now_ms }
+    }
+}
+
+/// All places, and the lists through them.
+pub(crate) struct Order<F> {
+    pub(crate) places: Vec<Place<F>>,
+    /// By when they were last written.
+    pub(crate) listed: List,
+    resting: List,
+    /// Blocks that rest, and when the first of them may be tried again.
+    rest: u64,
+    pub(crate) wakes_ms: u64,
+}
+
+impl<F> Order<F> {
+    pub(crate) fn new() -> Order<F> {
+        Order { places: Vec::new(), listed: List::EMPTY, resting: List::EMPTY, rest: 0, wakes_ms: u64::MAX }
+    }
+
+    pub(crate) fn resting_blocks(&self) -> u64 {
+        self.rest
+    }
+
+    fn list(&mut self, which: Where) -> &mut List {
+        if which == Where::Resting { &mut self.resting } else { &mut self.listed }
+    }
+
+    /// Puts a block that is in no list at the end of one.
+    pub(crate) fn append(&mut self, slot: Slot, to: Where) {
+        self.rest += u64::from(to == Where::Resting);
+        let newest = std::mem::replace(&mut self.list(to).newest, slot);
+        let place = &mut self.places[slot as usize];
+        debug_assert!(place.is == Where::Nowhere);
+        (place.previous, place.next, place.is) = (newest, NONE, to);
+        match self.places.get_mut(newest as usize) {
+            Some(place) => place.next = slot,
+            None => self.list(to).oldest = slot,
+        }
+    }
+
+    pub(crate) fn unlink(&mut self, slot: Slot) {
+        let place = &mut self.places[slot as usize];
+        let from = std::mem::replace(&mut place.is, Where::Nowhere);
+        debug_assert!(from != Where::Nowhere);
+        let (previous, next) = (place.previous, place.next);
+        self.rest -= u64::from(from == Where::Resting);
+        match self.places.get_mut(previous as usize) {
+            Some(place) => place.next = next,
+            None => self.list(from).oldest = next,
+        }
+        match self.places.get_mut(next as usize) {
+            Some(place) => place.previous = previous,
+            None => self.list(from).newest = previous,
+        }
+    }
+
+    /// A block of a file that is not tried before `wakes_ms`.
+    pub(crate) fn put_to_rest(&mut self, slot: Slot, wakes_ms: u64) {
+        self.unlink(slot);
+        self.append(slot, Where::Resting);
+        self.wakes_ms = self.wakes_ms.min(wakes_ms);
+    }
+
+    /// All that rest are the oldest again, in their order.
+    pub(crate) fn wake(&mut self) {
+        self.wakes_ms = u64::MAX;
+        let List { mut newest, .. } = self.resting;
+        while newest != NONE {
+            let slot = newest;
+            newest = self.places[slot as usize].previous;
+            self.unlink(slot);
+            self.prepend(slot);
+        }
+    }
+
+    /// Puts a block that is in no list before those by when they were last written.
+    fn prepend(&mut self, slot: Slot) {
+        let oldest = std::mem::replace(&mut self.listed.oldest, slot);
+        let place = &mut self.places[slot as usize];
+        (place.previous, place.next, place.is) = (NONE, oldest, Where::Listed);
+        match self.places.get_mut(oldest as usize) {
+            Some(place) => place.previous = slot,
+            None => self.listed.newest = slot,
+        }
+    }
+}
