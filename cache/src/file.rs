@@ -99,6 +99,8 @@ pub(crate) struct File {
     landed: Condvar,
     /// What the next sync of the file has to tell.
     error: Mutex<Option<Kind>>,
+    /// Data of it was given up, of which no sync has told yet.
+    has_lost: AtomicBool,
     /// Writebacks that failed in a row, each after a rest behind the one before.
     attempts: AtomicU32,
     /// Until when nobody but a sync tries again, by the clock of the cache.
@@ -136,6 +138,7 @@ impl File {
             flights: Mutex::new(0),
             landed: Condvar::new(),
             error: Mutex::new(None),
+            has_lost: AtomicBool::new(false),
             attempts: AtomicU32::new(0),
             rests_until_ms: AtomicU64::new(0),
             preallocated: AtomicU32::new(if attr.allocated == 0 { NO } else { UNKNOWN }),
@@ -292,12 +295,25 @@ impl File {
 
     /// What a sync has to tell, once.
     pub(crate) fn take_error(&self) -> Result<()> {
-        match self.error.lock().take() {
-            None => Ok(()),
-            Some(kind) => {
-                Err(Error::new(kind).operation("writeback").object(format!("inode {}", self.id.number)))
-            }
-        }
+        let mut error = self.error.lock();
+        self.set_lost(false);
+        self.told(error.take())
+    }
+
+    /// Data of it was given up, or what it was part of is gone.
+    pub(crate) fn set_lost(&self, lost: bool) {
+        self.has_lost.store(lost, Ordering::Release);
+    }
+
+    /// What the next sync tells, when data was given up: whoever asks before that must not take the file for what was
+    /// written.
+    pub(crate) fn check_lost(&self) -> Result<()> {
+        if self.has_lost.load(Ordering::Acquire) { self.told(*self.error.lock()) } else { Ok(()) }
+    }
+
+    fn told(&self, error: Option<Kind>) -> Result<()> {
+        let tell = |kind| Error::new(kind).operation("writeback").object(format!("inode {}", self.id.number));
+        error.map_or(Ok(()), |kind| Err(tell(kind)))
     }
 
     /// Must stay known although nobody uses it now.

@@ -99,14 +99,14 @@ impl<L: Data + Extents> Shared<L> {
 
     /// Whoever cuts a file to nothing and writes it anew has the old contents or the new ones after a crash that comes
     /// behind the close, never an empty file for as long as blocks may wait. Other handles are closed before anything is
-    /// written, such as the one that a shell makes its output from: they change nothing.
+    /// written, such as the one that a shell makes its output from: they change nothing. Where something of the file was
+    /// lost, whoever closes it is told.
     pub(crate) fn closed(&self, node: &CacheNode<L::Node>) -> Result<()> {
-        match self.known_file(node) {
-            Some(file) if file.size() > 0 && file.replaced.swap(false, Ordering::AcqRel) => {
-                self.flush(&node.inner, file).inspect_err(|_| file.replaced.store(true, Ordering::Release))
-            }
-            _ => Ok(()),
+        let Some(file) = self.known_file(node) else { return Ok(()) };
+        if file.size() > 0 && file.replaced.swap(false, Ordering::AcqRel) {
+            self.flush(&node.inner, file).inspect_err(|_| file.replaced.store(true, Ordering::Release))?;
         }
+        file.check_lost()
     }
 
     fn judge(&self, file: &File, blocks: &mut Blocks) {
@@ -240,6 +240,10 @@ impl<L: Data + Extents> Shared<L> {
             file.may_get_hole();
         }
         let attr = self.layout.setattr(&node.inner, &change, now)?;
+        if size == 0 {
+            // Whatever it was part of is not wanted any more.
+            file.set_lost(false);
+        }
         if size == 0 && file.below() > 0 {
             file.replaced.store(true, Ordering::Release);
         }

@@ -19,9 +19,9 @@
 //! The source of a rename over a name, both sides of an exchange, and the target of a link are written before the
 //! operation: whoever replaces a file by a rename has the old or the new one after a crash, never an empty one. Whoever
 //! replaces it by cutting it to nothing and writing it anew has the new one when that is closed
-//! ([`nacre_engine::Data::closed`]). What a
-//! truncation or a synchronous write would make the size show is written before it. Flags that forbid writing, holes,
-//! allocation and [`nacre_engine::Extents::resolve`] find everything written, too.
+//! ([`nacre_engine::Data::closed`]). Where something of the file was given up, both fail until a sync has told of it.
+//! What a truncation or a synchronous write would make the size show is written before it. Flags that forbid writing,
+//! holes, allocation and [`nacre_engine::Extents::resolve`] find everything written, too.
 //!
 //! # Locks, top to bottom
 //!

@@ -92,18 +92,20 @@ impl<L: Data + Extents> Shared<L> {
         }
     }
 
-    /// The regular file that a name refers to, when anything at all waits for media.
+    /// The regular file that a name refers to, when anything at all waits for media or was lost.
     fn victim(&self, dir: &L::Node, name: &[u8]) -> Option<L::Node> {
-        if self.pool.free() == self.pool.capacity() {
+        if self.pool.free() == self.pool.capacity() && self.counters.lost.get() == 0 {
             return None;
         }
         let victim = self.layout.lookup(dir, name).ok()?;
         (self.layout.kind(&victim) == FileKind::Regular).then_some(victim)
     }
 
+    /// Writes a file that is about to take a name which another one has. One of which something was lost must not: the other
+    /// one is whole.
     fn flush_inner(&self, node: &L::Node) -> Result<()> {
         match self.table.get(self.layout.id(node)) {
-            Some(file) => self.flush(node, &file),
+            Some(file) => self.flush(node, &file).and_then(|()| file.check_lost()),
             None => Ok(()),
         }
     }

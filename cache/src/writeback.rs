@@ -308,6 +308,8 @@ impl<L: Data + Extents> Shared<L> {
                 self.counters.lost.add(bytes_of(std::mem::take(&mut entry.dirty)));
             }
         }
+        // First: whoever finds nothing waiting any more asks whether it was lost.
+        file.set_lost(true);
         self.leave_all(file, &mut blocks, all);
         *file.times.lock() = None;
         file.size.store(file.below(), Ordering::Release);

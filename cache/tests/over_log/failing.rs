@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use nacre_cache::Settings;
-use nacre_engine::{Data, Durability, Extents, FileBlock, Kind, Place, WriteAt};
+use nacre_engine::{Data, Durability, Extents, FileBlock, Kind, Names, Place, RenameMode, WriteAt};
 
 use crate::pressure::eventually;
-use crate::{BLOCK, File, World, world_with};
+use crate::{BLOCK, File, World, at, world_with};
 
 /// One thread that writes at once whatever there is, and tries again after as many milliseconds of the test's clock.
 fn eager_thread(period_ms: u64) -> Settings {
@@ -133,4 +133,52 @@ fn what_fails_is_in_nobodys_way() {
     assert_eq!((status.failures, status.lost, status.written_eagerly), (1, 0, 400 * BLOCK as u64));
     drop((file, other));
     assert_eq!(unmount(world).unwrap_err().kind(), Kind::Media);
+}
+
+/// Whoever never synchronises writes a new file, closes it, and renames it over the old one.
+#[test]
+fn what_was_lost_does_not_replace_what_is_whole() {
+    let world = world_with(64, eager_thread(20));
+    let root = world.fs.root();
+    world.put_now(&world.create("config"), 0, b"old");
+    let file = failing(&world, "config.new", 1);
+    eventually("it is given up", || {
+        world.pass_ms(20);
+        world.fs.status().lost == 64
+    });
+    assert_eq!(world.fs.status().used, 0);
+    for _ in 0..2 {
+        assert_eq!(world.fs.closed(&file).unwrap_err().kind(), Kind::Media);
+        for mode in [RenameMode::Replace, RenameMode::Exchange] {
+            let renamed = world.fs.rename(&root, b"config.new", &root, b"config", mode, at(2));
+            assert_eq!(renamed.unwrap_err().kind(), Kind::Media);
+        }
+    }
+    assert_eq!(world.get(&world.find("config").unwrap()), b"old");
+    assert_eq!(world.fs.sync(&file).unwrap_err().kind(), Kind::Media, "it is told all the same");
+    // Who goes on all the same knows.
+    world.fs.closed(&file).unwrap();
+    world.fs.rename(&root, b"config.new", &root, b"config", RenameMode::Replace, at(2)).unwrap();
+    drop(file);
+    assert_eq!(unmount(world).unwrap_err().kind(), Kind::Media);
+}
+
+#[test]
+fn what_was_lost_is_nothing_to_a_file_that_is_written_anew() {
+    let world = world_with(64, eager_thread(20));
+    let root = world.fs.root();
+    world.put_now(&world.create("config"), 0, b"old");
+    let file = failing(&world, "config.new", 1);
+    eventually("it is given up", || {
+        world.pass_ms(20);
+        world.fs.status().lost == 64
+    });
+    world.truncate(&file, 0);
+    world.put(&file, 0, b"new");
+    world.fs.closed(&file).unwrap();
+    world.fs.rename(&root, b"config.new", &root, b"config", RenameMode::Replace, at(2)).unwrap();
+    assert_eq!(world.bytes_on_media("config").unwrap(), b"new");
+    assert_eq!(world.fs.sync(&file).unwrap_err().kind(), Kind::Media);
+    drop(file);
+    let _ = unmount(world);
 }
