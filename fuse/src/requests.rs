@@ -48,10 +48,12 @@ const WANTED: [InitFlags; 13] = [
 
 /// A handle that was opened with O_SYNC or O_DSYNC. Writes come with the flags of their handle; a copy, only with the handle.
 const SYNCHRONOUS: FileHandle = FileHandle(1);
+/// One that was opened without. What the kernel opens by itself has neither number: nobody told us how.
+const PLAIN: FileHandle = FileHandle(2);
 
 /// What the kernel says again with each request on a handle that is opened so.
 fn handle_of(flags: i32) -> FileHandle {
-    if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 { SYNCHRONOUS } else { FileHandle(0) }
+    if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 { SYNCHRONOUS } else { PLAIN }
 }
 
 impl<L: Layout> Server<L> {
@@ -492,7 +494,7 @@ impl<L: Layout> Filesystem for Server<L> {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let now = self.settings.sync || to_handle == SYNCHRONOUS;
+        let now = self.settings.sync || to_handle != PLAIN;
         match self.copy_range(request, (from, from_offset), (to, to_offset), len, now) {
             Ok(count) => reply.written(count),
             Err(error) => reply.error(self.refuse(&error)),

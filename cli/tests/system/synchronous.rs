@@ -56,22 +56,32 @@ fn synchronous_writes_of_a_lazy_mount_are_there_after_kill_9() {
         let copied = open(&path("copy"), libc::O_SYNC);
         let count = rustix::fs::copy_file_range(&files[0], None, &copied, None, expected.len());
         assert_eq!(count.expect("copy_file_range"), expected.len());
+        // The same to a file that is there, which the kernel opens without a word to the server.
+        drop(open(&path("copy over"), 0));
+        let over = open(&path("copy over"), libc::O_SYNC);
+        let count = rustix::fs::copy_file_range(&files[0], Some(&mut 0), &over, None, expected.len());
+        assert_eq!(count.expect("copy_file_range"), expected.len());
         // Over what waits: that may go, what was written over it may not.
         open(&path("mixed"), 0).write_all_at(&[3; 3 * PAGE], 0).expect("write");
         open(&path("mixed"), libc::O_SYNC).write_all_at(&[4; 10], 5000).expect("write");
         // The control: such writes wait.
         open(&path("waits"), 0).write_all_at(&expected, 0).expect("write");
-        drop((files, plain, copied));
+        let made = open(&path("copy waits"), 0);
+        let count = rustix::fs::copy_file_range(&files[0], Some(&mut 0), &made, None, expected.len());
+        assert_eq!(count.expect("copy_file_range"), expected.len());
+        drop((files, plain, copied, over, made));
         ground.kill();
         ground.set_options(None);
         ground.mount();
-        for name in ["sync", "dsync", "call", "copy"] {
+        for name in ["sync", "dsync", "call", "copy", "copy over"] {
             assert!(fs::read(path(name)).expect("read") == expected, "{preset}: {name}");
         }
         let mixed = fs::read(path("mixed")).expect("read");
         assert_eq!(mixed.get(5000..5010), Some(&[4; 10][..]), "{preset}");
         assert!(mixed.iter().all(|byte| [0, 3, 4].contains(byte)), "{preset}: what was never written shows");
-        assert_eq!(fs::read(path("waits")).expect("read"), b"", "{preset}: nobody asked for it");
+        for name in ["waits", "copy waits"] {
+            assert_eq!(fs::read(path(name)).expect("read"), b"", "{preset}: nobody asked for {name}");
+        }
         ground.unmount();
         ground.fsck();
     }
