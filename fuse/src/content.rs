@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::IoSlice;
 
 use fuser::{INodeNo, OpenFlags, Request};
-use nacre_engine::{Durability, FallocateMode, Kind, Result, SeekTo, WriteAt};
+use nacre_engine::{Attr, Durability, FallocateMode, Kind, Result, SeekTo, WriteAt};
 use nacre_vfs::Layout;
 
 use crate::server::{Server, caller};
@@ -58,9 +58,27 @@ impl<L: Layout> Server<L> {
         let durability = durability(now);
         let slices = [IoSlice::new(data)];
         let caller = caller(request, 0);
-        let at = WriteAt::Offset(offset);
-        self.room.find(|| self.vfs.write(&caller, &node, at, &slices, durability, kill_suidgid))?;
+        let write =
+            |at| self.room.find(|| self.vfs.write(&caller, &node, at, &slices, durability, kill_suidgid));
+        match write(WriteAt::Offset(offset)) {
+            Err(error) if error.kind() == Kind::NotPermitted && self.is_append(&node, offset, flags)? => {
+                write(WriteAt::End)?
+            }
+            written => written?,
+        };
         Ok(data.len() as u32)
+    }
+
+    /// Whether a write is an append to a file that takes nothing else. The kernel does not know the flags of our inodes, so
+    /// that it lets such a file be opened without `O_APPEND`; but it says with each write how the handle was opened. Its lock
+    /// keeps the end where it is meanwhile. Pages that it writes back itself come without those flags.
+    fn is_append(&self, node: &L::Node, offset: u64, flags: OpenFlags) -> Result<bool> {
+        if flags.0 & libc::O_APPEND == 0 {
+            return Ok(false);
+        }
+        let attr = self.vfs.getattr(node)?;
+        let restricted = attr.flags & (Attr::APPEND_ONLY | Attr::IMMUTABLE);
+        Ok(restricted == Attr::APPEND_ONLY && attr.size == offset)
     }
 
     /// A handle was closed; the kernel does not say how it was opened.

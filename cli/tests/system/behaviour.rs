@@ -20,7 +20,7 @@ const LACKING_IN_WRITEBACK: (Need, &str) =
 const EXCLUSIONS: &[(&str, &str)] = &[
     ("relatime", "the kernel answers reads of cached pages itself, so that the server cannot note them"),
     ("immutable", "opens are not sent to the server; it refuses the write instead of the open"),
-    ("append-only", "opens are not sent to the server; it refuses the write instead of the open"),
+    ("append-only-open", "opens are not sent to the server; it refuses the write instead of the open"),
     (
         "space-is-counted",
         "space comes back when the kernel's FORGET arrives, which may be a moment after unlink",

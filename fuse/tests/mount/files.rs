@@ -11,8 +11,9 @@ use crate::common::{Mounted, root_options};
 use nacre_engine::Kind;
 use nacre_fuse::ServeOptions;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags, fallocate,
-    getxattr, getxattr_query, listxattr, mknodat, removexattr, renameat_with, setxattr, statvfs, utimensat,
+    AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, RenameFlags, Timespec, Timestamps, XattrFlags,
+    fallocate, getxattr, getxattr_query, ioctl_setflags, listxattr, mknodat, removexattr, renameat_with,
+    setxattr, statvfs, utimensat,
 };
 
 fn code(result: std::io::Result<impl Sized>) -> Option<i32> {
@@ -403,6 +404,41 @@ fn other_users_are_held_to_permissions() {
     assert!(as_nobody("echo changed >> $M/new"));
     assert_eq!(fs::metadata(mount.path("new")).unwrap().mode() & 0o7777, 0o777);
     mount.end().unwrap();
+}
+
+/// Sets the flags of chattr(1).
+fn set_flags(path: &Path, flags: IFlags) -> std::io::Result<()> {
+    Ok(ioctl_setflags(&File::open(path)?, flags)?)
+}
+
+#[test]
+fn a_file_that_may_only_be_appended_to_is() {
+    for options in [root_options(), ServeOptions { direct_io: true, ..root_options() }] {
+        let Some(mount) = Mounted::with(options) else { return };
+        let path = mount.path("log");
+        fs::write(&path, b"one ").unwrap();
+        set_flags(&path, IFlags::APPEND).unwrap();
+        let mut log = File::options().append(true).open(&path).unwrap();
+        log.write_all(b"two ").unwrap();
+        // In several requests.
+        let long = random_bytes(3_000_001, 7);
+        log.write_all(&long).unwrap();
+        assert_eq!(code(log.set_len(0)), Some(libc::EPERM));
+        // Elsewhere, and by who has not said that he appends.
+        let other = File::options().write(true).open(&path).unwrap();
+        let end = log.metadata().unwrap().len();
+        for offset in [0, end, end + 1] {
+            assert_eq!(code(other.write_at(b"no", offset)), Some(libc::EPERM), "at {offset}");
+        }
+        let content = fs::read(&path).unwrap();
+        assert!(content.strip_prefix(b"one two ").unwrap() == long);
+        set_flags(&path, IFlags::APPEND | IFlags::IMMUTABLE).unwrap();
+        assert_eq!(code(log.write(b"no")), Some(libc::EPERM));
+        set_flags(&path, IFlags::empty()).unwrap();
+        other.write_all_at(b"1", 0).unwrap();
+        drop((log, other));
+        mount.end().unwrap();
+    }
 }
 
 #[test]
