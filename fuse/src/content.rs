@@ -96,7 +96,10 @@ impl<L: Layout> Server<L> {
     ) -> Result<()> {
         let mode = fallocate_mode(mode)?;
         let node = self.node(id)?;
-        self.room.find(|| self.vfs.fallocate(&caller(request, 0), &node, mode, offset, len))
+        let caller = caller(request, 0);
+        // The kernel leaves it to us and does not say so in this request.
+        let kill_suidgid = caller.uid != 0;
+        self.room.find(|| self.vfs.fallocate(&caller, &node, mode, offset, len, kill_suidgid))
     }
 
     pub(crate) fn lseek(&self, id: INodeNo, offset: i64, whence: i32) -> Result<i64> {

@@ -196,7 +196,7 @@ impl<L: Layout> Handle<L> {
         if vfs.kind(&self.node) == FileKind::Regular {
             self.drop_privileges(vfs)?;
         }
-        vfs.fallocate(&caller, &self.node, mode, offset, len)
+        vfs.fallocate(&caller, &self.node, mode, offset, len, false)
     }
 
     /// Makes the file durable.

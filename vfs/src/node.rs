@@ -188,7 +188,8 @@ impl<L: Layout> Vfs<L> {
         }
     }
 
-    /// Allocates, frees or zeroes a range of a regular file; privileges go as with [`Vfs::write`].
+    /// Allocates, frees or zeroes a range of a regular file; privileges go as with [`Vfs::write`], and for the same
+    /// `kill_suidgid`.
     pub fn fallocate(
         &self,
         caller: &Caller<'_>,
@@ -196,6 +197,7 @@ impl<L: Layout> Vfs<L> {
         mode: FallocateMode,
         offset: u64,
         len: u64,
+        kill_suidgid: bool,
     ) -> Result<()> {
         self.writable()?;
         self.require_regular(node)?;
@@ -205,7 +207,7 @@ impl<L: Layout> Vfs<L> {
         if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
             return Err(Kind::FileTooBig.into());
         }
-        self.drop_privileges(node, caller.restricted())?;
+        self.drop_privileges(node, kill_suidgid || caller.restricted())?;
         self.layout.fallocate(node, mode, offset, len, self.now())
     }
 

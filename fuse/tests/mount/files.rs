@@ -403,6 +403,16 @@ fn other_users_are_held_to_permissions() {
     fs::set_permissions(mount.path("new"), PermissionsExt::from_mode(0o4777)).unwrap();
     assert!(as_nobody("echo changed >> $M/new"));
     assert_eq!(fs::metadata(mount.path("new")).unwrap().mode() & 0o7777, 0o777);
+    // So does what changes contents without a write; root's leaves it.
+    for how in ["--punch-hole", "--zero-range", "--posix"] {
+        fs::set_permissions(mount.path("new"), PermissionsExt::from_mode(0o6777)).unwrap();
+        let mut command = std::process::Command::new("fallocate");
+        command.args([how, "--offset", "0", "--length", "4096"]).arg(mount.path("new"));
+        assert!(command.status().unwrap().success());
+        assert_eq!(fs::metadata(mount.path("new")).unwrap().mode() & 0o7777, 0o6777, "{how}");
+        assert!(as_nobody(&format!("fallocate {how} --offset 0 --length 4096 $M/new")));
+        assert_eq!(fs::metadata(mount.path("new")).unwrap().mode() & 0o7777, 0o777, "{how}");
+    }
     mount.end().unwrap();
 }
 
