@@ -1,8 +1,9 @@
 //! The requests of the protocol, taken apart and answered: `fuser`'s trait over [`Server`].
 //!
 //! Requests that need no answer of ours are refused once with `ENOSYS`, which the kernel remembers: `OPEN` and
-//! `OPENDIR` (files then cost no round trip to open or close, and their pages are kept), `FLUSH`, and, where every
-//! operation is durable on return, `FSYNC`. Locks are not taken up at all, so the kernel keeps them itself.
+//! `OPENDIR` (files then cost no round trip to open or close, and their pages are kept), `FLUSH` where every operation
+//! is durable on return, `FSYNC` where the kernel buffers no writes besides, and `LSEEK` where it does. Locks are not
+//! taken up at all, so the kernel keeps them itself.
 
 use std::ffi::OsStr;
 use std::io;
@@ -475,6 +476,10 @@ impl<L: Layout> Filesystem for Server<L> {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        if self.settings.writeback {
+            // What waits in the kernel is data that we know nothing of. Then it takes all of a file for data.
+            return reply.error(Errno::ENOSYS);
+        }
         match Server::lseek(self, id, offset, whence) {
             Ok(offset) => reply.offset(offset),
             Err(error) => reply.error(self.refuse(&error)),

@@ -254,6 +254,26 @@ fn space_is_allocated_punched_and_found() {
     mount.end().unwrap();
 }
 
+/// A copy that leaves out what it takes for holes must miss nothing that waits in the kernel.
+#[test]
+fn what_waits_in_the_kernel_is_no_hole() {
+    let Some(mount) = Mounted::with(ServeOptions { writeback: true, ..root_options() }) else { return };
+    let file = File::options().read(true).write(true).create_new(true).open(mount.path("file")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    file.write_all_at(&[1; 4096], 65_536).unwrap();
+    let seek = |to| rustix::fs::seek(&file, to);
+    let data = seek(rustix::fs::SeekFrom::Data(0)).unwrap();
+    let hole = seek(rustix::fs::SeekFrom::Hole(data)).unwrap();
+    assert!(data <= 65_536 && hole >= 65_536 + 4096, "{data} to {hole}");
+    // Also what it grew by.
+    file.write_all_at(&[1; 4096], 2 << 20).unwrap();
+    let hole = seek(rustix::fs::SeekFrom::Hole(2 << 20));
+    assert_eq!(hole, Ok((2 << 20) + 4096));
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(3 << 20)), Err(rustix::io::Errno::NXIO));
+    drop(file);
+    mount.end().unwrap();
+}
+
 #[test]
 fn an_unlinked_file_lives_until_it_is_closed() {
     let Some(mount) = Mounted::plain() else { return };
