@@ -144,8 +144,15 @@ impl<L: Layout> Server<L> {
         }
     }
 
-    /// The kernel has checked that the caller may change flags.
+    /// The kernel has checked that the caller may change flags. Where it buffers writes, it may have some that these flags
+    /// would have us refuse, when nobody could be told any more: no file is given any there. They can be taken away.
     fn set_flags(&self, request: &Request, node: &L::Node, flags: u32) -> Result<Vec<u8>, Errno> {
+        if self.settings.writeback && self.vfs.kind(node) == FileKind::Regular {
+            let has = self.vfs.getattr(node).map_err(|error| self.refuse(&error))?.flags;
+            if flags & !has != 0 {
+                return Err(Errno::EOPNOTSUPP);
+            }
+        }
         let change = SetAttr { flags: Some(flags), ..SetAttr::default() };
         match self.vfs.setattr(&caller(request, 0), node, &change, false) {
             Ok(_) => Ok(Vec::new()),

@@ -49,7 +49,8 @@ pub struct ServeOptions {
     /// Every change of a directory is durable when it returns.
     pub dirsync: bool,
     /// The kernel buffers writes and merges small ones; what was not synced is lost in a crash, as with any file
-    /// system of the kernel. SEEK_DATA and SEEK_HOLE take each file for data up to its end.
+    /// system of the kernel. SEEK_DATA and SEEK_HOLE take each file for data up to its end,
+    /// and no file is made immutable or append-only, as the kernel would write back what it had accepted before.
     pub writeback: bool,
     /// Reads and writes go past the page cache, and writers of one file run in parallel.
     pub direct_io: bool,

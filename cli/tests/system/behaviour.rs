@@ -30,6 +30,7 @@ const EXCLUSIONS: &[(&str, &str)] = &[
 /// And those that it answers in another way where it buffers.
 const EXCLUSIONS_IN_WRITEBACK: &[(&str, &str)] = &[
     ("beyond-the-largest-file", "the kernel takes the write and tells of it at the next sync"),
+    ("append-only", "it does not know of flags, and would write back what they forbid: files are given none"),
     ("punch-frees", UNWRITTEN),
     ("seek-runs", ALL_DATA),
     ("seek-after-punch", ALL_DATA),

@@ -8,8 +8,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::path::Path;
 
 use crate::common::{Mounted, root_options};
-use nacre_engine::Kind;
+use nacre_engine::{Attr, Kind, Names, SetAttr};
 use nacre_fuse::ServeOptions;
+use nacre_vfs::Caller;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, RenameFlags, Timespec, Timestamps, XattrFlags,
     fallocate, getxattr, getxattr_query, ioctl_setflags, listxattr, mknodat, removexattr, renameat_with,
@@ -469,6 +470,34 @@ fn a_file_that_may_only_be_appended_to_is() {
         drop((log, other));
         mount.end().unwrap();
     }
+}
+
+/// The kernel would be refused what it has accepted.
+#[test]
+fn flags_are_not_set_where_the_kernel_has_writes() {
+    let Some(mount) = Mounted::with(ServeOptions { writeback: true, ..root_options() }) else { return };
+    let (path, dir) = (mount.path("file"), mount.path("dir"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(&path, b"accepted").unwrap();
+    for flags in [IFlags::IMMUTABLE, IFlags::APPEND, IFlags::IMMUTABLE | IFlags::APPEND] {
+        assert_eq!(code(set_flags(&path, flags)), Some(libc::EOPNOTSUPP));
+    }
+    File::open(&path).unwrap().sync_all().unwrap();
+    drop_caches();
+    assert_eq!(fs::read(&path).unwrap(), b"accepted");
+    // Those that it has from elsewhere can be taken away, also one by one.
+    let layout = mount.vfs().layout();
+    let node = layout.lookup(&layout.root(), b"file").unwrap();
+    let both = SetAttr { flags: Some(Attr::IMMUTABLE | Attr::APPEND_ONLY), ..SetAttr::default() };
+    mount.vfs().setattr(&Caller::ROOT, &node, &both, false).unwrap();
+    set_flags(&path, IFlags::APPEND).unwrap();
+    assert_eq!(code(set_flags(&path, IFlags::IMMUTABLE)), Some(libc::EOPNOTSUPP));
+    set_flags(&path, IFlags::empty()).unwrap();
+    // Names do not wait.
+    set_flags(&dir, IFlags::IMMUTABLE).unwrap();
+    assert_eq!(code(File::create_new(dir.join("new"))), Some(libc::EPERM));
+    set_flags(&dir, IFlags::empty()).unwrap();
+    mount.end().unwrap();
 }
 
 #[test]
