@@ -365,10 +365,14 @@ impl Leaf {
         let (first, last) = (at % LEAF, at % LEAF + len);
         let base = at - first;
         if let Some(dense) = self.dense.get() {
-            dense.for_each(base, first, last, visit);
-            return;
+            return dense.for_each(base, first, last, visit);
         }
-        for extent in self.extents.read().iter() {
+        let extents = self.extents.read();
+        // The list may have become that meanwhile, and is empty then.
+        if let Some(dense) = self.dense.get() {
+            return dense.for_each(base, first, last, visit);
+        }
+        for extent in extents.iter() {
             let start = u64::from(extent.start).max(first);
             let end = (u64::from(extent.start) + u64::from(extent.len)).min(last);
             if start < end {

@@ -309,7 +309,10 @@ impl Log {
         let (mut page, mut line) = (self.tail, u32::from(self.pages[self.tail as usize].lines));
         for &(_, count) in &batch.entries {
             if line + count > PAGE_LINES as u32 {
-                if !std::mem::replace(&mut collected, true) {
+                // An entry of the tail ends the operation before it, whose last entries may be dead and go with their page:
+                // behind a tail without any it would look as if that was not complete.
+                let has_end = self.pages[self.tail as usize].lines > 0;
+                if !std::mem::replace(&mut collected, true) && has_end {
                     self.collect(fs, inode)?;
                 }
                 page = self.add_page(fs, inode, batch.purpose(), &[])?;

@@ -225,7 +225,8 @@ impl<P: Pm + 'static> Data for LogFs<P> {
                 lazy.push(std::sync::Arc::clone(inode));
             }
         });
-        lazy.iter().try_for_each(|inode| self.shared.persist_lazy(inode))
+        // All that can be: one that fails keeps no other.
+        lazy.iter().map(|inode| self.shared.persist_lazy(inode)).fold(Ok(()), Result::and)
     }
 }
 

@@ -188,22 +188,23 @@ impl<P: Pm> Shared<P> {
             commit(self, locked.inode, &mut locked.log, &mut batch, Durable::nothing_before(), &mut placed)?;
         // Durable before anybody sees the new name: another thread may build on it.
         self.pm.fence(flushed);
-        // One change of the index: whoever looks sees the names as before or as after.
+        // One change of the index: whoever looks sees the names as before or as after. What goes goes first: where its entry was
+        // before the log was collected, one of the new entries may be now.
         let (mut names, log) = (locked.directory.change(), &mut *locked.log);
+        if let Some(to) = &found.to {
+            self.name_removed(&mut names, log, to);
+        }
+        self.name_removed(&mut names, log, &found.from);
+        if Mistake::RenamedInSteps.is_made(&*self.pm) {
+            drop(names);
+            names = locked.directory.change();
+        }
         let mut next = if found.to.is_some() { 2 } else { 1 };
         self.name_added(&mut names, log, to_name, &found.from.node.inode, placed[next], first + next as u64);
         if let Some(to) = exchanged {
             next += 1;
             self.name_added(&mut names, log, from_name, &to.node.inode, placed[next], first + next as u64);
         }
-        if Mistake::RenamedInSteps.is_made(&*self.pm) {
-            drop(names);
-            names = locked.directory.change();
-        }
-        if let Some(to) = &found.to {
-            self.name_removed(&mut names, log, to);
-        }
-        self.name_removed(&mut names, log, &found.from);
         let left = self.replaced(found, mode, now);
         drop(names);
         locked.inode.touch(now);
@@ -259,6 +260,10 @@ impl<P: Pm> Shared<P> {
 
         // One change of both indexes, as within one directory.
         let (mut source_names, mut target_names) = change_both(source, target);
+        if let Some(other) = &found.to {
+            self.name_removed(&mut target_names, &mut target.log, other);
+        }
+        self.name_removed(&mut source_names, &mut source.log, &found.from);
         let (inode, next) = (&found.from.node.inode, if found.to.is_some() { 2 } else { 1 });
         let (place, cookie) = (target_places[next], target_first + next as u64);
         self.name_added(&mut target_names, &mut target.log, to.name, inode, place, cookie);
@@ -266,10 +271,6 @@ impl<P: Pm> Shared<P> {
             let (inode, place, cookie) = (&other.node.inode, source_places[2], source_first + 2);
             self.name_added(&mut source_names, &mut source.log, from.name, inode, place, cookie);
         }
-        if let Some(other) = &found.to {
-            self.name_removed(&mut target_names, &mut target.log, other);
-        }
-        self.name_removed(&mut source_names, &mut source.log, &found.from);
         let left = self.replaced(found, mode, now);
         drop((source_names, target_names));
         source.inode.touch(now);

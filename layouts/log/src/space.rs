@@ -130,6 +130,10 @@ impl<P: Pm> Shared<P> {
             return Ok(());
         }
         let mut log = inode.log.lock();
+        if log.dead_inode {
+            // Its last name went meanwhile, and nobody asks for its times any more.
+            return Ok(());
+        }
         let attributes = inode.attr.get();
         let (size, nothing) = (inode.size(), Durable::nothing_before());
         self.commit_attributes(inode, &mut log, Batch::default(), (attributes, attributes), size, 0, nothing)
