@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Data, Durability, Error, Extents, FallocateMode, FileBlock, InodeId, Kind, Place,
+    Attr, BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileBlock, InodeId, Kind, Place,
     PlacedExtent, Result, SeekTo, TierRun, Tiered, Timestamp, WriteAt, Written,
 };
 use nacre_media::Durable;
@@ -395,16 +395,21 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
     ) -> Result<()> {
         let edges = |_: u64| vec![offset / BLOCK_SIZE, offset.saturating_add(len) / BLOCK_SIZE];
         let blocks = if mode == FallocateMode::PunchHole { 0 } else { len / BLOCK_SIZE + 2 };
-        // Of all that it wants it has no more than it has.
-        let has = self.layout.getattr(node)?.allocated.div_ceil(BLOCK_SIZE);
-        if blocks.saturating_sub(has + 2) > self.stat().available {
-            return Err(Error::new(Kind::NoSpace));
+        let allocate = || self.layout.fallocate(node, mode, offset, len, now);
+        let act = || self.beside_promises(blocks, || self.on_usable(allocate));
+        match act() {
+            Err(error) if error.kind() == Kind::NoSpace => {
+                // Of all that it wants the file has no more than it has.
+                let has = self.layout.getattr(node)?.allocated.div_ceil(BLOCK_SIZE);
+                if blocks.saturating_sub(has + 2) > self.stat().available {
+                    return Err(error);
+                }
+            }
+            Err(error) if error.kind() == Kind::Elsewhere => {}
+            done => return done,
         }
         // What has no place in memory has one on tiers: only what is at the edges wants some.
-        self.with_edges(node, 2, Durability::Now, edges, || {
-            let allocate = || self.layout.fallocate(node, mode, offset, len, now);
-            self.beside_promises(blocks, || self.on_usable(allocate))
-        })
+        self.with_edges(node, 2, Durability::Now, edges, act)
     }
 
     fn seek(&self, node: &L::Node, offset: u64, to: SeekTo) -> Result<u64> {
