@@ -201,8 +201,10 @@ impl Control {
 }
 
 impl nacre_fuse::Control for Control {
-    fn ask(&self, _: InodeId, name: &str) -> Option<Result<String>> {
+    fn ask(&self, _: InodeId, name: &str, may_tell: bool) -> Option<Result<String>> {
         let answer = match name {
+            // It has paths of files that others may not see.
+            "scrub" if !may_tell => return Some(Err(Kind::NotPermitted.into())),
             "info" => self.info(),
             "scrub" => json!(self.file_system.scrub_status()),
             "tiers" => json!({ "tiers": self.file_system.tiers() }),
@@ -310,18 +312,19 @@ mod tests {
             control.tell(root, "do", &value)?.ok()
         };
         let read = |id: &str| {
-            let text = control.ask(root, &format!("done.{id}"))?.ok()?;
+            let text = control.ask(root, &format!("done.{id}"), true)?.ok()?;
             serde_json::from_str::<Value>(&text).ok()
         };
         assert!(give("a", json!({ "remove_tier": 3 })).is_some());
         assert!(read("a").unwrap()["error"].as_str().unwrap().contains("tier 3"));
         assert!(give("b", json!({ "pause_mover": true })).is_some());
         assert_eq!(read("b").unwrap(), json!({ "result": null }));
-        let status: Value = serde_json::from_str(&control.ask(root, "mover").unwrap().unwrap()).unwrap();
+        let status: Value =
+            serde_json::from_str(&control.ask(root, "mover", false).unwrap().unwrap()).unwrap();
         assert_eq!(status["paused"], true);
         // What is no order is refused, and leaves nothing behind.
         assert!(give("c", json!({ "remove_tier": 300 })).is_none() && read("c").is_none());
-        assert!(control.tell(root, "nothing", "").is_none() && control.ask(root, "nothing").is_none());
+        assert!(control.tell(root, "nothing", "").is_none() && control.ask(root, "nothing", true).is_none());
         for number in 0..MAX_RESULTS {
             give(&number.to_string(), json!({ "pause_mover": false })).unwrap();
         }

@@ -28,8 +28,9 @@ pub(crate) struct Readiness {
     pipe: Option<File>,
 }
 
-/// Divides the process. The child has a session of its own and works in `/`; its standard error is still the caller's,
-/// until [`Readiness::ready`].
+/// Divides the process. The child works in `/`; its session, and with it its terminal and its standard error, are still the
+/// caller's, until [`Readiness::ready`]: whoever has an automounter wait for the mount lets the caller's processes past it, and
+/// these it knows by their group.
 ///
 /// To be called while the process has one thread and holds no lock and no mapping that a child must not share.
 pub(crate) fn to_background() -> Result<Role, Failure> {
@@ -46,11 +47,8 @@ pub(crate) fn to_background() -> Result<Role, Failure> {
         -1 => Err(failed("fork")),
         0 => {
             drop(read);
-            // SAFETY: setsid and chdir take nothing that could be invalid. Neither can fail in a fresh child.
-            unsafe {
-                libc::setsid();
-                libc::chdir(c"/".as_ptr());
-            }
+            // SAFETY: chdir takes a string that ends with NUL.
+            unsafe { libc::chdir(c"/".as_ptr()) };
             Ok(Role::Child(Readiness { pipe: Some(write) }))
         }
         child => {
@@ -105,6 +103,8 @@ impl Readiness {
     /// that nobody wants the result any more.
     pub(crate) fn ready(&mut self) -> io::Result<()> {
         let Some(mut pipe) = self.pipe.take() else { return Ok(()) };
+        // SAFETY: setsid takes nothing. It cannot fail in a process that leads no group.
+        unsafe { libc::setsid() };
         leave_terminal()?;
         pipe.write_all(&[0])
     }
@@ -118,7 +118,7 @@ impl Readiness {
                 said.extend_from_slice(line.as_bytes());
                 let _ = pipe.write_all(&said);
             }
-            None => eprint!("{line}"),
+            None => drop(io::stderr().write_all(line.as_bytes())),
         }
         ExitCode::from(code)
     }
@@ -163,7 +163,8 @@ impl Log {
     /// Writes one message.
     pub(crate) fn say(&self, message: &str) {
         match self {
-            Log::Terminal => eprintln!("nacre: {message}"),
+            // Whoever read it may be gone, which is no reason to end either.
+            Log::Terminal => drop(writeln!(io::stderr(), "nacre: {message}")),
             Log::File(file) => {
                 let line = format!("{} nacre[{}]: {message}\n", timestamp(), std::process::id());
                 // A log that cannot be written is no reason to end.

@@ -1,6 +1,7 @@
 //! `nacre mount`, and `mount.nacre` as mount(8) calls it.
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ pub(crate) struct MountArgs {
     /// Refuse a device that promises less than this: process, power
     #[arg(long, value_name = "PROMISE", value_parser = |text: &str| text.parse::<Promise>())]
     require: Option<Promise>,
-    /// Threads that answer requests; by default as many as cores
+    /// Threads that answer requests; by default as many as cores, and 8 at least over disks
     #[arg(long, value_name = "N", value_parser = mount_options::threads)]
     threads: Option<usize>,
     /// Where messages go from the background; by default to the system's log
@@ -278,7 +279,8 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     let served = nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter| {
         was_ready = true;
         if plan.foreground {
-            println!("{}: mounted on {}", plan.device.display(), plan.dir.display());
+            // Whoever reads it may be gone.
+            let _ = writeln!(io::stdout(), "{}: mounted on {}", plan.device.display(), plan.dir.display());
         }
         if readiness.ready().is_err() {
             // Whoever asked for the mount was interrupted and has been told of nothing.
@@ -305,7 +307,8 @@ fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log) {
         let dir = unmounter.mountpoint().display().to_string();
         let name = signals.next();
         match unmounter.unmount() {
-            Ok(()) => return,
+            Ok(true) => return,
+            Ok(false) => log.say(&format!("{dir}: {name}: it is not mounted there any more; it ends with the programs that use it, or at another signal")),
             Err(error) if error.kind() == Kind::Busy => {
                 log.say(&format!("{dir}: {name}: programs use it; it ends with them, or at another signal"));
                 if let Err(error) = unmounter.detach() {
@@ -352,7 +355,7 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
     let tiers = file_system.clone();
     ServeOptions {
         source: plan.device.to_string_lossy().into_owned(),
-        threads: settings.threads,
+        threads: settings.threads.or_else(|| threads_over_disks(file_system)),
         read_only: settings.read_only,
         allow_other: settings.allow_other.unwrap_or(root),
         dev: settings.dev.unwrap_or(root),
@@ -374,6 +377,14 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
         }),
         control: Some(Arc::new(Control::new(file_system.clone(), settings.clone()))),
     }
+}
+
+/// A disk that answers late, or never, has those wait who read what is on it: all others, and whoever takes it offline, are
+/// served beside them.
+fn threads_over_disks(file_system: &FileSystem) -> Option<usize> {
+    const AT_LEAST: usize = 8;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (!file_system.tiers().is_empty()).then(|| cores.clamp(AT_LEAST, 16))
 }
 
 /// Whether a program name is that of the helper for mount(8).

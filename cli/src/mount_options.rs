@@ -57,6 +57,8 @@ pub(crate) struct MountSettings {
     pub(crate) remount: bool,
     /// The settings of our write buffer that were named, as they were written.
     lazy_named: Vec<String>,
+    /// The options that were named and that only take another one back.
+    plain_named: Vec<&'static str>,
 }
 
 /// Where a tier is.
@@ -145,6 +147,9 @@ const FOR_OTHERS: [&str; 22] = [
     "default_permissions",
 ];
 
+/// Options that take back what another one says.
+const PLAIN: [&str; 7] = ["rw", "dev", "suid", "exec", "atime", "relatime", "async"];
+
 /// Prefixes of the same.
 /// A remount brings what the kernel says of the mount.
 const PREFIXES_FOR_OTHERS: [&str; 7] =
@@ -193,6 +198,7 @@ impl MountSettings {
         {
             return Ok(true);
         }
+        self.plain_named.extend(PLAIN.iter().filter(|plain| **plain == option));
         match option {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
@@ -270,6 +276,11 @@ impl MountSettings {
                 "{option:?} cannot be changed while it is mounted; unmount it and mount it anew"
             ));
         }
+        if let Some(option) = asked.plain_named.iter().find(|option| self.is_taken_back(asked, option)) {
+            return Err(format!(
+                "{option:?} cannot be had while it is mounted; unmount it and mount it anew"
+            ));
+        }
         // What the words of a running mount do not show.
         if asked.emulation.is_some() || asked.log.is_some() {
             return Err("\"emulate\" and \"log\" cannot be changed while it is mounted".into());
@@ -296,6 +307,18 @@ impl MountSettings {
         changed.check()?;
         let named = asked.lazy_named.iter().cloned().chain(tier_options(&asked.tier_settings));
         Ok((changed, named.collect::<Vec<_>>().join(",")))
+    }
+
+    /// Whether an option of a remount, which counts there, takes back what this mount has.
+    fn is_taken_back(&self, asked: &MountSettings, option: &str) -> bool {
+        match option {
+            "rw" => self.read_only && !asked.read_only,
+            "dev" => self.dev == Some(false) && asked.dev == Some(true),
+            "suid" => self.suid == Some(false) && asked.suid == Some(true),
+            "exec" => self.no_exec && !asked.no_exec,
+            "async" => self.sync && !asked.sync,
+            _ => self.no_atime && !asked.no_atime,
+        }
     }
 
     /// Takes up the settings of tiers that were named.
@@ -580,7 +603,8 @@ mod tests {
     fn what_fstab_says_to_others_changes_nothing() {
         let options = "defaults,rw,auto,noauto,user,users,nouser,owner,group,_netdev,x-systemd.automount,X-mount.mkdir,\
                        comment=home,user=joe,relatime,exec,async,default_permissions,,nodiratime";
-        assert_eq!(take(options).unwrap(), MountSettings::default());
+        let settings = MountSettings { plain_named: Vec::new(), ..take(options).unwrap() };
+        assert_eq!(settings, MountSettings::default());
         assert!(take("nofail").unwrap().no_fail);
     }
 
@@ -595,7 +619,8 @@ mod tests {
             (Some(false), Some(false), Some(true))
         );
         let settings = take("ro,rw,nodev,dev,noexec,exec,sync,async,noatime,relatime").unwrap();
-        assert_eq!(settings, MountSettings { dev: Some(true), ..MountSettings::default() });
+        let plain_named = settings.plain_named.clone();
+        assert_eq!(settings, MountSettings { dev: Some(true), plain_named, ..MountSettings::default() });
         // As with mount(8), options come in several pieces.
         let mut settings = take("ro").unwrap();
         settings.take("rw,threads=3", false).unwrap();
@@ -736,6 +761,16 @@ mod tests {
             let message = remount(options).unwrap_err();
             assert!(message.contains(word), "{options}: {message}");
         }
+        // What takes back an option that the mount has; where the last word is another one, nothing changes.
+        let kernel = ["ro", "noexec", "nosuid", "nodev", "noatime"].map(str::to_owned);
+        let strict = take("ro,noexec,nosuid,nodev,noatime,sync").unwrap();
+        for back in ["rw", "exec", "suid", "dev", "atime", "relatime", "async"] {
+            let options = format!("remount,ro,noexec,nosuid,nodev,noatime,sync,{back}");
+            let message = strict.remounted(&take(&options).unwrap(), &kernel).unwrap_err();
+            assert!(message.contains(&format!("{back:?}")), "{back}: {message}");
+        }
+        let twice = "remount,rw,exec,suid,dev,atime,async,ro,noexec,nosuid,nodev,noatime,sync";
+        assert!(strict.remounted(&take(twice).unwrap(), &kernel).is_ok());
         let bare = take("threads=2").unwrap();
         let message = bare.remounted(&take("remount,lazy_low=1").unwrap(), &[]).unwrap_err();
         assert!(message.contains("no write buffer"), "{message}");

@@ -87,6 +87,9 @@ fn describe(path: &Path, status: &Value) -> String {
     for finding in findings {
         text += &format!("{path}: {}\n", finding.as_str().unwrap_or_default());
     }
+    if number("more_findings") > 0 {
+        text += &format!("{path}: {} more are not shown\n", number("more_findings"));
+    }
     let state = status["state"].as_str().unwrap_or("unknown");
     if state == "never" {
         return format!("{path}: not scrubbed since it was mounted\n");
@@ -96,7 +99,7 @@ fn describe(path: &Path, status: &Value) -> String {
         size::print(number("bytes")),
         size::print(number("total")),
         number("inodes"),
-        findings.len(),
+        findings.len() as u64 + number("more_findings"),
         number("repaired"),
         number("bad_blocks"),
     );

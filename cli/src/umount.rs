@@ -54,11 +54,30 @@ pub(crate) fn run(args: UmountArgs) -> Result<(), Failure> {
         _ => UnmountFlags::empty(),
     };
     mounts::unmount(&mount.mountpoint, flags)?;
-    if args.lazy || is_free_now(server, &device) {
+    if args.lazy || is_served(&mount)? {
         return Ok(());
     }
-    Err(Failure::new("umount", device.display(), "the server of this device has not ended yet")
-        .advice("it may be writing; its log says more"))
+    let was_served = matches!(server, Server::One(_));
+    if !is_free_now(server, &device) {
+        return Err(Failure::new("umount", device.display(), "the server of this device has not ended yet")
+            .advice("it may be writing; its log says more"));
+    }
+    let is_read_only = mount.flags.iter().any(|flag| flag == "ro");
+    if was_served && !is_read_only && nacre::info(&device).is_ok_and(|info| !info.volume.clean) {
+        return Err(Failure::new(
+            "umount",
+            device.display(),
+            "it came off, but its server did not end in order",
+        )
+        .advice("its log says more; what was synchronised is there, and the next mount recovers"));
+    }
+    Ok(())
+}
+
+/// Whether the same mount is still somewhere else in the tree, as one that was bound: its server goes on.
+fn is_served(mount: &MountEntry) -> Result<bool, Failure> {
+    let others = mounts::list()?;
+    Ok(others.iter().any(|other| other.fstype == mounts::FSTYPE && other.device == mount.device))
 }
 
 /// Unmounts as the helper of umount(8): `umount.nacre DIR [-flnrv] [-N NAMESPACE] [-t TYPE]`.
@@ -110,30 +129,48 @@ fn find(path: &Path) -> Result<MountEntry, Failure> {
     }
 }
 
-/// The process that has the device, as the kernel's table of locks says.
-fn server_of(device: &Path) -> Option<OtherProcess> {
-    let metadata = std::fs::metadata(device).ok()?;
-    let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    OtherProcess::open(owner_in(&locks, &format!("{major:02x}:{minor:02x}:{}", metadata.ino()))?)
+/// Who serves a device.
+enum Server {
+    /// A process that can be seen.
+    One(OtherProcess),
+    /// Several, which only read, so that none has anything to write.
+    Readers,
+    /// In another container, or on a file system that counts its files in another way.
+    Unknown,
 }
 
-fn owner_in(locks: &str, file: &str) -> Option<libc::pid_t> {
-    locks.lines().find_map(|line| {
+/// The process that has the device, as the kernel's table of locks says.
+fn server_of(device: &Path) -> Server {
+    let owners = || {
+        let metadata = std::fs::metadata(device).ok()?;
+        let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        Some(owners_in(&locks, &format!("{major:02x}:{minor:02x}:{}", metadata.ino())))
+    };
+    match owners().unwrap_or_default()[..] {
+        [] => Server::Unknown,
+        [owner] => OtherProcess::open(owner).map_or(Server::Unknown, Server::One),
+        _ => Server::Readers,
+    }
+}
+
+fn owners_in(locks: &str, file: &str) -> Vec<libc::pid_t> {
+    let owner = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         match fields[..] {
             [_, "FLOCK", _, _, pid, locked, ..] if locked == file => pid.parse().ok().filter(|pid| *pid > 0),
             _ => None,
         }
-    })
+    };
+    locks.lines().filter_map(owner).collect()
 }
 
 /// Waits until the server is gone and the device can be had; false when that takes too long.
-fn is_free_now(server: Option<OtherProcess>, device: &Path) -> bool {
+fn is_free_now(server: Server, device: &Path) -> bool {
     match server {
-        Some(server) => server.wait(PATIENCE_S),
-        // A server in another container, or a file system that counts its files in another way.
-        None => is_unlocked_in_time(device),
+        Server::One(server) => server.wait(PATIENCE_S),
+        Server::Readers => true,
+        Server::Unknown => is_unlocked_in_time(device),
     }
 }
 
@@ -153,17 +190,19 @@ fn is_unlocked_in_time(device: &Path) -> bool {
 mod tests {
     use std::path::Path;
 
-    use super::{is_helper, owner_in};
+    use super::{is_helper, owners_in};
 
     #[test]
-    fn the_owner_of_a_lock() {
+    fn the_owners_of_a_lock() {
         let locks = "1: POSIX  ADVISORY  WRITE 11 08:01:77 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 12 00:2e:78 0 EOF\n\
                      3: FLOCK  ADVISORY  WRITE 13 00:2e:77 0 EOF\n\
-                     4: FLOCK  ADVISORY  WRITE 0 00:2e:79 0 EOF\n";
-        assert_eq!(owner_in(locks, "00:2e:77"), Some(13));
-        assert_eq!(owner_in(locks, "08:01:77"), None);
-        assert_eq!(owner_in(locks, "00:2e:79"), None, "a process that this one cannot see");
+                     4: FLOCK  ADVISORY  READ 14 00:2e:77 0 EOF\n\
+                     5: FLOCK  ADVISORY  WRITE 0 00:2e:79 0 EOF\n";
+        assert_eq!(owners_in(locks, "00:2e:77"), [13, 14]);
+        assert_eq!(owners_in(locks, "00:2e:78"), [12]);
+        assert!(owners_in(locks, "08:01:77").is_empty());
+        assert!(owners_in(locks, "00:2e:79").is_empty(), "a process that this one cannot see");
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl<L: Layout> Server<L> {
 
     pub(crate) fn getxattr(&self, request: &Request, id: INodeNo, name: &[u8]) -> Result<Vec<u8>> {
         let node = self.node(id)?;
-        match self.virtual_xattr(&node, name) {
+        match self.virtual_xattr(&node, request.uid(), name) {
             Some(value) => value,
             None => self.vfs.get_xattr(&caller(request, 0), &node, name),
         }

@@ -6,8 +6,8 @@ use nacre_engine::{InodeId, Result};
 /// asked for in parts, and nothing may ask the mount itself.
 pub trait Control: Send + Sync {
     /// The value of the attribute `system.nacre.NAME`, which is JSON and at most 64 KiB, for whoever may read attributes of
-    /// this file. `None` when there is no such attribute.
-    fn ask(&self, file: InodeId, name: &str) -> Option<Result<String>>;
+    /// this file; `may_tell` is that he may also set them. `None` when there is no such attribute.
+    fn ask(&self, file: InodeId, name: &str, may_tell: bool) -> Option<Result<String>>;
 
     /// Does what setting `system.nacre.NAME` of this file says, for root or the user that mounted. `None` when there is no
     /// such attribute.

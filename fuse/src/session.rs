@@ -29,8 +29,8 @@ const READ_AHEAD_KIB: u32 = 1024;
 pub struct ServeOptions {
     /// What the table of mounts shows as the source: the path of the device.
     pub source: String,
-    /// Threads that answer requests; by default as many as cores, 2 to 16. No request waits for a disk, so more would
-    /// only take turns: the kernel wakes them one after the other, each with cold caches.
+    /// Threads that answer requests; by default as many as cores, 2 to 16. More would only take turns, where none waits for a
+    /// disk: the kernel wakes them one after the other, each with cold caches.
     pub threads: Option<usize>,
     /// Refuse changes.
     pub read_only: bool,
@@ -75,7 +75,7 @@ impl Default for ServeOptions {
             dirsync: false,
             writeback: false,
             direct_io: false,
-            alarm: Arc::new(|error| eprintln!("nacre: {error}")),
+            alarm: Arc::new(|error| drop(writeln!(io::stderr(), "nacre: {error}"))),
             control: None,
         }
     }
@@ -137,18 +137,20 @@ impl Unmounter {
         &self.mountpoint
     }
 
-    /// Unmounts; [`Busy`](Kind::Busy) while programs use it.
-    pub fn unmount(&self) -> Result<()> {
+    /// Unmounts; [`Busy`](Kind::Busy) while programs use it. False when it is not there any more: it was taken out of the tree,
+    /// or moved, or another mount hides it.
+    pub fn unmount(&self) -> Result<bool> {
         self.end(UnmountFlags::empty())
     }
 
-    /// Takes it out of the tree at once; it is served until no program uses it any more.
-    pub fn detach(&self) -> Result<()> {
+    /// Takes it out of the tree at once; it is served until no program uses it any more. False as for
+    /// [`unmount`](Unmounter::unmount).
+    pub fn detach(&self) -> Result<bool> {
         self.end(UnmountFlags::DETACH)
     }
 
-    /// Ends it at once; programs that use it get errors.
-    pub fn abort(&self) -> Result<()> {
+    /// Ends it at once; programs that use it get errors. False as for [`unmount`](Unmounter::unmount).
+    pub fn abort(&self) -> Result<bool> {
         self.end(UnmountFlags::FORCE | UnmountFlags::DETACH)
     }
 
@@ -177,8 +179,12 @@ impl Unmounter {
     }
 
     /// Only if it is this mount that is still there: another may have taken its place.
-    fn end(&self, flags: UnmountFlags) -> Result<()> {
-        if self.is_mounted()? { mounts::unmount(&self.mountpoint, flags) } else { Ok(()) }
+    fn end(&self, flags: UnmountFlags) -> Result<bool> {
+        let is_there = self.is_mounted()?;
+        if is_there {
+            mounts::unmount(&self.mountpoint, flags)?;
+        }
+        Ok(is_there)
     }
 
     fn is_mounted(&self) -> Result<bool> {

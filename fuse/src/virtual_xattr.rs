@@ -6,8 +6,8 @@
 //!   A value holds at most [`EXTENTS_PER_PAGE`], because the kernel allows 64 KiB.
 //! - whatever else the [control](crate::Control) of the mount knows, on any file.
 //!
-//! They do not show in lists. Who may read a file's attributes may read them; root, and the user that mounted, may set those
-//! of the control.
+//! They do not show in lists. Who may read a file's attributes may read them, but for what names files of others; root, and the
+//! user that mounted, may read all and set those of the control.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ const FIRST_WINDOW: u64 = 1024;
 
 impl<L: Layout> Server<L> {
     /// The value of a virtual attribute; `None` for the name of an ordinary one.
-    pub(crate) fn virtual_xattr(&self, node: &L::Node, name: &[u8]) -> Option<Result<Vec<u8>>> {
+    pub(crate) fn virtual_xattr(&self, node: &L::Node, uid: u32, name: &[u8]) -> Option<Result<Vec<u8>>> {
         let name = name.strip_prefix(PREFIX)?;
         if name == b"extents" {
             return Some(self.extents(node, 0));
@@ -34,8 +34,9 @@ impl<L: Layout> Server<L> {
         if let Some(start) = name.strip_prefix(b"extents.").and_then(number) {
             return Some(self.extents(node, start));
         }
-        let ask =
-            |control: &Arc<dyn Control>| control.ask(self.vfs.id(node), std::str::from_utf8(name).ok()?);
+        let ask = |control: &Arc<dyn Control>| {
+            control.ask(self.vfs.id(node), std::str::from_utf8(name).ok()?, may_tell(uid))
+        };
         let answer = self.control.as_ref().and_then(ask);
         Some(answer.map_or_else(|| Err(Kind::NoAttribute.into()), |answer| answer.map(String::into_bytes)))
     }
@@ -49,7 +50,7 @@ impl<L: Layout> Server<L> {
         value: &[u8],
     ) -> Option<Result<()>> {
         let name = name.strip_prefix(PREFIX)?;
-        if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+        if !may_tell(uid) {
             return Some(Err(Kind::NotPermitted.into()));
         }
         let Some(control) = &self.control else { return Some(Err(Kind::Unsupported.into())) };
@@ -84,6 +85,11 @@ impl<L: Layout> Server<L> {
         };
         Ok(page(&found, next).into_bytes())
     }
+}
+
+/// Whether a user may change what the mount does: root, and who mounted it.
+fn may_tell(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
 fn number(digits: &[u8]) -> Option<u64> {

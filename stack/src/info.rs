@@ -268,6 +268,22 @@ pub fn info(path: impl AsRef<Path>) -> Result<Info> {
     read().map_err(|error: nacre_engine::Error| error.operation("info").object(name))
 }
 
+/// Bytes of findings in one answer of a mount, which has 64 KiB: half, as each byte of a path may take two in JSON.
+const FINDINGS_BYTES: usize = 30 << 10;
+
+fn first_that_fit(mut findings: Vec<String>) -> (Vec<String>, u64) {
+    let mut bytes = 0;
+    let fit = findings.iter().take_while(|finding| {
+        // Control characters take six.
+        bytes += finding.chars().map(|c| if c.is_control() { 6 } else { c.len_utf8() }).sum::<usize>() + 8;
+        bytes <= FINDINGS_BYTES
+    });
+    let fit = fit.count();
+    let more = findings.len() - fit;
+    findings.truncate(fit);
+    (findings, more as u64)
+}
+
 /// How far a scrub is and what it found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ScrubInfo {
@@ -279,8 +295,10 @@ pub struct ScrubInfo {
     pub total: u64,
     /// Inodes whose metadata were read.
     pub inodes: u64,
-    /// What is damaged: path and range, where it is in a file.
+    /// What is damaged: path and range, where it is in a file. The first ones, as many as fit a message of the kernel.
     pub findings: Vec<String>,
+    /// How many more there are.
+    pub more_findings: u64,
     /// How much of it was repaired.
     pub repaired: u64,
     /// Blocks that are never allocated again.
@@ -296,6 +314,7 @@ impl ScrubInfo {
             _ => "stopped",
         };
         let ScrubStatus { bytes, total, inodes, findings, repaired, bad_blocks, .. } = status;
-        ScrubInfo { state, bytes, total, inodes, findings, repaired, bad_blocks }
+        let (findings, more_findings) = first_that_fit(findings);
+        ScrubInfo { state, bytes, total, inodes, findings, more_findings, repaired, bad_blocks }
     }
 }

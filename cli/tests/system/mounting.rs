@@ -222,6 +222,77 @@ fn a_mount_in_use_outlives_one_signal_and_not_two() {
     drop(held);
 }
 
+/// Whoever reads its messages may be gone first, as a terminal that was closed: the server ended in the middle.
+#[test]
+fn a_server_in_the_foreground_outlives_who_reads_its_messages() {
+    if !can_mount("a server that nobody listens to") {
+        return;
+    }
+    let place = Place::new();
+    let mut command = nacre();
+    command.args(["mount", "-f", "-o", "lazy"]).arg(place.device()).arg(place.dir());
+    let mut server =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop((server.stdout.take(), server.stderr.take()));
+    until("it is mounted", || is_mount_point(&place.dir()));
+    let mut file = File::create(place.dir().join("file")).unwrap();
+    file.write_all(b"buffered").unwrap();
+    // In use: it says so.
+    signal(&server, Signal::HUP);
+    until("it is detached", || !is_mount_point(&place.dir()));
+    drop(file);
+    assert!(wait(server, LIMIT).unwrap().success());
+    assert!(place.is_clean());
+    place.mount(&[]);
+    assert_eq!(fs::read(place.dir().join("file")).unwrap(), b"buffered");
+    place.free(|| place.umount_command(&place.dir()));
+}
+
+/// A signal that found nothing at its place was the last one that was heard.
+#[test]
+fn signals_end_a_mount_that_was_taken_out_of_the_tree() {
+    if !can_mount("ending a mount that was detached") {
+        return;
+    }
+    let place = Place::new();
+    let mut server = place.serve();
+    let mut file = File::create(place.dir().join("file")).unwrap();
+    assert_eq!(place.umount(&["--lazy"]).status.code(), Some(0));
+    signal(&server, Signal::TERM);
+    std::thread::sleep(Duration::from_millis(200));
+    file.write_all(b"still served").unwrap();
+    assert!(server.try_wait().unwrap().is_none(), "a program uses it");
+    signal(&server, Signal::TERM);
+    assert!(wait(server, LIMIT).unwrap().success());
+    assert!(file.write_all(b"lost").is_err());
+    assert!(place.is_clean());
+}
+
+/// It waited for the end of a server that had another place to serve.
+#[test]
+fn one_of_two_places_is_unmounted_at_once() {
+    if !can_mount("a mount in two places") {
+        return;
+    }
+    let place = Place::new();
+    place.mount(&[]);
+    let other = place.scratch.path().join("other");
+    fs::create_dir(&other).unwrap();
+    succeed(Command::new("mount").arg("--bind").args([place.dir(), other.clone()]), LIMIT);
+    succeed(nacre().arg("umount").arg(&other), Duration::from_secs(30));
+    assert!(is_mount_point(&place.dir()) && !is_mount_point(&other));
+    fs::write(place.dir().join("file"), b"served").unwrap();
+    place.free(|| place.umount_command(&place.dir()));
+    assert!(place.is_clean());
+    // Two servers, who only read.
+    place.mount(&["-o", "ro"]);
+    succeed(nacre().args(["mount", "-o", "ro"]).args([place.device(), other.clone()]), LIMIT);
+    for dir in [place.dir(), other] {
+        succeed(nacre().arg("umount").arg(&dir), Duration::from_secs(30));
+        assert!(!is_mount_point(&dir));
+    }
+}
+
 #[test]
 fn the_next_mount_replaces_a_dead_one() {
     if !can_mount("replacing a dead mount") {

@@ -37,7 +37,7 @@ const BUFFER_BLOCKS: u64 = 16;
 struct Answers;
 
 impl Control for Answers {
-    fn ask(&self, _: InodeId, name: &str) -> Option<nacre_engine::Result<String>> {
+    fn ask(&self, _: InodeId, name: &str, _: bool) -> Option<nacre_engine::Result<String>> {
         (name == "info").then(|| Ok("{}".to_owned()))
     }
 
