@@ -8,13 +8,13 @@
 
 use std::collections::BTreeMap;
 
-use nacre_engine::{Block, Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
 use nacre_media::{Flushed, Pm};
 use zerocopy::IntoBytes;
 
 use crate::alloc::{Purpose, Run, Runs};
-use crate::commit::{Transaction, join};
-use crate::format::{BLOCK_WORDS, tree};
+use crate::commit::{INODE_ENTRIES, Transaction, join};
+use crate::format::{BLOCK_WORDS, LANE_ENTRIES, MAX_FILE_SIZE, tree};
 use crate::fs::Shared;
 use crate::superblock::Superblock;
 
@@ -82,6 +82,23 @@ fn height_of(root: u64) -> u32 {
 /// Blocks that a word of a node covers whose children are `height` levels high.
 fn span(height: u32) -> u64 {
     1 << (tree::LEVEL_BITS * height)
+}
+
+/// The level from which on a hole is cut in two: two of its edges in one node of this height fit a lane with that node.
+const CUT_LEVEL: u32 = 2;
+/// Undo entries that a part of a hole takes at the most: every other word of a node in each level below the highest, which
+/// covers more than the largest file, and in that one; and the inode's.
+const HOLE_ENTRIES: u64 = (tree::MAX_HEIGHT as u64 - 1) * (BLOCK_WORDS as u64 / 2)
+    + ((MAX_FILE_SIZE / BLOCK_SIZE) >> (tree::LEVEL_BITS * (tree::MAX_HEIGHT - 1))) / 2
+    + INODE_ENTRIES;
+const _: () = assert!(HOLE_ENTRIES <= LANE_ENTRIES as u64);
+
+/// Where the first part of a hole ends, so that the transaction of each part fits a lane. Either edge of a hole may take
+/// words of a node in each level. So it is cut where the nodes of its edges part: what is left of the cut has one edge, what
+/// is right of it another, and there are no more than two parts. Within a node of height [`CUT_LEVEL`] it is one, too.
+pub(crate) fn end_of_part(first: u64, end: u64) -> u64 {
+    let mut cuts = (CUT_LEVEL..tree::MAX_HEIGHT).rev().map(|height| first.next_multiple_of(span(height)));
+    cuts.find(|&cut| first < cut && cut < end).unwrap_or(end)
 }
 
 impl<P: Pm> BlockMap<'_, P> {

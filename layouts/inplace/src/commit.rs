@@ -22,9 +22,15 @@ use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use crate::alloc::lane_of_thread;
-use crate::format::{ENTRY_WORDS, LANE_BLOCKS, LANE_ENTRIES, LINE, RawUndo, Region, lane_seed, seal_word};
+use crate::format::{
+    ENTRY_WORDS, INLINE_TARGET, INODE_SIZE, LANE_BLOCKS, LANE_ENTRIES, LINE, RawUndo, Region, lane_seed,
+    seal_word,
+};
 use crate::fs::Shared;
 use crate::seeded::Mistake;
+
+/// Undo entries that all words of an inode take at the most, from its links to its parent.
+pub(crate) const INODE_ENTRIES: u64 = (INODE_SIZE - INLINE_TARGET as u64) / 16;
 
 /// A word and its place.
 type Word = (u64, u64);

@@ -18,15 +18,22 @@ use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::{Edit, Piece};
-use crate::commit::{Transaction, join};
+use crate::commit::{INODE_ENTRIES, Transaction, join};
 use crate::content::{Content, gather};
-use crate::format::{MAX_FILE_SIZE, tree, word};
+use crate::format::{BLOCK_WORDS, LANE_ENTRIES, MAX_FILE_SIZE, tree, word};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::seeded::Mistake;
 
-/// Blocks that one transaction can take into a tree.
-pub(crate) const PIECE_BLOCKS: u64 = 2048;
+/// Blocks that one transaction can take into a tree, or change in it.
+pub(crate) const PIECE_BLOCKS: u64 = 1024;
+/// Leaves that so many blocks are in, wherever they begin.
+const PIECE_LEAVES: u64 = PIECE_BLOCKS / BLOCK_WORDS as u64 + 1;
+/// Only neighbouring words share an undo entry. So a piece takes most of them where every other word of its leaves changes;
+/// with these come the words that lead to the leaves, two in each level above those, and the inode's.
+const PIECE_ENTRIES: u64 =
+    (PIECE_BLOCKS + PIECE_LEAVES) / 2 + PIECE_LEAVES + 2 * (tree::MAX_HEIGHT as u64 - 2) + INODE_ENTRIES;
+const _: () = assert!(PIECE_ENTRIES <= LANE_ENTRIES as u64);
 /// Seconds after which relatime updates atime in any case.
 const RELATIME_SECS: i64 = 24 * 60 * 60;
 

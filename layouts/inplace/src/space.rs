@@ -9,7 +9,7 @@ use nacre_media::{Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
 use crate::attributes::Attributes;
-use crate::blockmap::{Edit, Piece};
+use crate::blockmap::{Edit, Piece, end_of_part};
 use crate::commit::{Transaction, join};
 use crate::file::PIECE_BLOCKS;
 use crate::format::{MAX_FILE_SIZE, tree, word};
@@ -51,6 +51,16 @@ fn changed_attributes(before: Attributes, change: &SetAttr, now: Timestamp, size
 fn whole_blocks(offset: u64, end: u64) -> (u64, u64) {
     let (first, last) = (offset.div_ceil(BLOCK_SIZE), end / BLOCK_SIZE);
     (first, last.max(first))
+}
+
+/// Where one transaction that makes a hole ends.
+fn end_of_hole(offset: u64, end: u64) -> u64 {
+    let (first, last) = whole_blocks(offset, end);
+    if last - first <= PIECE_BLOCKS {
+        return end;
+    }
+    let cut = end_of_part(first, last);
+    if cut < last { cut * BLOCK_SIZE } else { end }
 }
 
 impl<P: Pm> Shared<P> {
@@ -180,9 +190,10 @@ impl<P: Pm> Shared<P> {
         }
         let mut at = offset;
         while at < end {
-            let until = ((at / BLOCK_SIZE + PIECE_BLOCKS) * BLOCK_SIZE).min(end);
-            // A hole is as easily made in one piece.
-            let until = if mode == FallocateMode::PunchHole { end } else { until };
+            let until = match mode {
+                FallocateMode::PunchHole => end_of_hole(at, end),
+                _ => ((at / BLOCK_SIZE + PIECE_BLOCKS) * BLOCK_SIZE).min(end),
+            };
             let size = (until == end).then_some(size);
             self.fallocate_piece(inode, &mut body, mode, (at, until), size, now)?;
             at = until;
