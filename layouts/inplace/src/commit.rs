@@ -168,7 +168,7 @@ impl<P: Pm> Shared<P> {
         let result = match (count, &runs[..]) {
             (0, _) => self.settle(pending),
             (1, [run]) => self.store_word(run.address, run.new[0], &transaction.idle, pending, ready),
-            _ => self.journal(&runs, &transaction.idle, pending, ready),
+            _ => self.in_lane(&runs, &transaction.idle, pending, ready),
         };
         if result.is_err() {
             self.broken.store(true, Ordering::Release);
@@ -213,11 +213,31 @@ impl<P: Pm> Shared<P> {
         Ok(pending)
     }
 
-    /// Several words, by way of a lane.
-    fn journal(&self, runs: &[Run], idle: &[Word], pending: Option<Flushed>, ready: Durable) -> Result<()> {
+    /// Several words, by way of a lane. One in which a commit failed nobody uses again: it has what the next mount undoes.
+    fn in_lane(&self, runs: &[Run], idle: &[Word], pending: Option<Flushed>, ready: Durable) -> Result<()> {
         let lane = self.journal.lane();
         let mut next = lane.next.lock();
-        let generation = *next;
+        // Of whoever failed while this waited for the lane, too.
+        self.check_unbroken()?;
+        let result = self.journal(lane, *next, runs, idle, pending, ready);
+        match result {
+            Err(_) => self.broken.store(true, Ordering::Release), // before the lane is unlocked
+            Ok(()) if Mistake::GenerationKept.is_made(&*self.pm) => {}
+            Ok(()) => *next += 1,
+        }
+        result
+    }
+
+    /// A transaction of a lane that is locked.
+    fn journal(
+        &self,
+        lane: &Lane,
+        generation: u64,
+        runs: &[Run],
+        idle: &[Word],
+        pending: Option<Flushed>,
+        ready: Durable,
+    ) -> Result<()> {
         let mut entries = Vec::with_capacity(runs.len());
         for run in runs {
             let mut entry = RawUndo { words: run.old.len() as u8, generation, ..RawUndo::default() };
@@ -246,9 +266,6 @@ impl<P: Pm> Shared<P> {
         let stored = self.pm.publish_u64(lane.address, seal_word(generation, lane.seed), done)?;
         let flushed = self.pm.flush(stored);
         self.pm.fence(flushed);
-        if !Mistake::GenerationKept.is_made(&*self.pm) {
-            *next = generation + 1;
-        }
         Ok(())
     }
 }
@@ -258,7 +275,17 @@ pub(crate) const LANE_BYTES: u64 = LANE_BLOCKS * BLOCK_SIZE;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use nacre_engine::{FileKind, Names, NewInode, SetAttr, Timestamp};
+    use nacre_media::{Pm, SimPm};
+
     use super::Transaction;
+    use crate::alloc::use_lane;
+    use crate::format::LINE;
+    use crate::mkfs::{MkfsOptions, mkfs};
+    use crate::mount::{InplaceFs, MountOptions};
 
     #[test]
     fn the_last_value_of_a_word_counts() {
@@ -267,5 +294,45 @@ mod tests {
             transaction.word(address, value);
         }
         assert_eq!(transaction.sorted().as_slice(), [(8, 5), (16, 3), (24, 4)]);
+    }
+
+    /// The next mount undoes a transaction that failed, whoever waited for its lane meanwhile.
+    #[test]
+    fn nobody_uses_the_lane_of_a_commit_that_failed() {
+        let (now, later) = (Timestamp::new(1_700_000_000, 0), Timestamp::new(1_700_000_001, 0));
+        let pm = Arc::new(SimPm::new(16 << 20));
+        mkfs(&*pm, &MkfsOptions::default()).unwrap();
+        let fs = InplaceFs::mount(Arc::clone(&pm), &MountOptions::default()).unwrap();
+        let kind = FileKind::Regular;
+        let new = NewInode { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: b"", xattrs: &[], now };
+        let files = [b"a", b"b"].map(|name| fs.create(&fs.root(), name, &new).unwrap());
+        let lane = &fs.shared.journal.lanes[0];
+        let commit_entry = lane.address;
+        pm.poison(commit_entry, LINE);
+        let waited_for = lane.next.lock();
+        let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        std::thread::scope(|scope| {
+            let threads = files.each_ref().map(|file| {
+                let (fs, change) = (&fs, &change);
+                scope.spawn(move || {
+                    use_lane(0);
+                    fs.setattr(file, change, later).is_err()
+                })
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            drop(waited_for);
+            assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
+        });
+        // The hardware has another line.
+        let bytes = pm.snapshot()[commit_entry as usize..][..LINE as usize].to_vec();
+        pm.fence(pm.copy(commit_entry, &bytes).unwrap());
+        drop(files);
+        fs.abandon();
+        let fs = InplaceFs::mount(pm, &MountOptions::default()).unwrap();
+        assert_eq!(fs.recovery().rolled_back, 1);
+        for name in [b"a", b"b"] {
+            let file = fs.lookup(&fs.root(), name).unwrap();
+            assert_eq!(fs.getattr(&file).unwrap().mode, 0o644);
+        }
     }
 }
