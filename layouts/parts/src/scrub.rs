@@ -194,7 +194,10 @@ impl<F: Scrubbed> Scrub<F> {
     fn superblocks(&self) -> Result<()> {
         let volume = self.fs.volume();
         let mut superblock = volume.superblock.lock();
-        let valid = self.fs.read_superblock().map_or([false; 2], |found| found.valid);
+        let valid = self.fs.read_superblock().map_or([false; 2], |found| {
+            superblock.note_copies(&found);
+            found.valid
+        });
         for (index, _) in valid.iter().enumerate().filter(|(_, valid)| !**valid) {
             let copy = index + 1;
             if volume.read_only {

@@ -131,14 +131,22 @@ impl Superblock {
         self.raw.update += 1;
         self.raw.checksum = self.raw.compute_checksum();
         let mut order = [SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET];
-        if std::mem::take(&mut self.first_is_stale) {
+        if self.first_is_stale {
             order.reverse();
         }
         for offset in order {
             let copied = pm.copy(offset, self.raw.as_bytes())?;
             pm.fence(copied);
+            // Where the second writing fails, the first one's copy is the only good one.
+            self.first_is_stale = offset == SUPERBLOCK_COPY_OFFSET;
         }
+        self.first_is_stale = false;
         Ok(())
+    }
+
+    /// The copies are on media as they were `found`: the one that is damaged can be lost, and is written first from now on.
+    pub fn note_copies(&mut self, found: &Found) {
+        self.first_is_stale = found.superblock.first_is_stale;
     }
 
     /// The seed of all checksums.
