@@ -165,7 +165,7 @@ impl Allocator {
     ) -> Result<()> {
         let kept = runs.len();
         self.with_lanes(want, purpose, |lanes| {
-            if self.take_near(lanes, goal, want, runs) {
+            if self.take_near(lanes, goal, want, runs) && lanes.have_left(purpose) {
                 return Some(());
             }
             // Under the locks of the lanes it cannot be freed by the way that takes them.
@@ -233,20 +233,29 @@ impl Allocator {
 
     /// Allocates one contiguous run.
     pub fn allocate_contiguous(&self, want: u64, purpose: Purpose) -> Result<Run> {
-        let first = self.own_lane();
         self.with_lanes(want, purpose, |lanes| {
-            (0..self.lanes.len()).map(|turn| (first + turn) % self.lanes.len()).find_map(|index| {
-                if self.lanes[index].free.load(Ordering::Relaxed) < want {
-                    return None;
-                }
-                let start = lanes.with(index, |lane, map| {
-                    let start = map.take_exactly(want)?;
-                    lane.count_taken(want);
-                    Some(start)
-                });
-                let start = Block(index as u64 * self.lane_blocks + start.flatten()?);
-                Some(Run { start, len: want })
-            })
+            let run = self.take_contiguous(lanes, want)?;
+            if lanes.have_left(purpose) {
+                return Some(run);
+            }
+            lanes.free(run);
+            None
+        })
+    }
+
+    fn take_contiguous(&self, lanes: &mut Lanes<'_>, want: u64) -> Option<Run> {
+        let first = self.own_lane();
+        (0..self.lanes.len()).map(|turn| (first + turn) % self.lanes.len()).find_map(|index| {
+            if self.lanes[index].free.load(Ordering::Relaxed) < want {
+                return None;
+            }
+            let start = lanes.with(index, |lane, map| {
+                let start = map.take_exactly(want)?;
+                lane.count_taken(want);
+                Some(start)
+            });
+            let start = Block(index as u64 * self.lane_blocks + start.flatten()?);
+            Some(Run { start, len: want })
         })
     }
 

@@ -9,9 +9,13 @@
 //! 2. While anything is set aside, every other allocation has the locks of all lanes from looking to taking.
 //! 3. An allocation that began when nothing was set aside looks at the count under the lock of each lane that it takes
 //!    from, and begins again when that has changed.
+//!
+//! Such an allocation has no locks from looking to taking, and others may take the same last blocks meanwhile. So it looks
+//! once more when it has taken ([`Lanes::have_left`]); who then finds too little left gives back what it took, and decides
+//! under all locks.
 
 use nacre_engine::sync::MutexGuard;
-use nacre_engine::sync::atomic::Ordering;
+use nacre_engine::sync::atomic::{Ordering, fence};
 use nacre_engine::{Error, Kind, Result};
 use smallvec::SmallVec;
 
@@ -25,6 +29,10 @@ pub(super) struct Lanes<'a> {
     held: SmallVec<[MutexGuard<'a, LaneMap>; 8]>,
     /// Ends when something is set aside.
     until_promised: bool,
+    /// Blocks that were left free in the lane that was used last.
+    left: u64,
+    /// More was taken than may be.
+    overdrawn: bool,
 }
 
 impl Lanes<'_> {
@@ -38,7 +46,26 @@ impl Lanes<'_> {
         if self.until_promised && self.allocator.promised_blocks() > 0 {
             return None;
         }
-        Some(act(lane, &mut map))
+        let result = act(lane, &mut map);
+        self.left = lane.free.load(Ordering::Relaxed);
+        Some(result)
+    }
+
+    /// True when what was taken has left so many blocks free as it must for this purpose. If not, it is to be given back.
+    ///
+    /// Enough in the lane that was used last is enough: whoever takes from that lane later has its lock after us and sees
+    /// all that we took when he looks in turn. Else all are counted, and of two that do so at once one sees what the other
+    /// took, because of the fence. So the last one to look has seen everything.
+    pub(super) fn have_left(&mut self, purpose: Purpose) -> bool {
+        if !self.until_promised {
+            return true; // it was counted under all locks, or takes what it finds
+        }
+        let left = self.allocator.left_by(purpose);
+        if self.left < left {
+            fence(Ordering::SeqCst);
+            self.overdrawn = self.allocator.free_blocks() < left;
+        }
+        !self.overdrawn
     }
 
     /// Gives back what was taken.
@@ -86,7 +113,7 @@ impl Allocator {
 
     /// Each lane is locked when it is used.
     pub(super) fn each_lane(&self) -> Lanes<'_> {
-        Lanes { allocator: self, held: SmallVec::new(), until_promised: false }
+        Lanes { allocator: self, held: SmallVec::new(), until_promised: false, left: 0, overdrawn: false }
     }
 
     /// All lanes, locked in order.
@@ -94,7 +121,7 @@ impl Allocator {
         Lanes { held: self.lanes.iter().map(|lane| lane.map.lock()).collect(), ..self.each_lane() }
     }
 
-    /// Allocates with `take`, which takes `want` blocks or none.
+    /// Allocates with `take`, which takes `want` blocks or none, and none when [`Lanes::have_left`] says so.
     pub(super) fn with_lanes<R>(
         &self,
         want: u64,
@@ -110,8 +137,9 @@ impl Allocator {
             return Err(no_space());
         }
         if self.promised_blocks() == 0 {
-            match take(&mut Lanes { until_promised: true, ..self.each_lane() }) {
-                None if self.promised_blocks() > 0 => {}
+            let mut each = Lanes { until_promised: true, ..self.each_lane() };
+            match take(&mut each) {
+                None if each.overdrawn || self.promised_blocks() > 0 => {}
                 taken => return taken.ok_or_else(no_space),
             }
         }
@@ -125,6 +153,7 @@ impl Allocator {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use nacre_engine::Kind;
@@ -148,6 +177,38 @@ mod tests {
         allocator.allocate(1900, Purpose::Promised, &mut runs).unwrap();
         allocator.end_promise(1900);
         assert_eq!(allocator.free_blocks(), 0);
+    }
+
+    /// Nobody takes from the reserve because another thread was as quick as he.
+    #[test]
+    fn the_reserve_is_left_whoever_allocates_at_once() {
+        const RESERVE: u64 = 100;
+        const THREADS: usize = 4;
+        let allocator = full(8192, THREADS, RESERVE);
+        let mut runs = Runs::new();
+        allocator.allocate(8192 - RESERVE - 60, Purpose::Data, &mut runs).unwrap();
+        let begin = Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS as u64 {
+                let (allocator, begin) = (&allocator, &begin);
+                scope.spawn(move || {
+                    for round in 0..2000 {
+                        begin.wait();
+                        let mut runs = Runs::new();
+                        if (thread + round) % 3 > 0 {
+                            let _ = allocator.allocate(40, Purpose::Data, &mut runs);
+                        } else {
+                            runs.extend(allocator.allocate_contiguous(30, Purpose::Data).ok());
+                        }
+                        begin.wait();
+                        assert!(allocator.free_blocks() >= RESERVE, "in round {round}");
+                        begin.wait();
+                        runs.into_iter().for_each(|run| allocator.free(run));
+                    }
+                });
+            }
+        });
+        assert_eq!(allocator.available_blocks(), 60);
     }
 
     /// Many set aside and take what was set aside, and many take whatever they get: no promise is ever broken.
@@ -226,6 +287,24 @@ mod interleavings {
             let taken = takes.join().unwrap();
             assert!(!(promised && taken));
             assert_eq!(alloc.free_blocks(), 4 - 2 * u64::from(promised) - 3 * u64::from(taken));
+        });
+    }
+
+    /// Of two that want what only one can have, one has it, and the reserve stays.
+    #[test]
+    fn the_reserve_is_left_by_two_at_once() {
+        explore(3, || {
+            let alloc = Arc::new(Allocator::new(4096, 2, 2));
+            alloc.free(Run { start: Block(0), len: 2 });
+            alloc.free(Run { start: Block(2048), len: 2 });
+            let takes = thread::spawn({
+                let alloc = Arc::clone(&alloc);
+                move || alloc.allocate(2, Purpose::Data, &mut Runs::new()).is_ok()
+            });
+            let here = alloc.allocate_contiguous(2, Purpose::Data).is_ok();
+            let there = takes.join().unwrap();
+            assert!(here != there);
+            assert_eq!(alloc.free_blocks(), 2);
         });
     }
 }
