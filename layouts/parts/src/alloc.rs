@@ -70,7 +70,8 @@ pub struct Allocator {
     /// Blocks that only [`Purpose::Promised`] may use; see [`promise`].
     promised: AtomicU64,
     blocks: u64,
-    /// Blocks with media errors: once they are not in use they are in nobody's map any more.
+    /// Blocks with media errors: once they are not in use they are in nobody's map any more. Its lock comes after those of
+    /// lanes.
     bad: Mutex<Vec<Block>>,
     has_bad: AtomicBool,
     freed_again: AtomicBool,
@@ -267,9 +268,7 @@ impl Allocator {
     /// Gives blocks back. Each must have been allocated; one that was not is noted, see [`Allocator::contradicts_itself`].
     pub fn free(&self, run: Run) {
         assert!(run.start.0 + run.len <= self.blocks, "freed beyond the device: {run:?}");
-        for part in self.usable_parts(run) {
-            self.free_by(&mut self.each_lane(), part);
-        }
+        self.free_by(&mut self.each_lane(), run);
     }
 
     fn free_by(&self, lanes: &mut Lanes<'_>, run: Run) {
@@ -277,12 +276,16 @@ impl Allocator {
         while left > 0 {
             let within = start % self.lane_blocks;
             let len = left.min(self.lane_blocks - within);
-            let freed = lanes.with((start / self.lane_blocks) as usize, |lane, map| {
-                let freed = map.set(within, len);
-                lane.count_freed(freed);
-                freed
+            let part = Run { start: Block(start), len };
+            let freed_once = lanes.with((start / self.lane_blocks) as usize, |lane, map| {
+                // Under the lock: a block that goes bad now is seen here, or free when it is withdrawn.
+                self.usable_parts(part).into_iter().fold(true, |once, usable| {
+                    let freed = map.set(usable.start.0 % self.lane_blocks, usable.len);
+                    lane.count_freed(freed);
+                    once && freed == usable.len
+                })
             });
-            if freed != Some(len) {
+            if freed_once != Some(true) {
                 self.freed_again.store(true, Ordering::Release);
             }
             start += len;
@@ -598,6 +601,22 @@ mod interleavings {
             assert!(seen == 6 || seen == 10, "{seen} blocks");
             frees.join().unwrap();
             assert_eq!(alloc.free_blocks(), 10);
+        });
+    }
+
+    /// A block that goes bad while it is freed is not free after it.
+    #[test]
+    fn a_block_that_goes_bad_while_it_is_freed_stays_away() {
+        explore(3, || {
+            let alloc = Arc::new(Allocator::new(512, 1, 0));
+            let frees = thread::spawn({
+                let alloc = Arc::clone(&alloc);
+                move || alloc.free(Run { start: Block(6), len: 4 })
+            });
+            alloc.withdraw(Block(7));
+            frees.join().unwrap();
+            assert_eq!(alloc.free_blocks(), 3);
+            assert!(!alloc.contradicts_itself());
         });
     }
 }

@@ -71,9 +71,7 @@ impl Lanes<'_> {
     /// Gives back what was taken.
     pub(super) fn free(&mut self, run: Run) {
         self.until_promised = false;
-        for part in self.allocator.usable_parts(run) {
-            self.allocator.free_by(self, part);
-        }
+        self.allocator.free_by(self, run);
     }
 }
 
