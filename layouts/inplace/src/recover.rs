@@ -101,16 +101,38 @@ pub(crate) fn read_lanes<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Vec<R
     Ok((0..lane_count(journal)).map(read).collect())
 }
 
+/// The generation of the last transaction of which a lane has anything, over or not; nothing when its commit entry does not
+/// validate, so that nothing in it is undone.
+fn last_generation<P: Pm>(pm: &P, address: u64, seed: u32) -> Option<u64> {
+    let committed =
+        pm.load_u64(address).and_then(|word| open_word(word, seed, &String::new)).ok()?.unwrap_or(0);
+    let mut entry = RawUndo::new_zeroed();
+    let generations = (LINE..LANE_BYTES).step_by(LINE as usize).filter_map(|line| {
+        pm.read(address + line, entry.as_mut_bytes()).ok()?;
+        entry.is_valid(seed).then_some(entry.generation)
+    });
+    Some(generations.fold(committed, u64::max)).filter(|&last| last < MAX_GENERATION)
+}
+
 /// Makes a lane of the journal as mkfs makes it. Lines that could not be read are written as a whole, and can be read
 /// again where the hardware has lines to spare.
 pub(crate) fn renew_lane<P: Pm>(pm: &P, superblock: &Superblock, lane: u64) -> Result<()> {
     let address = lane_address(superblock.region(region::JOURNAL)?, lane);
+    let seed = lane_seed(superblock.seed(), lane);
+    let clear = |at: u64, len: u64| {
+        let cleared = pm.zero(at, len)?;
+        pm.fence(cleared);
+        Ok(())
+    };
+    // Whatever it has is over. Else a crash could leave a part of a transaction, which would be undone.
+    if let Some(last) = last_generation(pm, address, seed) {
+        let word = seal_word(last, seed);
+        let ended = pm.flush(pm.publish_u64(address, word, Durable::nothing_before())?);
+        pm.fence(ended);
+    }
     // Entries of transactions that are over must not outlive the commit entry that says so.
-    let entries = pm.zero(address + LINE, LANE_BYTES - LINE)?;
-    pm.fence(entries);
-    let commit = pm.zero(address, LINE)?;
-    pm.fence(commit);
-    Ok(())
+    clear(address + LINE, LANE_BYTES - LINE)?;
+    clear(address, LINE)
 }
 
 /// Undoes what was not committed; gives the number of transactions.
@@ -367,11 +389,11 @@ pub(crate) fn refuse(report: &RecoveryReport) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use nacre_media::crash::Replay;
+    use nacre_media::crash::{Replay, Sampling};
     use nacre_media::{Pm, SimPm};
     use zerocopy::IntoBytes;
 
-    use super::{read_journal, roll_back};
+    use super::{read_journal, renew_lane, roll_back};
     use crate::commit::lane_address;
     use crate::format::{LINE, RawUndo, lane_seed, region};
     use crate::mkfs::{MkfsOptions, mkfs};
@@ -458,5 +480,34 @@ mod tests {
         put(&pm, 0, 2, 2, PLACE, &[12]);
         let superblock = crate::superblock::read(&pm).unwrap().superblock;
         assert!(read_journal(&pm, &superblock).is_err());
+    }
+
+    /// Wherever a crash comes while a lane is made anew, none of its entries is undone: the one of the later transaction
+    /// would be alone when those of the other are gone.
+    #[test]
+    fn what_is_left_of_a_lane_that_is_made_anew_is_over() {
+        let pm = made();
+        put(&pm, 0, 1, 1, PLACE, &[11]);
+        put(&pm, 0, 2, 2, PLACE, &[12]);
+        put(&pm, 0, 3, 2, PLACE + 64, &[13]);
+        let superblock = crate::superblock::read(&pm).unwrap().superblock;
+        let before = pm.image();
+        pm.start_recording();
+        renew_lane(&pm, &superblock, 0).unwrap();
+        let trace = pm.stop_recording();
+        assert_eq!(recover(&pm), 0);
+        let journal = superblock.region(region::JOURNAL).unwrap();
+        let first = lane_address(journal, 0) / LINE;
+        let mut replay = Replay::new(before, &trace);
+        while replay.advance().is_some() {
+            let images = replay.images_of(&Sampling::default(), |line| (first..first + 4).contains(&line));
+            for image in images.iter() {
+                pm.load(&replay.crashed(&image));
+                // One that is damaged still is made anew again.
+                if read_journal(&pm, &superblock).is_ok() {
+                    assert_eq!(recover(&pm), 0, "{image:?}");
+                }
+            }
+        }
     }
 }
