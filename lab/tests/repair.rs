@@ -16,6 +16,9 @@ use nacre_media::crash::{Replay, Sampling};
 use nacre_media::sim::{Defect, Event, Site, StoreKind};
 use nacre_media::{Image, Pm, SimPm};
 
+#[path = "repair/crashed.rs"]
+mod crashed;
+
 type Fs = LogFs<SimPm>;
 
 const SIZE: u64 = 16 << 20;

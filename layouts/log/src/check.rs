@@ -173,6 +173,9 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
         let mut pass = examine(pm, true, tiers)?;
         let report = first.get_or_insert_with(|| pass.report.clone());
         let walk = &mut pass.report.walk;
+        if walk.damage_count > 0 {
+            walk.rolled_back = 0; // not yet
+        }
         let has_erased = walk.torn + walk.rolled_back > 0;
         erased = (erased.0 + walk.torn, erased.1 + walk.rolled_back);
         (walk.torn, walk.rolled_back) = erased;
@@ -235,18 +238,15 @@ fn open_for_repair<P: Pm>(pm: &P, superblock: &mut Superblock) -> Result<()> {
 }
 
 /// Does what a mount would do: erases what was interrupted and counts links. Where something is damaged the counts may
-/// be wrong, and nobody may believe them before the repair is finished.
+/// be wrong, and nobody may believe them before the repair is finished; nor is any transaction settled before.
 fn recover<P: Pm>(pm: &P, walk: &Walk<'_, P>, superblock: &mut Superblock, is_damaged: bool) -> Result<()> {
     if is_damaged {
         open_for_repair(pm, superblock)?;
     }
     walk.repair()?;
-    let settled = walk.greatest_transaction() + 1;
-    if superblock.raw.settled_transactions < settled {
-        superblock.raw.settled_transactions = settled;
-        if is_damaged {
-            superblock.write(pm)?;
-        }
+    if !is_damaged {
+        let settled = walk.greatest_transaction() + 1;
+        superblock.raw.settled_transactions = superblock.raw.settled_transactions.max(settled);
     }
     Ok(())
 }

@@ -257,9 +257,12 @@ fn bring_up<P: Pm>(
         return Err(refuse(&report));
     }
     if ending == Ending::MayBeTorn {
+        // Logs with torn entries cannot be read; where something is damaged, that is all that is erased.
         walk.repair()?;
-        let greatest = walk.greatest_transaction();
-        superblock.raw.settled_transactions = superblock.raw.settled_transactions.max(greatest + 1);
+        if report.damage_count == 0 {
+            let greatest = walk.greatest_transaction();
+            superblock.raw.settled_transactions = superblock.raw.settled_transactions.max(greatest + 1);
+        }
     }
     walk.free_the_rest(alloc, superblock.first_data_block(), superblock.raw.device_blocks);
     walk.free_the_rest_of_tiers(tiers);

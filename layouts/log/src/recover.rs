@@ -33,6 +33,17 @@ const BATCH: usize = 1024;
 /// Damage that a report describes one by one.
 const MAX_DAMAGE: usize = 100;
 
+/// What the other directory of a transaction says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// It has it: both have.
+    Has,
+    /// All of it can be read, and it has it not.
+    HasNot,
+    /// It cannot be read: nobody knows.
+    Unreadable,
+}
+
 /// A walk over everything that is reachable.
 pub(crate) struct Walk<'a, P> {
     pub(crate) pm: &'a P,
@@ -57,6 +68,8 @@ pub(crate) struct Walk<'a, P> {
     torn: AtomicU64,
     /// Byte ranges to erase.
     erase: Mutex<Vec<(u64, u64)>>,
+    /// The same of what only one directory has; that is believed where nothing is damaged.
+    roll_back: Mutex<Vec<(u64, u64)>>,
     /// Directories whose cached parent is wrong: (number, parent).
     parents: Mutex<Vec<(u64, u64)>>,
     damage: Mutex<Vec<String>>,
@@ -97,6 +110,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             rolled_back: AtomicU64::new(0),
             torn: AtomicU64::new(0),
             erase: Mutex::default(),
+            roll_back: Mutex::default(),
             parents: Mutex::default(),
             damage: Mutex::default(),
             damage_count: AtomicU64::new(0),
@@ -156,11 +170,11 @@ impl<'a, P: Pm> Walk<'a, P> {
         let mut loaded = self.load(source, &raw, false)?;
         if let Some(transaction) = loaded.scan.last_transaction
             && transaction.number >= self.settled
-            && !self.peer_has(transaction, number)
+            && self.peer_has(transaction, number) == Peer::HasNot
             && !Mistake::HalfTransactionKept.is_made(self.pm)
         {
             self.rolled_back.fetch_add(1, Ordering::Relaxed);
-            self.erase.lock().extend_from_slice(&loaded.scan.last_batch);
+            self.roll_back.lock().extend_from_slice(&loaded.scan.last_batch);
             loaded = self.load(source, &raw, true)?;
         }
         self.greatest_transaction.fetch_max(loaded.scan.greatest_transaction, Ordering::Relaxed);
@@ -196,11 +210,11 @@ impl<'a, P: Pm> Walk<'a, P> {
             && open_word(raw.head, source.seed, &String::new).is_ok()
     }
 
-    /// True when the other directory of a transaction has it, too.
-    fn peer_has(&self, transaction: PendingTransaction, asking: u64) -> bool {
-        let Ok((raw, source)) = self.inode(transaction.peer) else { return false };
+    /// Whether the other directory of a transaction has it, too.
+    fn peer_has(&self, transaction: PendingTransaction, asking: u64) -> Peer {
+        let Ok((raw, source)) = self.inode(transaction.peer) else { return Peer::Unreadable };
         if raw.generation != transaction.peer_generation {
-            return false;
+            return Peer::HasNot;
         }
         let mut found = false;
         // In a log that is damaged later on, what comes before counts.
@@ -211,12 +225,11 @@ impl<'a, P: Pm> Walk<'a, P> {
             }
             Ok(())
         });
-        found || (scanned.is_err() && self.holds_transaction(source, &raw, transaction.number))
-    }
-
-    /// Looks into a damaged log for the entry of a transaction.
-    fn holds_transaction(&self, source: LogSource, raw: &RawInode, number: u64) -> bool {
-        crate::mend::holds_transaction(self.pm, source, raw, number)
+        match scanned {
+            _ if found => Peer::Has,
+            Ok(_) => Peer::HasNot,
+            Err(_) => Peer::Unreadable,
+        }
     }
 
     /// Reads an inode that is no directory.
@@ -344,7 +357,8 @@ impl<'a, P: Pm> Walk<'a, P> {
         }
     }
 
-    /// Writes what recovery corrects, durable when it returns.
+    /// Writes what recovery corrects, durable when it returns. Where something is damaged nothing is rolled back: what the
+    /// other directory does not seem to have may be what is damaged.
     pub(crate) fn repair(&self) -> Result<()> {
         // The last token stands for all stores of this thread: one fence covers them.
         let mut flushed = self.pm.zero(0, 0)?;
@@ -352,7 +366,13 @@ impl<'a, P: Pm> Walk<'a, P> {
         // that is torn in one page and has nothing behind it, as every other crash does.
         let mut page = None;
         let torn_stays = Mistake::TornNotErased.is_made(self.pm);
-        for &(address, len) in self.erase.lock().iter().rev().filter(|_| !torn_stays) {
+        let mut erase = std::mem::take(&mut *self.roll_back.lock());
+        if self.damage_count.load(Ordering::Relaxed) > 0 {
+            erase.clear();
+        }
+        // What is torn is behind what is rolled back.
+        erase.extend_from_slice(&self.erase.lock());
+        for &(address, len) in erase.iter().rev().filter(|_| !torn_stays) {
             if page.is_some_and(|page| page != address / BLOCK_SIZE) {
                 self.pm.fence(flushed);
                 flushed = self.pm.zero(0, 0)?;

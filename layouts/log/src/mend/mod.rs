@@ -25,7 +25,7 @@ use crate::alloc::Run;
 use crate::format::{
     CHUNK_BLOCKS, CHUNK_INODES, INODE_MAGIC, INODE_VERSION, ROOT_INODE, RawInode, inode_seed,
 };
-use crate::scan::{Ending, LogSource, read_inode};
+use crate::scan::{Ending, read_inode};
 use crate::scrub::hits;
 use crate::superblock::Superblock;
 use salvage::Grounds;
@@ -311,14 +311,6 @@ fn find_orphans<P: Pm>(tree: &mut Tree<'_, P>, evidence: &Evidence, seed: u32) -
         tree.walk(taken, format!("/lost+found/#{number}"), true);
     }
     Ok(orphans)
-}
-
-/// Whether a damaged log has the entry of a transaction.
-pub(crate) fn holds_transaction(pm: &impl Pm, source: LogSource, raw: &RawInode, number: u64) -> bool {
-    let survey = Survey::default();
-    let grounds = Grounds { pm, survey: &survey, ending: Ending::MayBeTorn, is_taken: &|_| false };
-    let salvage = grounds.salvage(source, raw);
-    salvage.transactions.contains(&number)
 }
 
 /// The block where a run of free blocks is for a chunk.

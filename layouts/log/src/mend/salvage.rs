@@ -28,6 +28,14 @@ pub(super) struct Saved {
     pub(super) bytes: Vec<u8>,
 }
 
+impl Saved {
+    /// What the first entry of an operation in two directories says.
+    pub(super) fn transaction(&self) -> Option<TransactionEntry> {
+        let is_one = self.header.kind == kind::TRANSACTION;
+        TransactionEntry::read_from_prefix(&self.bytes).ok().filter(|_| is_one).map(|(entry, _)| entry)
+    }
+}
+
 /// What is left of a log.
 #[derive(Debug, Default)]
 pub(super) struct Salvage {
@@ -36,8 +44,6 @@ pub(super) struct Salvage {
     seen: HashSet<Block>,
     /// What was damaged, in words, and whether something is lost with it.
     pub(super) damage: Vec<(String, bool)>,
-    /// Transactions that it has.
-    pub(super) transactions: Vec<u64>,
     /// No entry has a greater sequence number, lost ones included as far as can be seen.
     pub(super) greatest: u64,
 }
@@ -45,6 +51,19 @@ pub(super) struct Salvage {
 impl Salvage {
     fn last_sequence(&self) -> u64 {
         self.entries.last().map_or(0, |entry| entry.header.sequence)
+    }
+
+    /// Something is lost.
+    pub(super) fn loses(&self) -> bool {
+        self.damage.iter().any(|&(_, lost)| lost)
+    }
+
+    /// The entries at the end that are one operation in two directories: where they begin, and what they say of it.
+    pub(super) fn last_transaction(&self) -> Option<(usize, TransactionEntry)> {
+        let before = self.entries.split_last()?.1;
+        let is_part = |saved: &&Saved| saved.header.flags & flag::MORE != 0;
+        let first = before.len() - before.iter().rev().take_while(is_part).count();
+        Some((first, self.entries[first].transaction()?))
     }
 }
 
@@ -324,8 +343,7 @@ impl<P: Pm> Grounds<'_, P> {
         salvage.entries.push(saved);
     }
 
-    /// Drops a batch that is not complete at the end of the log, and the entries of transactions: a repaired log is
-    /// committed as it is.
+    /// Drops a batch that is not complete at the end of the log.
     fn settle(&self, salvage: &mut Salvage) {
         while let Some(last) = salvage.entries.last()
             && last.header.flags & flag::MORE != 0
@@ -341,16 +359,6 @@ impl<P: Pm> Grounds<'_, P> {
             salvage.damage.push(("operations of its log with numbers that none has".to_owned(), true));
             salvage.entries.retain(|saved| !too_small(saved));
         }
-        let transactions = &mut salvage.transactions;
-        salvage.entries.retain(|saved| {
-            if saved.header.kind != kind::TRANSACTION {
-                return true;
-            }
-            if let Ok((entry, _)) = TransactionEntry::read_from_prefix(&saved.bytes) {
-                transactions.push(entry.transaction);
-            }
-            false
-        });
     }
 }
 

@@ -9,12 +9,13 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::salvage::{Grounds, Salvage, Saved, read_inode_lines, turn_one_bit};
 use super::survey::Chunks;
 use crate::format::{
-    AttrEntry, INODE_MAGIC, INODE_VERSION, LINE, RawInode, XATTR_BYTES_OFFSET, inode_seed, kind, open_word,
-    seal_word,
+    AttrEntry, INODE_MAGIC, INODE_VERSION, LINE, RawInode, TransactionEntry, XATTR_BYTES_OFFSET, inode_seed,
+    kind, open_word, seal_word,
 };
 use crate::inode::Graveyard;
 use crate::load::{LoadContext, Loaded, load_saved};
-use crate::scan::{Ending, Entry, LogSource, Spot, parse_entry};
+use crate::recover::Peer;
+use crate::scan::{Ending, Entry, LogSource, Spot, parse_entry, read_inode};
 use crate::superblock::Superblock;
 use crate::tiers::Reach;
 
@@ -47,12 +48,23 @@ impl Taken {
     }
 }
 
+/// An inode whose header is right, or was made right.
+struct Opened {
+    source: LogSource,
+    raw: RawInode,
+    /// See [`Taken`].
+    rewrite: bool,
+    damage: Vec<(String, bool)>,
+}
+
 /// Takes inodes.
 pub(super) struct Taker<'a, P> {
     pub(super) grounds: Grounds<'a, P>,
     chunks: &'a Chunks,
     pub(super) volume_seed: u32,
     hash_seed: u64,
+    /// Transactions below are committed.
+    settled: u64,
     graveyard: Arc<Graveyard>,
     pub(super) reach: Reach,
 }
@@ -63,6 +75,7 @@ impl<'a, P: Pm> Taker<'a, P> {
             chunks,
             volume_seed: superblock.seed(),
             hash_seed: superblock.raw.hash_seed,
+            settled: superblock.raw.settled_transactions,
             graveyard: Arc::default(),
             reach: Reach::of(grounds.pm.len() / BLOCK_SIZE, &superblock.raw),
             grounds,
@@ -71,6 +84,20 @@ impl<'a, P: Pm> Taker<'a, P> {
 
     /// The inode that a name refers to, or why there is none, in words.
     pub(super) fn take(&self, claim: Claim) -> Result<Taken, String> {
+        let Opened { source, raw, rewrite, damage } = self.open(claim)?;
+        let mut salvage = self.grounds.salvage(source, &raw);
+        self.settle_transactions(source, &mut salvage);
+        let mut taken = self.build(source, raw, salvage).map_err(|error| error.to_string())?;
+        taken.damage.splice(0..0, damage);
+        taken.rewrite = rewrite;
+        if rewrite {
+            adopt_attributes(&mut taken);
+        }
+        Ok(taken)
+    }
+
+    /// The same without its log.
+    fn open(&self, claim: Claim) -> Result<Opened, String> {
         let Claim { number, generation, kind } = claim;
         let address = self.chunks.address(number).filter(|_| number != 0);
         let address = address.ok_or_else(|| format!("inode {number}, which does not exist"))?;
@@ -96,14 +123,54 @@ impl<'a, P: Pm> Taker<'a, P> {
                 damage.push(("operations of its log in lines that cannot be read".to_owned(), true));
             }
         }
-        let salvage = self.grounds.salvage(source, &raw);
-        let mut taken = self.build(source, raw, salvage).map_err(|error| error.to_string())?;
-        taken.damage.splice(0..0, damage);
-        taken.rewrite = rewrite;
-        if rewrite {
-            adopt_attributes(&mut taken);
+        Ok(Opened { source, raw, rewrite, damage })
+    }
+
+    /// After a crash a last operation in two directories counts if the other one has it, too, as far as that can be read; a
+    /// log that is written anew is committed as it is. What was settled needs no number any more; what was not keeps it,
+    /// for the other directory may ask.
+    fn settle_transactions(&self, source: LogSource, salvage: &mut Salvage) {
+        let is_open = |entry: &TransactionEntry| entry.transaction >= self.settled;
+        let last = salvage.last_transaction().filter(|(_, entry)| is_open(entry));
+        if let Some((first, entry)) = last.filter(|_| self.grounds.ending == Ending::MayBeTorn) {
+            match self.peer_has(&entry, source.number) {
+                Peer::Has => {}
+                Peer::HasNot => salvage.entries.truncate(first),
+                Peer::Unreadable => {
+                    let peer = entry.peer;
+                    let what =
+                        format!("directory {peer} cannot say whether they both had its last operation");
+                    salvage.damage.push((what, true));
+                }
+            }
         }
-        Ok(taken)
+        salvage.entries.retain(|saved| {
+            saved.header.kind != kind::TRANSACTION || saved.transaction().is_some_and(|entry| is_open(&entry))
+        });
+    }
+
+    /// Whether the other directory of a transaction has it, too.
+    fn peer_has(&self, transaction: &TransactionEntry, asking: u64) -> Peer {
+        let (number, generation) = (transaction.peer, transaction.peer_generation);
+        let Ok(opened) = self.open(Claim { number, generation, kind: FileKind::Directory }) else {
+            return if self.is_another(number, generation) { Peer::HasNot } else { Peer::Unreadable };
+        };
+        let salvage = self.grounds.salvage(opened.source, &opened.raw);
+        let mut entries = salvage.entries.iter().filter_map(Saved::transaction);
+        if entries.any(|entry| entry.transaction == transaction.transaction && entry.peer == asking) {
+            return Peer::Has;
+        }
+        let loses = salvage.loses() || opened.damage.iter().any(|&(_, lost)| lost);
+        if loses { Peer::Unreadable } else { Peer::HasNot }
+    }
+
+    /// Whether a valid inode has this number, in another life.
+    fn is_another(&self, number: u64, generation: u32) -> bool {
+        let address = self.chunks.address(number).filter(|_| number != 0);
+        let raw = address.and_then(|address| read_inode(self.grounds.pm, address).ok());
+        raw.is_some_and(|raw| {
+            raw.generation != generation && raw.is_valid(inode_seed(self.volume_seed, number, raw.generation))
+        })
     }
 
     /// An inode that is to be made, with this header and nothing in its log.
