@@ -121,7 +121,8 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
     for problem in &report.problems {
         let outcome = match (problem.repaired, problem.repair, repair) {
             (true, Some(repair), _) => format!("repaired: {repair}"),
-            (_, Some(repair), _) if problem.loses => format!("-y would: {repair}"),
+            // Where something would be lost -p begins nothing.
+            (_, Some(repair), begun) if problem.loses || begun => format!("-y would: {repair}"),
             (_, Some(repair), _) => format!("-p would: {repair}"),
             (_, None, _) => problem
                 .advice

@@ -269,8 +269,7 @@ fn a_lost_entry_costs_what_it_said() {
     let mut damaged = image.clone();
     // The data checksum and what follows: the range can still be read.
     garble(&mut damaged[page + 9 * LINE + 40..page + 10 * LINE]);
-    let pm = SimPm::from_image(&damaged);
-    assert!(!check_with(&pm, Repair::Safe).unwrap().is_sound(), "-p gives nothing up");
+    nothing_is_written(&damaged);
     let report = mend("a write", &damaged, &files, 1);
     let told = words(&report);
     assert!(told.contains("/many/deep/written (inode") && told.contains("a write of bytes"), "{told}");
@@ -294,6 +293,28 @@ fn a_lost_entry_costs_what_it_said() {
     garble(&mut damaged[page + 3 * LINE..page + 8 * LINE]);
     let report = mend("names", &damaged, &files, 0);
     assert!(words(&report).contains("/lost+found"), "{}", words(&report));
+}
+
+/// What would give something up is not begun by a repair that must not.
+fn nothing_is_written(damaged: &[u8]) {
+    let pm = SimPm::from_image(damaged);
+    let report = check_with(&pm, Repair::Safe).unwrap();
+    assert!(report.problems.iter().any(|problem| problem.loses), "{}", words(&report));
+    assert!(report.problems.iter().all(|problem| !problem.repaired), "{}", words(&report));
+    assert_eq!(pm.snapshot(), damaged, "-p gives nothing up");
+}
+
+/// Where a name was lost, a repair that was to lose nothing wrote over the file that had it.
+#[test]
+fn what_loses_nothing_waits_for_what_does() {
+    for (image, files) in [image(), crashed::renamed()] {
+        let mut damaged = image.clone();
+        let page = log(&image, files["/many"].inode)[1];
+        garble(&mut damaged[page + 3 * LINE..page + 8 * LINE]);
+        damaged[log(&image, files["/many/deep/written"].inode)[1] + 5 * LINE + 30] ^= 0x10;
+        nothing_is_written(&damaged);
+        mend("a name and a bit", &damaged, &files, 0);
+    }
 }
 
 #[test]

@@ -160,7 +160,9 @@ fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions, tiers: &[RealD
         report.problems.extend(tier_check::check(device, found.summary.uuid, &found.tiers, repair));
     }
     if checked.media {
-        let record = repair != Repair::None;
+        // What is left to a repair that may lose something finds everything as it was.
+        let is_left = found.problems.iter().any(|problem| !problem.repaired && !problem.repair.is_empty());
+        let record = repair == Repair::All || repair == Repair::Safe && !is_left;
         report.add_media(nacre_layout_log::check::check_media(pm, record)?, record);
     }
     Ok(report)

@@ -3,7 +3,7 @@
 use super::*;
 
 /// An image of a crash behind a rename from `/b/f` to `/a/f`, of which everybody was told, and its files.
-fn renamed() -> (Vec<u8>, BTreeMap<String, File>) {
+pub(crate) fn renamed() -> (Vec<u8>, BTreeMap<String, File>) {
     let pm = Arc::new(SimPm::new(SIZE));
     mkfs(&*pm, &MkfsOptions::default()).unwrap();
     let fs = mount(&pm);

@@ -102,12 +102,15 @@ pub fn check_with_tiers<P: Pm>(
 ) -> Result<CheckReport> {
     if repair != Repair::None {
         crate::superblock::read(pm)?.superblock.check_writable()?;
-        return mend(pm, repair, tiers);
+        if let Some(report) = needs_more(pm, repair, tiers)? {
+            return Ok(report);
+        }
+        return mend(pm, repair, tiers).map(|(report, _)| report);
     }
     let mut pass = examine(pm, false, tiers)?;
     if pass.is_damaged() {
         // What a repair would do is found out by doing it, where it leaves no trace.
-        let would = mend(&Overlay::new(pm), Repair::All, tiers)?;
+        let (would, _) = mend(&Overlay::new(pm), Repair::All, tiers)?;
         pass.report.problems.retain(|problem| would.problems.iter().all(|other| other.what != problem.what));
         pass.report.problems.retain(|problem| !problem.repair.is_empty());
         let found = would.problems.into_iter().map(|problem| {
@@ -118,6 +121,18 @@ pub fn check_with_tiers<P: Pm>(
         pass.report.problems.extend(found);
     }
     Ok(pass.report)
+}
+
+/// Whether a repair that loses nothing would leave damage, and what it says then. Nothing may be written in that case: who
+/// lost a name has blocks that nobody knows to be in use, and the checkpoint is what a repair that may lose something goes
+/// by.
+fn needs_more<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<Option<CheckReport>> {
+    if level != Repair::Safe || !examine(pm, false, tiers)?.is_damaged() {
+        return Ok(None);
+    }
+    let (mut report, is_whole) = mend(&Overlay::new(pm), level, tiers)?;
+    report.problems.iter_mut().for_each(|problem| problem.repaired = false);
+    Ok((!is_whole).then_some(report))
 }
 
 /// Looks for media errors in all of a device that [`check_with`] found sound, and says which files they are in. With
@@ -163,8 +178,9 @@ impl Pass {
     }
 }
 
-/// Repairs in rounds, until a strict pass finds nothing more or nothing more can be done.
-fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<CheckReport> {
+/// Repairs in rounds, until a strict pass finds nothing more or nothing more can be done; says whether nothing is damaged
+/// any more, but for images on tiers.
+fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<(CheckReport, bool)> {
     let mut first: Option<CheckReport> = None;
     let mut findings = Vec::new();
     let mut evidence = None;
@@ -198,7 +214,7 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
             // Nothing is left, so that what could not be done in one round was done in a later one.
             last.problems.iter_mut().for_each(|problem| problem.repaired = true);
             pass.images.into_iter().for_each(|what| last.add(what, ""));
-            return Ok(last);
+            return Ok((last, true));
         }
         if round + 1 == ROUNDS {
             break;
@@ -222,7 +238,7 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
         // The findings say it better.
         report.problems.retain(|problem| !problem.repair.is_empty());
     }
-    Ok(report)
+    Ok((report, false))
 }
 
 /// Marks the file system as one under repair: what is free must be counted again from now on, and who mounts it before

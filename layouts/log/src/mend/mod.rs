@@ -42,7 +42,7 @@ const LOST_AND_FOUND: &[u8] = b"lost+found";
 pub enum Repair {
     /// Nothing.
     None,
-    /// What loses nothing that is still there.
+    /// What loses nothing that is still there; nothing where that is not all.
     Safe,
     /// Also what gives up what cannot be saved.
     All,
