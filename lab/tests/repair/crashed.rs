@@ -100,3 +100,50 @@ fn half_a_rename_is_taken_back_when_a_bit_of_its_directory_flips() {
     damaged[log(&half, files["/many"].inode)[0] + 7 * LINE + 20] ^= 0x10;
     assert_eq!(mend_safely("another directory", &damaged), before);
 }
+
+/// The lines of a log page that hold something, from its end.
+fn lines_from_end(image: &[u8], page: usize) -> impl Iterator<Item = usize> + '_ {
+    let is_used = |line: &usize| image[*line..line + LINE].iter().any(|&byte| byte != 0);
+    (1..64).rev().map(move |line| page + line * LINE).filter(is_used)
+}
+
+/// The strict pass could not read such a page, a repair saw no damage in it, and so it was never mounted again.
+#[test]
+fn a_line_that_cannot_be_read_is_repaired_behind_the_end_of_a_log_too() {
+    let (image, files) = renamed();
+    for path in ["/many", "/b", "/many/deep/written"] {
+        let page = *log(&image, files[path].inode).last().unwrap();
+        let last = lines_from_end(&image, page).next().unwrap();
+        for line in [last, last + LINE, last + 3 * LINE] {
+            let pm = Arc::new(SimPm::from_image(&image));
+            pm.poison(line as u64, LINE as u64);
+            let told = check_with(&*pm, Repair::Safe).unwrap();
+            assert!(told.problems.iter().any(|problem| problem.loses), "{path}: {}", words(&told));
+            let report = check(&*pm, true).unwrap();
+            assert!(report.is_sound(), "{path}: {}", words(&report));
+            let after = walk(&mount(&pm)).unwrap();
+            let missing = files.iter().filter(|(other, file)| after.get(*other) != Some(file)).count();
+            assert!(missing <= usize::from(line == last), "{path}: {missing}");
+        }
+    }
+}
+
+/// What stands in the next page shows that the last operation of a page was finished; nobody looked.
+#[test]
+fn the_last_operation_of_a_page_is_not_lost_silently() {
+    let (image, files) = renamed();
+    for (path, also) in [("/many", false), ("/many/deep/written", false), ("/many/deep/written", true)] {
+        let page = log(&image, files[path].inode)[1];
+        let last = lines_from_end(&image, page).next().unwrap();
+        let mut damaged = image.clone();
+        garble(&mut damaged[last + 40..last + LINE]);
+        if also {
+            damaged[page + 5 * LINE + 30] ^= 0x10;
+        }
+        nothing_is_written(&damaged);
+        mend(path, &damaged, &files, 1);
+        let mut damaged = image.clone();
+        damaged[page + 9 * LINE..page + 10 * LINE].fill(0);
+        mend(&format!("a line of zeros in {path}"), &damaged, &files, 1);
+    }
+}

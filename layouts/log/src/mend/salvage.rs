@@ -44,6 +44,8 @@ pub(super) struct Salvage {
     seen: HashSet<Block>,
     /// What was damaged, in words, and whether something is lost with it.
     pub(super) damage: Vec<(String, bool)>,
+    /// First lines of what does not validate: lost only if something follows it, or if nothing may be torn.
+    waiting: Vec<[u8; LINE]>,
     /// No entry has a greater sequence number, lost ones included as far as can be seen.
     pub(super) greatest: u64,
 }
@@ -51,6 +53,13 @@ pub(super) struct Salvage {
 impl Salvage {
     fn last_sequence(&self) -> u64 {
         self.entries.last().map_or(0, |entry| entry.header.sequence)
+    }
+
+    /// What waited was no operation that was on its way.
+    fn lose_waiting(&mut self, seed: u32) {
+        for line in std::mem::take(&mut self.waiting) {
+            note_lost(seed, &line, self);
+        }
     }
 
     /// Something is lost.
@@ -197,7 +206,7 @@ impl<P: Pm> Grounds<'_, P> {
         let mut next = self.follow(source, head, salvage);
         while let Some(block) = next {
             let mut bytes = [0u8; BLOCK_SIZE as usize];
-            read_lines(self.pm, block.offset(), &mut bytes);
+            let bad = read_lines(self.pm, block.offset(), &mut bytes);
             if !self.is_page(source, block, &bytes) {
                 // The word that led here was right, so the page was here.
                 salvage.damage.push((format!("the page of its log at block {} is gone", block.0), true));
@@ -212,6 +221,11 @@ impl<P: Pm> Grounds<'_, P> {
             salvage.pages.push(block);
             salvage.seen.insert(block);
             self.salvage_page(source, &bytes, salvage);
+            // Whatever was there, it was no operation on its way that made them so.
+            let in_entries = bad.iter().filter(|&&at| at != block.offset());
+            salvage
+                .damage
+                .extend(in_entries.map(|at| (format!("a media error in its log, at byte {at}"), true)));
             let word = u64::from_le_bytes(bytes[48..56].try_into().unwrap_or_default());
             next = if word == 0 { None } else { self.follow(source, word, salvage) };
         }
@@ -308,25 +322,34 @@ impl<P: Pm> Grounds<'_, P> {
     }
 
     fn salvage_page(&self, source: LogSource, bytes: &[u8; BLOCK_SIZE as usize], salvage: &mut Salvage) {
-        // What does not validate is lost only if something follows it, or if nothing may be torn.
-        let mut waiting: Vec<&[u8]> = Vec::new();
+        let mut begins = true;
+        let mut gap = false;
         let mut line = 1;
         while line <= PAGE_LINES {
             let rest = &bytes[line * LINE..];
             line += 1;
             if rest[..LINE].iter().all(|&byte| byte == 0) {
+                gap = true;
                 continue;
             }
+            // What is on its way is in one page.
+            if std::mem::take(&mut begins) {
+                salvage.lose_waiting(source.seed);
+            }
+            // Entries follow one another: one that was here is gone.
+            if std::mem::take(&mut gap) {
+                salvage.waiting.push([0; LINE]);
+            }
             let Some((saved, turned)) = read_entry(rest, source.seed) else {
-                waiting.push(rest);
+                salvage.waiting.extend(rest.first_chunk::<LINE>());
                 continue;
             };
             line += saved.bytes.len() / LINE - 1;
-            waiting.drain(..).for_each(|rest| note_lost(source.seed, rest, salvage));
+            salvage.lose_waiting(source.seed);
             Self::keep(saved, turned, salvage);
         }
         if self.ending == Ending::Clean {
-            waiting.drain(..).for_each(|rest| note_lost(source.seed, rest, salvage));
+            salvage.lose_waiting(source.seed);
         }
     }
 
