@@ -286,6 +286,13 @@ fn a_lost_entry_costs_what_it_said() {
     assert_eq!(differing.len(), 1, "one block is lost: {differing:?}");
     assert!(new[differing[0] * BLOCK..][..BLOCK].iter().all(|&byte| byte == 0), "and reads as zeros");
 
+    // A number that is damaged with it puts nothing behind it out of order.
+    let mut more = damaged.clone();
+    more[page + 9 * LINE + 9] ^= 0x3;
+    let report = mend("a write and its number", &more, &files, 1);
+    let told = words(&report);
+    assert!(told.contains("a write of bytes") && !told.contains("out of order"), "{told}");
+
     // A file whose name is lost is in lost+found.
     let many = files["/many"].inode;
     let mut damaged = image.clone();

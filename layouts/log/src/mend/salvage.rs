@@ -46,6 +46,8 @@ pub(super) struct Salvage {
     pub(super) damage: Vec<(String, bool)>,
     /// First lines of what does not validate: lost only if something follows it, or if nothing may be torn.
     waiting: Vec<[u8; LINE]>,
+    /// The number that the lost entry before this place says that it had, 0 where none was lost; nothing proves it.
+    said: u64,
     /// No entry has a greater sequence number, lost ones included as far as can be seen.
     pub(super) greatest: u64,
 }
@@ -58,7 +60,7 @@ impl Salvage {
     /// What waited was no operation that was on its way.
     fn lose_waiting(&mut self, seed: u32) {
         for line in std::mem::take(&mut self.waiting) {
-            note_lost(seed, &line, self);
+            note_lost(seed, &line, self, false);
         }
     }
 
@@ -196,7 +198,7 @@ impl<P: Pm> Grounds<'_, P> {
                 }
                 // After a crash that may be an operation that was on its way.
                 None if self.ending == Ending::MayBeTorn => {}
-                None => note_lost(source.seed, rest, salvage),
+                None => note_lost(source.seed, rest, salvage, true),
             }
         }
         salvage.entries.sort_by_key(|saved| saved.header.sequence);
@@ -285,7 +287,10 @@ impl<P: Pm> Grounds<'_, P> {
     /// One that begins with the last number may be a forgotten one.
     fn find_next(&self, source: LogSource, salvage: &mut Salvage) -> Option<Block> {
         let later = self.later_pages(source, salvage);
-        let expected = salvage.entries.last().map_or(FIRST_SEQUENCE, |e| e.header.sequence + 1);
+        let expected = match salvage.last_sequence().max(salvage.said) {
+            0 => FIRST_SEQUENCE,
+            last => last + 1,
+        };
         let mut starts = later
             .iter()
             .filter(|page| page.first_sequence <= expected && !self.is_led_to(source, page.block, salvage));
@@ -363,6 +368,7 @@ impl<P: Pm> Grounds<'_, P> {
         if turned {
             salvage.damage.push(("a flipped bit in an operation of its log".to_owned(), false));
         }
+        salvage.said = 0;
         salvage.entries.push(saved);
     }
 
@@ -424,14 +430,16 @@ fn read_entry(bytes: &[u8], seed: u32) -> Option<(Saved, bool)> {
 }
 
 /// Notes that the entry at the start of `bytes` is lost. Where its bytes say that it was a write, what was there before
-/// must not come back: those blocks were free since. So a hole takes its place.
-fn note_lost(seed: u32, bytes: &[u8], salvage: &mut Salvage) {
+/// must not come back: those blocks were free since. So a hole takes its place, with the number of the entry before it: its
+/// own, which may be what is damaged, would put what follows out of order. Only where order is not position it keeps that.
+fn note_lost(seed: u32, bytes: &[u8], salvage: &mut Salvage, keeps_number: bool) {
     let Ok((header, _)) = EntryHeader::read_from_prefix(bytes) else { return };
     let last = salvage.last_sequence();
     // Several entries may share a number, as those of a log that was compacted.
     let is_next = header.sequence >= last && header.sequence < last + PLAUSIBLE_GAP;
     if is_next {
         salvage.greatest = salvage.greatest.max(header.sequence);
+        salvage.said = salvage.said.max(header.sequence);
     }
     let write = WriteEntry::read_from_prefix(bytes).ok().map(|(write, _)| write);
     let write = write.filter(|_| is_next && header.kind == kind::WRITE && header.lines == 1);
@@ -440,7 +448,8 @@ fn note_lost(seed: u32, bytes: &[u8], salvage: &mut Salvage) {
         (Some(write), Some((start, blocks)))
             if blocks > 0 && (start + blocks) * BLOCK_SIZE <= MAX_FILE_SIZE =>
         {
-            let hole = hole_instead(seed, header.sequence, (start, blocks), write.mtime, salvage);
+            let sequence = if keeps_number { header.sequence } else { last.max(FIRST_SEQUENCE) };
+            let hole = hole_instead(seed, sequence, (start, blocks), write.mtime, salvage);
             salvage.entries.push(hole);
             let (from, to) = (start * BLOCK_SIZE, (start + blocks) * BLOCK_SIZE);
             format!("a write of bytes {from} to {to} cannot be read")
