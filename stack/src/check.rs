@@ -168,15 +168,14 @@ fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions, tiers: &[RealD
     Ok(report)
 }
 
-/// The same for the layout `inplace`. What it can repair loses nothing.
+/// The same for the layout `inplace`.
 fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<CheckReport> {
-    let record = repair != Repair::None;
-    let found = nacre_layout_inplace::check::check(pm, record)?;
+    let found = nacre_layout_inplace::check::check_with(pm, repair)?;
     let problem = |problem: &nacre_layout_inplace::check::Problem| Problem {
         what: problem.what.clone(),
         repair: (!problem.repair.is_empty()).then_some(problem.repair),
         advice: None,
-        loses: false,
+        loses: problem.loses,
         repaired: problem.repaired,
     };
     let mut report = CheckReport {
@@ -192,6 +191,7 @@ fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<
         duration: found.walk.duration,
     };
     if checked.media {
+        let record = repair != Repair::None;
         report.add_media(nacre_layout_inplace::check::check_media(pm, record)?, record);
     }
     Ok(report)

@@ -90,7 +90,7 @@ layout!(
 layout!(
     InplaceFs<SimPm>,
     inplace,
-    inplace::check::check,
+    |pm, repair| inplace::check::check_with(pm, if repair { Repair::Safe } else { Repair::None }),
     inplace::MountOptions { lanes: Some(1), ..inplace::MountOptions::default() }
 );
 

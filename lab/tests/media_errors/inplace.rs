@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{Kind, Names};
+use nacre_engine::{FileKind, Kind, Names, RenameMode};
 use nacre_lab::crash::Tree;
 use nacre_layout_inplace::anatomy::{self, Structure, structures};
-use nacre_layout_inplace::check::{check, check_media};
+use nacre_layout_inplace::check::{Repair, check, check_media, check_with};
 use nacre_layout_inplace::{InplaceFs, MountOptions};
 use nacre_media::SimPm;
 use nacre_media::crash::{Replay, Sampling};
 
-use crate::common::{NAMES, image, lookup, mount, read, scrub, the_rest_lives};
+use crate::common::{NAMES, image, lookup, mount, new, now, read, scrub, the_rest_lives};
 
 type Fs = InplaceFs<SimPm>;
 
@@ -53,6 +53,39 @@ fn bad_metadata_is_an_error_of_its_file() {
         assert_eq!(read(&fs, &lookup(&fs, "good").unwrap(), 0, 100).unwrap(), [b'g'; 100]);
         fs.unmount().unwrap();
     }
+}
+
+/// A rename was interrupted between its names, and what would undo it cannot be read: a directory without a name was freed
+/// with all that is in it, as if that lost nothing.
+#[test]
+fn what_a_lost_lane_leaves_without_a_name_is_not_freed_as_no_loss() {
+    let pm = image::<Fs>();
+    let fs: Fs = mount(&pm);
+    let root = fs.root();
+    let to = fs.create(&root, b"to", &new(FileKind::Directory)).unwrap();
+    fs.create(&to, b"other", &new(FileKind::Regular)).unwrap();
+    let to = fs.id(&to).number;
+    let found = structures(&*pm).unwrap();
+    let place = |kind, inode| found.iter().find(|s| s.kind == kind && s.inode == inode).unwrap();
+    let names = place(anatomy::Kind::Directory, to);
+    let without = pm.snapshot();
+    let range = names.offset as usize..(names.offset + names.len) as usize;
+    fs.rename(&root, b"dir", &lookup(&fs, "to").unwrap(), b"dir", RenameMode::Replace, now()).unwrap();
+    pm.poke(names.offset, &without[range]);
+    pm.poison(place(anatomy::Kind::Commit, 0).offset, 1);
+    drop(root);
+    fs.abandon();
+    let before = pm.snapshot();
+    for level in [Repair::None, Repair::Safe] {
+        let told = check_with(&*pm, level).unwrap();
+        assert!(told.problems.iter().any(|problem| problem.loses), "{level:?}: {told:?}");
+        assert!(told.problems.iter().all(|problem| !problem.repaired), "{level:?}: {told:?}");
+        assert_eq!(pm.snapshot(), before, "{level:?}");
+    }
+    let report = check_with(&*pm, Repair::All).unwrap();
+    assert!(report.is_sound() && report.problems.iter().any(|problem| problem.loses), "{report:?}");
+    assert!(check(&*pm, false).unwrap().problems.is_empty());
+    the_rest_lives(&mount::<Fs>(&pm), "without it");
 }
 
 /// A journal that cannot be read is refused by a mount, told, and made anew where nothing was under way; after a crash, where

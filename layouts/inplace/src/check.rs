@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result};
-pub use nacre_layout_parts::report::MediaReport;
 use nacre_layout_parts::report::RecoveryReport;
+pub use nacre_layout_parts::report::{MediaReport, Repair};
 use nacre_media::{Flushed, Overlay, Pm};
 use zerocopy::IntoBytes;
 
@@ -32,6 +32,8 @@ pub struct Problem {
     pub what: String,
     /// What a repair does about it; empty when nothing can be proved.
     pub repair: &'static str,
+    /// The repair gives up what cannot be saved.
+    pub loses: bool,
     /// It was repaired.
     pub repaired: bool,
 }
@@ -62,7 +64,12 @@ impl CheckReport {
     }
 
     fn add(&mut self, what: impl Into<String>, repair: &'static str) {
-        self.problems.push(Problem { what: what.into(), repair, repaired: false });
+        self.problems.push(Problem { what: what.into(), repair, loses: false, repaired: false });
+    }
+
+    /// A repair would give something up.
+    fn loses(&self) -> bool {
+        self.problems.iter().any(|problem| problem.loses)
     }
 }
 
@@ -74,9 +81,17 @@ type Fix = (u64, u64);
 ///
 /// An error means that nothing could be checked: there is no file system, or nothing that leads into it.
 pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
-    if repair {
+    check_with(pm, if repair { Repair::All } else { Repair::None })
+}
+
+/// The same, with a choice of what a repair may do.
+pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
+    if repair != Repair::None {
         crate::superblock::read(pm)?.superblock.check_writable()?;
-        let (mut report, fixes) = examine(pm)?;
+        let (mut report, fixes) = examine(pm, repair)?;
+        if repair == Repair::Safe && report.loses() {
+            return Ok(report);
+        }
         let mut stored: Option<Flushed> = None;
         for (address, value) in fixes {
             let word = pm.store(address, value.as_bytes())?;
@@ -97,7 +112,7 @@ pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
         }
         return Ok(report);
     }
-    examine(&Overlay::new(pm)).map(|(report, _)| report)
+    examine(&Overlay::new(pm), repair).map(|(report, _)| report)
 }
 
 /// Reads every block of a file system that is not mounted, for errors of the media. With `record`, what is found is put
@@ -107,7 +122,7 @@ pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
 }
 
 /// One pass over everything, after recovery; gives the words that a repair stores.
-fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
+fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
     let started = Instant::now();
     let Found { superblock, valid, interrupted } = crate::superblock::read(pm)?;
     let mut report = CheckReport {
@@ -175,7 +190,7 @@ fn examine<P: Pm>(pm: &P) -> Result<(CheckReport, Vec<Fix>)> {
         || report.problems.iter().all(|problem| !problem.repair.is_empty());
     for (lane, error) in lost {
         report.add(error.to_string(), if is_whole { "make it anew" } else { "" });
-        if is_whole {
+        if is_whole && (level == Repair::All || !report.loses()) {
             renew_lane(pm, &superblock, lane)?;
         }
     }
@@ -312,7 +327,11 @@ impl<'a, P: Pm> Names<'a, P> {
                 Block(block).offset() + number % crate::format::BLOCK_INODES * crate::format::INODE_SIZE;
             if links != raw.links {
                 let what = format!("inode {number} says {} links and has {links}", raw.links);
-                report.add(what, if is_whole { "count them" } else { "" });
+                // Nothing tells one that was removed from one whose new name was lost.
+                let loses = links == 0 && is_whole;
+                let repair = if loses { "free it, with all that is in it" } else { "count them" };
+                let repair = if is_whole { repair } else { "" };
+                report.problems.push(Problem { what, repair, loses, repaired: false });
                 fixes.push((address + word::LINKS, links_word(links, raw.flags)));
             }
             let Some(&parent) = self.parents.get(&number) else { continue };

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, Result, Tier, TierReader};
-pub use nacre_layout_parts::report::MediaReport;
 use nacre_layout_parts::report::RecoveryReport;
+pub use nacre_layout_parts::report::{MediaReport, Repair};
 use nacre_layout_parts::scrub::{all_bad_lines, new_bad_blocks};
 use nacre_media::{Overlay, Pm};
 
@@ -14,7 +14,6 @@ use crate::alloc::Allocator;
 use crate::badblocks::{self, BadBlocks};
 use crate::checkpoint;
 use crate::format::{CHUNK_INODES, state};
-pub use crate::mend::Repair;
 use crate::mend::{self, Evidence, Finding};
 use crate::recover::Walk;
 use crate::scan::Ending;

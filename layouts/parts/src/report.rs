@@ -1,6 +1,17 @@
-//! What is told of a recovery, and of a search for media errors.
+//! What is told of a recovery, and of a search for media errors, and what a repair may do.
 
 use std::time::Duration;
+
+/// How much a repair may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Repair {
+    /// Nothing.
+    None,
+    /// What loses nothing that is still there; nothing where that is not all.
+    Safe,
+    /// Also what gives up what cannot be saved.
+    All,
+}
 
 /// What recovery found and did.
 #[derive(Debug, Clone, Default)]

@@ -18,6 +18,7 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result};
+use nacre_layout_parts::report::Repair;
 use nacre_media::Pm;
 use zerocopy::FromZeros;
 
@@ -36,17 +37,6 @@ use write::Writer;
 
 /// Where inodes go that have lost their names.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
-
-/// How much a repair may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Repair {
-    /// Nothing.
-    None,
-    /// What loses nothing that is still there; nothing where that is not all.
-    Safe,
-    /// Also what gives up what cannot be saved.
-    All,
-}
 
 /// Something that is damaged, and what is done about it.
 #[derive(Debug, Clone)]
