@@ -24,7 +24,8 @@ pub(crate) struct FsckArgs {
     /// Change nothing; also the default
     #[arg(short = 'n', conflicts_with_all = ["preen", "yes"])]
     no: bool,
-    /// Repair what loses nothing, without questions; pass over what was unmounted in order (at boot)
+    /// Repair what loses nothing, without questions, and nothing where that is not all; pass over what was unmounted in order
+    /// (at boot)
     #[arg(short = 'p', short_alias = 'a')]
     preen: bool,
     /// Repair everything, without questions: keep what the format proves and give up the rest; what has lost its name
