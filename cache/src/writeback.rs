@@ -303,6 +303,9 @@ impl<L: Data + Extents> Shared<L> {
         }
         file.may_get_hole();
         let all: Vec<u64> = blocks.index.blocks().collect();
+        // A sync may have told why it failed, when nothing was lost yet.
+        file.note_error(Kind::Io);
+        self.error.lock().get_or_insert(Kind::Io);
         for block in &all {
             if let Some(entry) = blocks.index.get_mut(*block) {
                 self.counters.lost.add(bytes_of(std::mem::take(&mut entry.dirty)));

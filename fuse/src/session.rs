@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fuser::{Config, MountOption, Session, SessionACL};
 use nacre_engine::{Error, Kind, Result};
@@ -129,6 +130,8 @@ impl ServeOptions {
 pub struct Unmounter {
     mountpoint: PathBuf,
     device: (u32, u32),
+    /// The connection is over: its number may be another one's.
+    has_ended: Arc<AtomicBool>,
 }
 
 impl Unmounter {
@@ -157,6 +160,9 @@ impl Unmounter {
     /// Ends the connection itself, which needs no place in the tree: what was detached before, too. Programs that
     /// use it get errors.
     pub fn break_connection(&self) -> Result<()> {
+        if self.has_ended.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let abort = format!("{}/abort", self.device.1);
         let standard = Path::new(CONNECTIONS).join(&abort);
         if standard.exists() {
@@ -209,14 +215,18 @@ pub fn serve<L: Layout>(
     let server = server_of(vfs, options);
     let session = begin(server, &path, options)?;
     // Nothing here may ask the mount: its requests wait until the session runs.
+    let has_ended = Arc::default();
     let unmounter = match mounts::at_absolute(&path)? {
-        Some(mount) if mount.fstype == FSTYPE => Unmounter { mountpoint: path, device: mount.device },
+        Some(mount) if mount.fstype == FSTYPE => {
+            Unmounter { mountpoint: path, device: mount.device, has_ended }
+        }
         // Somebody unmounted it already; the session ends with its first read.
-        _ => Unmounter { mountpoint: path, device: (0, 0) },
+        _ => Unmounter { mountpoint: path, device: (0, 0), has_ended },
     };
     read_further_ahead(&unmounter);
     ready(unmounter.clone());
     let ended = ended(session.run()).map_err(|error| failed(&unmounter.mountpoint, error));
+    unmounter.has_ended.store(true, Ordering::Release);
     // A connection that ended otherwise than by unmounting leaves a dead mount behind.
     unmounter.detach()?;
     ended

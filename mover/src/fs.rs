@@ -346,17 +346,30 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Takes a tier's device away: what is on it fails until it is attached again. `token` is as for [`MoverFs::attach`]: what
     /// was copied of the device until now is an older copy from then on, unless the device, or the file system, cannot take it.
     pub fn detach(&self, number: u8, token: Option<u64>, why: &str) -> Result<()> {
-        let _changing = self.changing.lock();
+        let changing = self.changing.lock();
         let known = self.layout.tiers();
         let tier = known.iter().find(|tier| tier.number == number).ok_or_else(|| {
             Error::new(Kind::InvalidInput).operation("detach").object(format!("tier {number}"))
         })?;
+        let noted = |token: &u64| {
+            let change = TierChange::Set(Tier { pending: *token, ..*tier });
+            self.layout.change_tier(change).is_ok()
+        };
         let is_there = self.tiers.attachment(number).is_some_and(|at| at.device.is_ok());
-        if let Some(token) = token.filter(|_| is_there) {
-            // One that fails is taken away all the same; the file system knows both numbers then.
-            let _ = self.use_from(tier, token);
+        let token = token.filter(|_| is_there).filter(noted);
+        let device = self.tiers.let_go(number, why);
+        drop(changing);
+        // A device that hangs keeps nobody else: it is nobody's by now. The file system knows both numbers until this is done.
+        if let (Some(token), Some(device)) = (token, device)
+            && device.write_token(token).is_ok()
+        {
+            let _changing = self.changing.lock();
+            let known = self.layout.tiers();
+            let is_same = |now: &&Tier| now.uuid == tier.uuid && now.pending == token;
+            if let Some(now) = known.iter().find(is_same) {
+                self.layout.change_tier(TierChange::Set(Tier { token, pending: 0, ..*now }))?;
+            }
         }
-        self.tiers.detach(number, why);
         Ok(())
     }
 

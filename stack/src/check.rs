@@ -191,7 +191,8 @@ fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<
         duration: found.walk.duration,
     };
     if checked.media {
-        let record = repair != Repair::None;
+        let is_left = found.problems.iter().any(|problem| !problem.repaired && !problem.repair.is_empty());
+        let record = repair == Repair::All || repair == Repair::Safe && !is_left;
         report.add_media(nacre_layout_inplace::check::check_media(pm, record)?, record);
     }
     Ok(report)

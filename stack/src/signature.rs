@@ -305,7 +305,8 @@ pub(crate) fn has_content(file: &File, len: u64, name: &str) -> Result<bool> {
 
 /// Erases marks that nothing else will overwrite, so that nobody takes the device for what it was.
 pub(crate) fn wipe(pm: &RealPm, signatures: &[Signature]) -> Result<()> {
-    for signature in signatures {
+    // What was behind the end that it has now was cut off.
+    for signature in signatures.iter().filter(|mark| mark.offset + mark.len <= pm.len()) {
         let zeroed = pm.zero(signature.offset, signature.len)?;
         pm.fence(zeroed);
     }

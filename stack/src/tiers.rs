@@ -455,6 +455,9 @@ fn is_there(mover: &TieredLog, number: u8) -> Result<()> {
 
 /// Zeroes a mark, so that nobody takes the device for what it was.
 fn wipe(device: &RealDisk, offset: u64, len: u64) -> Result<()> {
+    if offset + len > device.len() {
+        return Ok(()); // it was cut off
+    }
     let (first, end) = (offset - offset % BLOCK_SIZE, (offset + len).next_multiple_of(BLOCK_SIZE));
     let mut block = Pages::new((end.min(device.len()) - first) as usize);
     device.read(first, &mut block)?;

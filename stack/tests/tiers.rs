@@ -398,6 +398,23 @@ fn a_tier_that_is_not_where_it_is_said_to_be_keeps_nothing_from_being_mounted() 
     assert_eq!(fs.read("there").unwrap_err().kind(), Kind::DeviceLost);
 }
 
+/// What it was found to hold lay behind the end that it has now.
+#[test]
+fn a_file_that_was_a_tier_becomes_a_smaller_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    let fs = create(dir.path(), &options());
+    fs.add_tier(&new(disk.clone(), 64 * MIB)).unwrap();
+    fs.close().unwrap();
+    let other = dir.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let fs = create(&other, &options());
+    assert_eq!(fs.add_tier(&NewTier { force: true, ..new(disk.clone(), 32 * MIB) }).unwrap(), 1);
+    fs.close().unwrap();
+    let make = MkfsOptions { size: Some(16 * MIB), force: true, ..MkfsOptions::default() };
+    nacre::mkfs(&disk, &make).unwrap();
+}
+
 /// Its file was cut under whoever had it mapped before it was told that somebody has it.
 #[test]
 fn what_somebody_uses_does_not_get_another_size() {

@@ -24,5 +24,5 @@ mod traffic;
 
 pub use label::{Label, NewLabel};
 pub use pages::{PageCache, PageCounters};
-pub use set::{Attachment, Listener, TierSet};
+pub use set::{Attachment, Detached, Listener, TierSet};
 pub use traffic::TierTraffic;

@@ -66,6 +66,16 @@ struct There<D> {
     reads_fail: AtomicBool,
 }
 
+/// The device of a tier that is not used any more.
+pub struct Detached<D>(Arc<There<D>>);
+
+impl<D: BlockDevice> Detached<D> {
+    /// As [`TierSet::write_token`].
+    pub fn write_token(&self, token: u64) -> Result<()> {
+        self.0.label.lock().write_token(&self.0.device, token)
+    }
+}
+
 /// Whether somebody waits for a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Urgency {
@@ -129,11 +139,20 @@ impl<D: BlockDevice> TierSet<D> {
 
     /// A tier is not there any more, or not yet. Who is reading or writing it finishes.
     pub fn detach(&self, number: u8, why: impl Into<String>) {
+        drop(self.let_go(number, why));
+    }
+
+    /// The same; gives what it was on.
+    pub fn let_go(&self, number: u8, why: impl Into<String>) -> Option<Detached<D>> {
         let why = why.into();
         let said = format!("tier {number} is missing: {why}");
-        *self.slot(number).write() = Slot::Missing(why);
+        let before = std::mem::replace(&mut *self.slot(number).write(), Slot::Missing(why));
         self.pages.drop_tier(number);
         self.tell(&said);
+        match before {
+            Slot::There(there) => Some(Detached(there)),
+            _ => None,
+        }
     }
 
     /// From now on somebody is told what becomes of tiers, and at once which are missing. There is one; others are not told.
