@@ -110,8 +110,8 @@ const PASSED_ELSEWHERE: [(&str, &str); 8] = [
     ("recover.rs renew_lane 2", MEDIA_ONLY),
     ("recover.rs renew_lane 3", MEDIA_ONLY),
     ("recover.rs renew_lane 4", MEDIA_ONLY),
-    ("check.rs check 1", DAMAGE_ONLY),
-    ("check.rs check 2", DAMAGE_ONLY),
+    ("check.rs check_with 1", DAMAGE_ONLY),
+    ("check.rs check_with 2", DAMAGE_ONLY),
     ("space.rs reuse_now 1", MISTAKE_ONLY),
     ("space.rs reuse_now 2", MISTAKE_ONLY),
 ];
