@@ -325,6 +325,9 @@ mod tests {
         // What is no order is refused, and leaves nothing behind.
         assert!(give("c", json!({ "remove_tier": 300 })).is_none() && read("c").is_none());
         assert!(control.tell(root, "nothing", "").is_none() && control.ask(root, "nothing", true).is_none());
+        // What a scrub has found names files of others.
+        let scrub = |may_tell| control.ask(root, "scrub", may_tell).unwrap().map_err(|error| error.kind());
+        assert_eq!((scrub(true).is_ok(), scrub(false)), (true, Err(Kind::NotPermitted)));
         for number in 0..MAX_RESULTS {
             give(&number.to_string(), json!({ "pause_mover": false })).unwrap();
         }

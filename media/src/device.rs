@@ -58,13 +58,7 @@ impl Device {
         let kind = kind_of(&metadata, &name)?;
         // On a block device O_EXCL keeps mounts and other exclusive owners out.
         let exclusive = if kind == DeviceKind::Block && !read_only { libc::O_EXCL } else { 0 };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(!read_only)
-            .custom_flags(exclusive | libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open(path)
-            .map_err(|e| open_error(&name, e))?;
-        lock(&file, read_only, &name)?;
+        let file = open_locked(path, &name, read_only, exclusive)?;
         Device::from_locked(file, kind, name)
     }
 
@@ -145,27 +139,27 @@ impl Device {
     }
 }
 
-/// Fails when somebody owns what is there, as far as that can be seen without owning it: [`Busy`](Kind::Busy).
-pub fn require_unowned(path: &Path) -> Result<()> {
-    let name = path.display().to_string();
+/// Opens what is there, with more flags, and locks it: to read with others, or alone.
+fn open_locked(path: &Path, name: &str, read_only: bool, flags: i32) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
-        .custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .write(!read_only)
+        .custom_flags(flags | libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_CLOEXEC)
         .open(path)
-        .map_err(|e| open_error(&name, e))?;
-    lock(&file, true, &name)
+        .map_err(|e| open_error(name, e))?;
+    lock(&file, read_only, name)?;
+    Ok(file)
+}
+
+/// Fails when somebody owns what is there, as far as that can be seen without owning it: [`Busy`](Kind::Busy).
+pub fn require_unowned(path: &Path) -> Result<()> {
+    open_locked(path, &path.display().to_string(), true, 0).map(drop)
 }
 
 /// Gives a plain file another size, unless somebody owns it: [`Busy`](Kind::Busy).
 pub fn resize_unowned(path: &Path, len: u64) -> Result<()> {
     let name = path.display().to_string();
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open(path)
-        .map_err(|e| open_error(&name, e))?;
-    lock(&file, false, &name)?;
+    let file = open_locked(path, &name, false, 0)?;
     file.set_len(len).map_err(|e| Error::io("set the size of", &name, e))
 }
 

@@ -397,19 +397,22 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let blocks = label.blocks();
         let tier = Tier { number, uuid, blocks, token, pending: 0, rank, state: TierState::Active };
         self.tiers.attach(number, device, label);
-        self.layout.change_tier(TierChange::Set(tier)).inspect_err(|_| self.tiers.forget(number))?;
+        self.layout.change_tier(TierChange::Set(tier)).inspect_err(|_| drop(self.tiers.forget(number)))?;
         self.sink.set(true);
         Ok(number)
     }
 
     /// Removes a tier on which nothing is any more: [`Busy`](Kind::Busy) otherwise.
     pub fn remove(&self, number: u8) -> Result<()> {
-        let _changing = self.changing.lock();
+        let changing = self.changing.lock();
         self.layout.change_tier(TierChange::Remove(number))?;
         self.drains.lock().remove(&number);
-        // The device is free for others, who look for that; that it is not known as free loses nothing.
-        let _ = self.tiers.erase_label(number);
-        self.tiers.forget(number);
+        let device = self.tiers.forget(number);
+        drop(changing);
+        if let Some(device) = device {
+            // It is free for others, who look for that; that it is not known as free loses nothing.
+            let _ = device.erase();
+        }
         Ok(())
     }
 

@@ -160,12 +160,16 @@ fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions, tiers: &[RealD
         report.problems.extend(tier_check::check(device, found.summary.uuid, &found.tiers, repair));
     }
     if checked.media {
-        // What is left to a repair that may lose something finds everything as it was.
-        let is_left = found.problems.iter().any(|problem| !problem.repaired && !problem.repair.is_empty());
-        let record = repair == Repair::All || repair == Repair::Safe && !is_left;
+        let record = may_record(repair, &report.problems);
         report.add_media(nacre_layout_log::check::check_media(pm, record)?, record);
     }
     Ok(report)
+}
+
+/// Whether bad blocks are noted: what is left to a repair that may lose something finds everything as it was.
+fn may_record(repair: Repair, problems: &[Problem]) -> bool {
+    let is_left = |problem: &Problem| !problem.repaired && problem.repair.is_some();
+    repair == Repair::All || repair == Repair::Safe && !problems.iter().any(is_left)
 }
 
 /// The same for the layout `inplace`.
@@ -191,8 +195,7 @@ fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<
         duration: found.walk.duration,
     };
     if checked.media {
-        let is_left = found.problems.iter().any(|problem| !problem.repaired && !problem.repair.is_empty());
-        let record = repair == Repair::All || repair == Repair::Safe && !is_left;
+        let record = may_record(repair, &report.problems);
         report.add_media(nacre_layout_inplace::check::check_media(pm, record)?, record);
     }
     Ok(report)

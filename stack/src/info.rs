@@ -318,3 +318,21 @@ impl ScrubInfo {
         ScrubInfo { state, bytes, total, inodes, findings, more_findings, repaired, bad_blocks }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::first_that_fit;
+
+    #[test]
+    fn the_first_findings_fit_an_answer_and_the_rest_is_counted() {
+        let few = vec!["/a: damaged".to_owned(); 3];
+        assert_eq!(first_that_fit(few.clone()), (few, 0));
+        // In JSON each byte takes one, two, or six.
+        for name in ["x", "\"", "\u{1}"] {
+            let (first, more) = first_that_fit(vec![name.repeat(100); 1000]);
+            assert_eq!(first.len() as u64 + more, 1000);
+            let bytes = serde_json::to_string(&first).unwrap().len();
+            assert!((20 << 10..62 << 10).contains(&bytes), "{bytes} bytes of {name:?}");
+        }
+    }
+}

@@ -74,6 +74,11 @@ impl<D: BlockDevice> Detached<D> {
     pub fn write_token(&self, token: u64) -> Result<()> {
         self.0.label.lock().write_token(&self.0.device, token)
     }
+
+    /// It is no tier any more, and says so; durable when it returns.
+    pub fn erase(&self) -> Result<()> {
+        self.0.label.lock().erase(&self.0.device)
+    }
 }
 
 /// Whether somebody waits for a transfer.
@@ -146,9 +151,14 @@ impl<D: BlockDevice> TierSet<D> {
     pub fn let_go(&self, number: u8, why: impl Into<String>) -> Option<Detached<D>> {
         let why = why.into();
         let said = format!("tier {number} is missing: {why}");
-        let before = std::mem::replace(&mut *self.slot(number).write(), Slot::Missing(why));
-        self.pages.drop_tier(number);
+        let device = self.replace(number, Slot::Missing(why));
         self.tell(&said);
+        device
+    }
+
+    fn replace(&self, number: u8, slot: Slot<D>) -> Option<Detached<D>> {
+        let before = std::mem::replace(&mut *self.slot(number).write(), slot);
+        self.pages.drop_tier(number);
         match before {
             Slot::There(there) => Some(Detached(there)),
             _ => None,
@@ -184,10 +194,9 @@ impl<D: BlockDevice> TierSet<D> {
         }
     }
 
-    /// A tier is gone for good.
-    pub fn forget(&self, number: u8) {
-        *self.slot(number).write() = Slot::None;
-        self.pages.drop_tier(number);
+    /// A tier is gone for good; gives what it was on.
+    pub fn forget(&self, number: u8) -> Option<Detached<D>> {
+        self.replace(number, Slot::None)
     }
 
     /// Where a tier is; `None` when it is not known.
@@ -297,13 +306,6 @@ impl<D: BlockDevice> TierSet<D> {
         let there = self.there(number)?;
         let written = there.label.lock().write_token(&there.device, token);
         there.count(written)
-    }
-
-    /// The device is no tier any more, and says so; durable when it returns.
-    pub fn erase_label(&self, number: u8) -> Result<()> {
-        let there = self.there(number)?;
-        let erased = there.label.lock().erase(&there.device);
-        there.count(erased)
     }
 
     /// Reads blocks from the device itself.

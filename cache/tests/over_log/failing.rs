@@ -135,11 +135,9 @@ fn what_fails_is_in_nobodys_way() {
     assert_eq!(unmount(world).unwrap_err().kind(), Kind::Media);
 }
 
-/// Whoever never synchronises writes a new file, closes it, and renames it over the old one.
-#[test]
-fn what_was_lost_does_not_replace_what_is_whole() {
+/// The new file, beside the old one.
+fn what_was_to_replace_a_file_is_given_up() -> (World, File) {
     let world = world_with(64, eager_thread(20));
-    let root = world.fs.root();
     world.put_now(&world.create("config"), 0, b"old");
     let file = failing(&world, "config.new", 1);
     eventually("it is given up", || {
@@ -147,6 +145,14 @@ fn what_was_lost_does_not_replace_what_is_whole() {
         let status = world.fs.status();
         (status.lost, status.used) == (64, 0)
     });
+    (world, file)
+}
+
+/// Whoever never synchronises writes a new file, closes it, and renames it over the old one.
+#[test]
+fn what_was_lost_does_not_replace_what_is_whole() {
+    let (world, file) = what_was_to_replace_a_file_is_given_up();
+    let root = world.fs.root();
     for _ in 0..2 {
         assert_eq!(world.fs.closed(&file).unwrap_err().kind(), Kind::Media);
         for mode in [RenameMode::Replace, RenameMode::Exchange] {
@@ -165,15 +171,8 @@ fn what_was_lost_does_not_replace_what_is_whole() {
 
 #[test]
 fn what_was_lost_is_nothing_to_a_file_that_is_written_anew() {
-    let world = world_with(64, eager_thread(20));
+    let (world, file) = what_was_to_replace_a_file_is_given_up();
     let root = world.fs.root();
-    world.put_now(&world.create("config"), 0, b"old");
-    let file = failing(&world, "config.new", 1);
-    eventually("it is given up", || {
-        world.pass_ms(20);
-        let status = world.fs.status();
-        (status.lost, status.used) == (64, 0)
-    });
     world.truncate(&file, 0);
     world.put(&file, 0, b"new");
     world.fs.closed(&file).unwrap();
