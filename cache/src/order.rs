@@ -105,26 +105,32 @@ impl<F> Order<F> {
         self.wakes_ms = self.wakes_ms.min(wakes_ms);
     }
 
-    /// All that rest are the oldest again, in their order.
+    /// All that rest are listed again, by when they were last written: a search by age ends at the first that is too young.
     pub(crate) fn wake(&mut self) {
         self.wakes_ms = u64::MAX;
-        let List { mut newest, .. } = self.resting;
-        while newest != NONE {
-            let slot = newest;
-            newest = self.places[slot as usize].previous;
+        let mut behind = self.listed.oldest;
+        while self.resting.oldest != NONE {
+            let slot = self.resting.oldest;
+            let written_ms = self.places[slot as usize].written_ms;
             self.unlink(slot);
-            self.prepend(slot);
+            while self.places.get(behind as usize).is_some_and(|place| place.written_ms < written_ms) {
+                behind = self.places[behind as usize].next;
+            }
+            self.insert_before(behind, slot);
         }
     }
 
-    /// Puts a block that is in no list before those by when they were last written.
-    fn prepend(&mut self, slot: Slot) {
-        let oldest = std::mem::replace(&mut self.listed.oldest, slot);
+    /// Puts a block that is in no list before one of those by when they were last written, or behind all.
+    fn insert_before(&mut self, behind: Slot, slot: Slot) {
+        let Some(place) = self.places.get_mut(behind as usize) else {
+            return self.append(slot, Where::Listed);
+        };
+        let previous = std::mem::replace(&mut place.previous, slot);
         let place = &mut self.places[slot as usize];
-        (place.previous, place.next, place.is) = (NONE, oldest, Where::Listed);
-        match self.places.get_mut(oldest as usize) {
-            Some(place) => place.previous = slot,
-            None => self.listed.newest = slot,
+        (place.previous, place.next, place.is) = (previous, behind, Where::Listed);
+        match self.places.get_mut(previous as usize) {
+            Some(place) => place.next = slot,
+            None => self.listed.oldest = slot,
         }
     }
 }

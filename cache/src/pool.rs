@@ -3,8 +3,8 @@
 //! A block is *permitted* first ([`Pool::try_take`]: the number is bounded there) and *placed* later, when it gets its
 //! bytes, its owner and its place at the end of the list. Writeback takes from the front; a block that is in flight is in
 //! no list. Blocks of a file whose writeback has failed *rest* in a list of their own until it may be tried again, so that
-//! no search comes past them each time. Every change that may let a writer go on is an *event*; a writer that has found nothing to write back says which
-//! it has seen. One that leaves that to the threads says how many blocks it wants, and nothing wakes it before there are so
+//! no search comes past them each time. Every change that may let a writer go on is an *event*; a writer that has found
+//! nothing to write back says which it has seen. One that leaves that to the threads says how many blocks it wants, and nothing wakes it before there are so
 //! many, or no thread works for it any more.
 
 use std::sync::Arc;
@@ -619,11 +619,18 @@ mod tests {
         pool.release_all(placed.drain(..300));
         assert!(!pool.is_stuck(400) && pool.is_stuck(401));
         assert_eq!((found(20), found(20)), (vec![300, 1000], vec![300, 1000]));
+        // What was written before it comes before it, and what was written behind it behind.
+        let young = pool.place(&failing, 2000, 2000);
+        assert_eq!(found(19), [1000]);
+        let by_age = pool.candidates(9, 1000, 20, |file| u64::from(*file));
+        assert_eq!(by_age.into_iter().map(|(_, block)| block).collect::<Vec<_>>(), [300, 1000]);
+        assert_eq!(blocks(&pool), [300, 1000]);
+        pool.release_all([young]);
         assert!(!pool.is_stuck(600), "nothing rests any more");
         pool.unlist_all([placed[1].0]);
         pool.relist(placed[1].0);
         pool.release_all(placed);
-        assert_eq!((blocks(&pool), pool.free()), (vec![], 501));
+        assert_eq!((blocks(&pool), pool.free()), (vec![], 502));
     }
 
     #[test]

@@ -191,8 +191,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// Takes blocks of a tier. [`NoSpace`](Kind::NoSpace), too, while it is being drained, and where tiers would have less room behind that than is set aside
-    /// there, unless it is `promised`: for what was accepted before, or to make room for that.
+    /// Takes blocks of a tier. [`NoSpace`](Kind::NoSpace), too, while it is being drained, and where tiers would have less room
+    /// behind that than is set aside there, unless it is `promised`: for what was accepted before, or to make room for that.
     pub(crate) fn take_on(
         &self,
         tier: u8,
