@@ -180,6 +180,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Err(error) => return Err(runs.keep_unless_unpublished(error)),
                 Ok(()) => {}
             }
+            if durability == Durability::Promised {
+                self.placed_promised(blocks);
+            }
             self.keep_in_dram(&pieces);
             drop(reading);
             drop(runs.keep());

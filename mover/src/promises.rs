@@ -42,6 +42,8 @@ struct Shares {
     below: u64,
     /// So many more may be set aside on tiers without another look.
     credit: u64,
+    /// Blocks that went to tiers for what was accepted, of which nothing was given back yet.
+    placed: u64,
 }
 
 impl Shares {
@@ -50,15 +52,21 @@ impl Shares {
         ((self.here + self.below + blocks) / SHARE).saturating_sub(self.here).min(blocks)
     }
 
-    /// Gives back so many, those of memory first, as far as they are more than a part: what is written for them was in memory,
-    /// most likely. Gives how many of them are not on tiers.
+    /// Gives back so many. Those of tiers first for what went there, or else what is set aside on tiers would become more than
+    /// they have; then those of memory, as far as they are more than a part: what else is written for them was in memory, most
+    /// likely. Gives how many of them are not on tiers.
     fn give_back(&mut self, blocks: u64) -> u64 {
-        let left = (self.here + self.below).saturating_sub(blocks);
-        let here = self.here.saturating_sub(left / SHARE).min(blocks);
-        let below = (blocks - here).min(self.below);
+        let went = self.placed.min(blocks);
+        self.placed -= went;
+        let went = went.min(self.below);
+        self.below -= went;
+        let left = (self.here + self.below).saturating_sub(blocks - went);
+        let here = self.here.saturating_sub(left / SHARE).min(blocks - went);
+        let below = (blocks - went - here).min(self.below);
         self.below -= below;
-        self.here = self.here.saturating_sub(blocks - below);
-        blocks - below
+        let here = blocks - went - below;
+        self.here = self.here.saturating_sub(here);
+        here
     }
 }
 
@@ -121,6 +129,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let blocks = blocks.min(shares.below);
         // Where the layout does not have them it is as it was.
         let _ = self.set_aside_in_memory(&mut shares, blocks);
+    }
+
+    /// So many blocks of what was accepted went to tiers, and what was set aside for them comes back later.
+    pub(crate) fn placed_promised(&self, blocks: u64) {
+        if self.has_promised() {
+            self.promises.shares.lock().placed += blocks;
+        }
     }
 
     /// So many of the blocks that are set aside on tiers are set aside in memory instead.
@@ -235,5 +250,20 @@ mod tests {
         shares.here += 100;
         let back = [1, 99, 500, 200, 28].map(|blocks| shares.give_back(blocks));
         assert_eq!((back, shares.here, shares.below), ([1, 99, 15, 7, 0], 0, 0));
+    }
+
+    /// Tiers are full when all is written for which something was set aside there: never is more set aside than they have.
+    #[test]
+    fn what_goes_to_tiers_ends_what_is_set_aside_there() {
+        // 96 blocks of data, two for each, of which the last were set aside in memory: tiers have 100.
+        let mut shares = Shares { here: 92, below: 100, credit: 0, placed: 0 };
+        let mut room = 100;
+        for _ in 0..96 {
+            room -= 1;
+            shares.placed += 1;
+            shares.give_back(2);
+            assert!(shares.below <= room, "{shares:?}, room for {room}");
+        }
+        assert_eq!((shares.here, shares.below, shares.placed), (0, 0, 0));
     }
 }
