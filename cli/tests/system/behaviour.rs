@@ -62,11 +62,11 @@ fn the_suite_passes_on_mounts_that_buffer() {
         return;
     }
     let count = if harness::all_mounts() { BUFFERED.len() } else { 2 };
-    for (preset, options) in &BUFFERED[..count] {
-        println!("preset {preset}, {options}");
-        let ground = Remounted::with(preset, "64M", Some(options));
+    for kind in &BUFFERED[..count] {
+        println!("{kind:?}");
+        let ground = Remounted::of(*kind, "64M");
         let (mut lacking, mut exclusions) = (LACKING.to_vec(), EXCLUSIONS.to_vec());
-        if *options == "writeback" {
+        if kind.options == "writeback" {
             lacking.push(LACKING_IN_WRITEBACK);
             exclusions.extend(EXCLUSIONS_IN_WRITEBACK);
         }

@@ -15,20 +15,40 @@ use tempfile::TempDir;
 
 /// A preset for each layout; the first one where one is enough.
 pub(crate) const PRESETS: [&str; 2] = ["nova", "pmfs"];
-/// Mounts that buffer, here or in the kernel: preset and options. The memory is slower than DRAM, or else writes would go
-/// past our buffer; the first two are tried where there is no time for all.
-pub(crate) const BUFFERED: [(&str, &str); 6] = [
-    ("hinfs", "lazy=2M,emulate=latency=100"),
-    ("nova", "writeback"),
-    ("nacre", "lazy=2M,emulate=latency=100"),
-    ("pmfs", "writeback"),
-    ("hinfs-wb", "lazy=2M,emulate=latency=100"),
-    ("hinfs-nclfw", "lazy=2M,emulate=latency=100"),
+/// A kind of mount.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kind {
+    pub(crate) preset: &'static str,
+    pub(crate) options: &'static str,
+    /// The size of a tier below the memory.
+    pub(crate) tier: Option<&'static str>,
+}
+
+const fn kind(preset: &'static str, options: &'static str) -> Kind {
+    Kind { preset, options, tier: None }
+}
+
+/// Mounts that buffer, here or in the kernel. The memory is slower than DRAM, or else writes would go past our buffer; the
+/// first two are tried where there is no time for all. Over a tier nearly all that is not O_SYNC goes from the buffer to
+/// the disk at once, large or small, aligned or not.
+pub(crate) const BUFFERED: [Kind; 8] = [
+    kind("hinfs", "lazy=2M,emulate=latency=100"),
+    Kind {
+        preset: "nacre",
+        options: "lazy=2M,emulate=latency=100,disk_threshold=0,large_writes=0,sync_threshold=4K",
+        tier: Some("128M"),
+    },
+    kind("nova", "writeback"),
+    Kind { preset: "tpfs", options: "lazy=2M,emulate=latency=100", tier: Some("128M") },
+    kind("nacre", "lazy=2M,emulate=latency=100"),
+    kind("pmfs", "writeback"),
+    kind("hinfs-wb", "lazy=2M,emulate=latency=100"),
+    kind("hinfs-nclfw", "lazy=2M,emulate=latency=100"),
 ];
 /// Those of them with our write buffer: the first `usual`, and with `NACRE_ALL_MOUNTS` each.
-pub(crate) fn lazy_mounts(usual: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
+pub(crate) fn lazy_mounts(usual: usize) -> impl Iterator<Item = Kind> {
     let count = if all_mounts() { BUFFERED.len() } else { usual };
-    BUFFERED.into_iter().filter(|(_, options)| options.starts_with("lazy")).take(count)
+    BUFFERED.into_iter().filter(|kind| kind.options.starts_with("lazy")).take(count)
 }
 
 /// True when tests are to run on each kind of mount, as they do at night.
@@ -188,6 +208,7 @@ pub(crate) fn scrubbed(ground: &Ground) -> (i32, String) {
 pub(crate) struct Ground {
     name: String,
     in_place: bool,
+    tiered: bool,
     scratch: TempDir,
     image: Option<(TempDir, PathBuf)>,
     options: Option<String>,
@@ -202,15 +223,34 @@ impl Ground {
 
     /// One of this preset.
     pub(crate) fn preset(preset: &str, size: &str, options: Option<&str>) -> Ground {
+        Ground::with_tier(preset, size, options, None)
+    }
+
+    /// One of this kind, its memory of this size.
+    pub(crate) fn of(kind: Kind, size: &str) -> Ground {
+        Ground::with_tier(kind.preset, size, Some(kind.options), kind.tier)
+    }
+
+    fn with_tier(preset: &str, size: &str, options: Option<&str>, tier: Option<&str>) -> Ground {
         let memory = memory();
         let image = memory.path().join("pm.img");
-        succeed(nacre().args(["mkfs", "--preset", preset, "--size", size]).arg(&image), MOUNT_LIMIT);
-        let mounted = options.map_or_else(String::new, |options| format!(", {options}"));
+        let mut mkfs = nacre();
+        mkfs.args(["mkfs", "--preset", preset, "--size", size]);
+        if let Some(size) = tier {
+            // Beside the image, where a mount looks for it.
+            mkfs.arg("--tier").arg(format!("{}:{size}", memory.path().join("disk").display()));
+        }
+        succeed(mkfs.arg(&image), MOUNT_LIMIT);
+        let mut mounted = options.map_or_else(String::new, |options| format!(", {options}"));
+        if tier.is_some() {
+            mounted += ", over a tier";
+        }
         let (name, options) = (format!("nacre as {preset}{mounted}"), options.map(str::to_owned));
         let in_place = preset == "pmfs" || preset.starts_with("hinfs");
         let mut ground = Ground {
             name,
             in_place,
+            tiered: tier.is_some(),
             scratch: scratch(),
             image: Some((memory, image)),
             options,
@@ -225,7 +265,8 @@ impl Ground {
     pub(crate) fn tmpfs(size: &str) -> Ground {
         let name = "tmpfs, the control".to_owned();
         let (scratch, in_place) = (scratch(), false);
-        let ground = Ground { name, in_place, scratch, image: None, options: None, daemon: None };
+        let ground =
+            Ground { name, in_place, tiered: false, scratch, image: None, options: None, daemon: None };
         fs::create_dir(ground.dir()).expect("the mount point");
         let data = std::ffi::CString::new(format!("size={size},mode=755")).expect("no NUL");
         rustix::mount::mount("tmpfs", ground.dir(), "tmpfs", MountFlags::empty(), data.as_c_str())
@@ -241,12 +282,17 @@ impl Ground {
 
     /// The mounts of [`lazy_mounts`].
     pub(crate) fn lazy(size: &str, usual: usize) -> impl Iterator<Item = Ground> {
-        lazy_mounts(usual).map(move |(preset, options)| Ground::preset(preset, size, Some(options)))
+        lazy_mounts(usual).map(move |kind| Ground::of(kind, size))
     }
 
     /// What it is, for messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// True when it was made over a tier.
+    pub(crate) fn has_tier(&self) -> bool {
+        self.tiered
     }
 
     /// False for the control.
@@ -379,12 +425,12 @@ pub(crate) struct Remounted(Arc<Mutex<Ground>>);
 impl Remounted {
     /// One of this preset and size, mounted.
     pub(crate) fn new(preset: &str, size: &str) -> Remounted {
-        Remounted::with(preset, size, None)
+        Remounted(Arc::new(Mutex::new(Ground::preset(preset, size, None))))
     }
 
-    /// The same, with options.
-    pub(crate) fn with(preset: &str, size: &str, options: Option<&str>) -> Remounted {
-        Remounted(Arc::new(Mutex::new(Ground::preset(preset, size, options))))
+    /// One of this kind.
+    pub(crate) fn of(kind: Kind, size: &str) -> Remounted {
+        Remounted(Arc::new(Mutex::new(Ground::of(kind, size))))
     }
 
     /// Its directory, for the suite and for random calls; without what is lacking.

@@ -186,8 +186,8 @@ fn what_msync_acknowledged_is_there_after_kill_9() {
     let mut random = StdRng::seed_from_u64(harness::seed("msync"));
     let bare = PRESETS.map(|preset| (preset, None));
     let lazy = LAZY_PRESETS.map(|preset| (preset, Some(LAZY)));
-    let writeback = BUFFERED.into_iter().filter(|(_, options)| *options == "writeback");
-    let writeback = writeback.map(|(preset, options)| (preset, Some(options)));
+    let writeback = BUFFERED.into_iter().filter(|kind| kind.options == "writeback");
+    let writeback = writeback.map(|kind| (kind.preset, Some(kind.options)));
     for (preset, options) in bare.into_iter().chain(lazy).chain(writeback) {
         let mut ground = Ground::preset(preset, "64M", options);
         for round in 0..3_u8 {
