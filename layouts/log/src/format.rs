@@ -96,8 +96,7 @@ pub(crate) struct RawInode {
     pub(crate) links: u32,
     /// CRC32C of `links` and `parent`, seeded like the header.
     pub(crate) cached_checksum: u32,
-    /// Cached, for a directory: the number of the directory that it is in. For a file: packed read time of its blocks
-    /// (tiers), 0 until they exist.
+    /// Cached, for a directory: the number of the directory that it is in. For a file reserved, 0.
     pub(crate) parent: u64,
     /// While `head` is 0: the entries of the log, in the order of their sequence numbers, not of their position.
     pub(crate) lines: [[u8; LINE]; INLINE_LINES],
@@ -199,7 +198,7 @@ pub(crate) struct WriteEntry {
     pub(crate) header: EntryHeader,
     /// Where the blocks are, see [`place`]; tier 0 is persistent memory.
     pub(crate) place: u64,
-    /// First block in the file (48 bits), and above it the write-size counter (16 bits) of the placement predictor.
+    /// First block in the file (48 bits); the 16 bits above it are reserved, 0.
     pub(crate) file_block: u64,
     /// Number of blocks, at least 1.
     pub(crate) blocks: u32,
