@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nacre::Preset;
 
-use super::target::{LEAST_BUFFER, Subject, amount};
+use super::target::{LEAST_BUFFER, Sizes, Subject, amount};
 use super::{Experiment, LATER, Point, System, Taken, Way};
 use crate::Error;
 use crate::counters;
@@ -183,6 +183,7 @@ impl<'a> Runs<'a> {
         if let Some(why) = work.missing() {
             return Err(why);
         }
+        let sizes = Sizes::of(&*work, self.scale);
         let common = self.experiment.settings(self.experiment.systems.first().ok_or("no systems")?, point);
         let outside = point.needs_directory();
         if outside && self.measure == Some(Measure::Counter(counters::SYNCED.to_owned())) {
@@ -198,7 +199,7 @@ impl<'a> Runs<'a> {
             };
             if fits {
                 let settings = self.experiment.settings(system, point);
-                let subject = Subject::new(system, way, &settings, work.bytes(), self.scale, means)?;
+                let subject = Subject::new(system, way, &settings, sizes, means)?;
                 let text = subject.text()?;
                 entrants.push(Entrant { name: entrant_name(system, way), plan: Plan::parse(&text)? });
             }
@@ -211,10 +212,8 @@ impl<'a> Runs<'a> {
             cold: common.cold.unwrap_or(Cold::Never),
             warm_up: if common.aged == Some(true) { AGEING } else { 0 },
             flush: match common.wraps {
-                Some(wraps) => {
-                    amount(common.dram.as_deref(), LEAST_BUFFER, &common, work.bytes(), self.scale)?
-                        .map(|megabytes| wraps * (megabytes << 20))
-                }
+                Some(wraps) => amount(common.dram.as_deref(), LEAST_BUFFER, &common, sizes)?
+                    .map(|megabytes| wraps * (megabytes << 20)),
                 None => None,
             },
         })
@@ -263,7 +262,8 @@ fn missing(experiment: &Experiment, system: &System, way: Way, means: &Means) ->
     // One point with a setting that it cannot have is enough: a figure with holes would be taken for a whole one.
     let plan = |point: &Point| {
         let settings = experiment.settings(system, point);
-        let text = Subject::new(system, way, &settings, 1 << 30, 1.0, means)?.text()?;
+        let sizes = Sizes { data: 1 << 30, logs: 0, scale: 1.0 };
+        let text = Subject::new(system, way, &settings, sizes, means)?.text()?;
         Plan::parse(&text)
     };
     let plans: Result<Vec<Plan>, String> = experiment.points.iter().map(plan).collect();
@@ -318,7 +318,7 @@ fn rounded(scale: f64) -> f64 {
 mod tests {
     use std::collections::HashSet;
 
-    use super::{Means, Runs, Subject, rounded};
+    use super::{Means, Runs, Sizes, Subject, rounded};
     use crate::paper::{Way, experiments, find};
     use crate::run::cold::Cold;
 
@@ -439,7 +439,8 @@ mod tests {
         let system = experiment.system("XFS-DM").expect("a system");
         let settings = experiment.settings(system, &experiment.points[0]);
         let means = Means::default();
-        let subject = Subject::new(system, Way::Library, &settings, 1 << 30, 0.01, &means).expect("a target");
+        let sizes = Sizes { data: 1 << 30, logs: 0, scale: 0.01 };
+        let subject = Subject::new(system, Way::Library, &settings, sizes, &means).expect("a target");
         let text = subject.text().expect("all its settings");
         assert!(text.starts_with("peer:dm-writecache,fs=xfs,") && text.contains("disk=optane-ssd"), "{text}");
     }

@@ -45,6 +45,10 @@ pub trait Workload: Send + Sync {
     fn bytes(&self) -> u64;
     /// Files and directories that it has at most.
     fn files(&self) -> u64;
+    /// Bytes of the write-ahead logs that a program has at most at once, by the sizes of its memtables.
+    fn logs(&self) -> u64 {
+        0
+    }
     /// What its value is.
     fn value(&self) -> Value;
     /// Whether a round is a slice of time or the whole of a job.

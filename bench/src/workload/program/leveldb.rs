@@ -23,6 +23,10 @@ use crate::target::Target;
 
 /// What it may be called: by Debian, by others, and by the package for building.
 const NAMES: [&str; 3] = ["libleveldb.so.1d", "libleveldb.so.1", "libleveldb.so"];
+/// Memtables at once, each with its log: one that is filled, and one that is written to a table.
+const MEMTABLES: u64 = 2;
+/// Bytes of a memtable, by the library's own default.
+const WRITE_BUFFER: u64 = 4 << 20;
 /// Longer than any job takes.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 
@@ -261,6 +265,10 @@ impl Workload for LevelDb {
 
     fn files(&self) -> u64 {
         self.bytes() / (1 << 20) + 64
+    }
+
+    fn logs(&self) -> u64 {
+        MEMTABLES * WRITE_BUFFER
     }
 
     fn value(&self) -> Value {

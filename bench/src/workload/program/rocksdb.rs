@@ -1,11 +1,15 @@
 //! RocksDB, by its own db_bench: sequential and random inserts, and reads, as in section 6.5 of paper 002.
 //!
-//! All options that are not named here are db_bench's own: keys of 16 bytes, snappy, memtables of 64 MB. `keys` is what
-//! all threads write together, and what the database of the reads has. What db_bench says of a benchmark is its figure;
-//! its histogram has steps of half a power of two, and times are put into the middle of a step.
+//! All options that are not named here are db_bench's own: keys of 16 bytes, snappy. `keys` is what all threads write
+//! together, and what the database of the reads has. `write_buffer` is the size of a memtable, 64 MB as in db_bench; the
+//! scale is of it, too, and tables and the first level have the sizes of db_bench beside it, so that a database that is
+//! a hundredth as large has as many tables and levels, and logs of a hundredth. What db_bench says of a benchmark is its
+//! figure; its histogram has steps of half a power of two, and times are put into the middle of a step.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use nacre_engine::size;
 
 use super::super::recorder::Times;
 use super::super::{Length, Measured, Op, Round, Value, Workload, scaled};
@@ -14,6 +18,13 @@ use super::{KEY, directory, fresh, remove};
 use crate::Error;
 use crate::spec::Spec;
 use crate::target::Target;
+
+/// Memtables at once, each with its log: one that is filled, and one that is written to a table.
+const MEMTABLES: u64 = 2;
+/// The first level, in memtables: 256 MB beside 64 MB.
+const FIRST_LEVEL: u64 = 4;
+/// Memtables of less make tables that are hardly more than their files and syncs.
+const LEAST_WRITE_BUFFER: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bench {
@@ -44,6 +55,8 @@ struct RocksDb {
     value: u64,
     threads: u64,
     sync: bool,
+    /// Bytes of a memtable.
+    write_buffer: u64,
 }
 
 pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String> {
@@ -53,9 +66,10 @@ pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String>
     let keys = scaled(spec.number("keys", 50_000, 1)?, scale, threads);
     let value = spec.size("value", "100")?;
     let sync = !bench.reads() && spec.word("sync", "1", &[("0", false), ("1", true)])?;
+    let write_buffer = scaled(spec.size("write_buffer", "64m")?, scale, LEAST_WRITE_BUFFER);
     // More threads than one are refused by db_bench here.
     let threads = if bench == Bench::FillUniqueRandom { 1 } else { threads };
-    Ok(Box::new(RocksDb { bench, keys, value, threads, sync }))
+    Ok(Box::new(RocksDb { bench, keys, value, threads, sync, write_buffer }))
 }
 
 /// What db_bench says of one benchmark.
@@ -101,6 +115,11 @@ impl RocksDb {
         command.arg(format!("--db={}", dir.display())).arg(format!("--benchmarks={benches}"));
         command.args([format!("--num={keys}"), format!("--threads={threads}")]);
         command.args([format!("--key_size={KEY}"), format!("--value_size={}", self.value)]);
+        let Self { write_buffer, .. } = self;
+        command.arg(format!("--write_buffer_size={write_buffer}"));
+        command.arg(format!("--max_write_buffer_number={MEMTABLES}"));
+        command.arg(format!("--target_file_size_base={write_buffer}"));
+        command.arg(format!("--max_bytes_for_level_base={}", FIRST_LEVEL * write_buffer));
         Ok(command)
     }
 }
@@ -110,15 +129,24 @@ impl Workload for RocksDb {
         let (name, value, threads) = (self.bench.name(), self.value, self.threads);
         let sync = if self.sync { ", synced" } else { "" };
         let threads = if threads == 1 { "one thread".to_owned() } else { format!("{threads} threads") };
-        format!("RocksDB, {name} on {threads}: {} keys of {KEY} bytes with {value} bytes{sync}", self.keys)
+        let memtables = size::print(self.write_buffer);
+        format!(
+            "RocksDB, {name} on {threads}: {} keys of {KEY} bytes with {value} bytes, memtables of {memtables}{sync}",
+            self.keys
+        )
     }
 
     fn bytes(&self) -> u64 {
-        self.keys * (KEY as u64 + self.value) * 3 / 2 + (128 << 20)
+        self.keys * (KEY as u64 + self.value) * 3 / 2 + self.logs() + (32 << 20)
+    }
+
+    fn logs(&self) -> u64 {
+        MEMTABLES * self.write_buffer
     }
 
     fn files(&self) -> u64 {
-        self.bytes() / (16 << 20) + 64
+        // Tables of what was compressed.
+        self.bytes() / (self.write_buffer / 4) + 64
     }
 
     fn value(&self) -> Value {
@@ -186,7 +214,7 @@ impl Workload for RocksDb {
 
 #[cfg(test)]
 mod tests {
-    use super::Said;
+    use super::{Said, make};
 
     /// db_bench of RocksDB 7.8.3.
     const OUTPUT: &str = "Set seed to 7\nRocksDB:    version 7.8.3\nDB path: [/x/r]\n\
@@ -196,6 +224,17 @@ mod tests {
         ------------------------------------------------------\n\
         [       0,       1 ]    39002  97.505%  97.505% ####################\n\
         (       1,       2 ]      998   2.495% 100.000% \n";
+
+    #[test]
+    fn its_logs_and_tables_shrink_with_its_data() {
+        let at = |spec: &str, scale| make(&spec.parse().unwrap(), scale).unwrap();
+        let keys = "program.rocksdb,keys=296000000";
+        assert_eq!(at(keys, 1.0).logs(), 128 << 20, "what paper 002 says");
+        assert_eq!(at(keys, 0.25).logs(), 32 << 20);
+        assert_eq!(at(keys, 0.001).logs(), 2 << 20, "the least");
+        assert_eq!(at("program.rocksdb,write_buffer=16m", 1.0).logs(), 32 << 20);
+        assert!(at(keys, 0.25).describe().contains("memtables of 16 MiB"), "{}", at(keys, 0.25).describe());
+    }
 
     #[test]
     fn its_output_is_understood() {
