@@ -223,10 +223,10 @@ pub struct Value {
     pub note: String,
 }
 
-/// A value of several experiments, at all of their points.
+/// A value of several experiments, at all of their points or at those that it names, which all of them have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overall {
-    /// What is said. Its list of points is empty.
+    /// What is said. An empty list of points is all of them.
     pub value: Value,
     /// Names that [`find`] knows.
     pub experiments: Vec<String>,

@@ -3,8 +3,8 @@ use std::fs;
 use std::path::Path;
 
 use super::{
-    Across, Amount, Answers, Asked, LATER, OverAt, Reading, Settings, Source, Taken, Way, experiments, find,
-    papers, read,
+    Across, Amount, Answers, Asked, LATER, OverAt, Reading, Settings, Source, Taken, Value, Way, experiments,
+    find, papers, read,
 };
 use crate::counters;
 use crate::report::schema::{Bound, Claim, Meant, Verdict};
@@ -299,6 +299,14 @@ fn every_value_refers_to_what_is_there() {
     for paper in papers() {
         for overall in &paper.overall {
             for name in &overall.experiments {
+                let over_at = match &overall.value.over_at {
+                    Some(OverAt::Point(key)) => Some(key),
+                    _ => None,
+                };
+                for key in overall.value.at.iter().chain(over_at) {
+                    let known = find(name).iter().all(|found| found.point(key).is_some());
+                    assert!(known, "{}: {name}: {key}", paper.name);
+                }
                 let has = |list: &[String]| {
                     list.iter().any(|system| find(name).iter().any(|found| found.system(system).is_some()))
                 };
@@ -306,6 +314,55 @@ fn every_value_refers_to_what_is_there() {
             }
         }
     }
+}
+
+/// The default is to be as good as the paper's system, and is held to that by bounds of its own, not by what both are to each
+/// other.
+#[test]
+fn the_default_has_the_bound_beside_ext4_that_tpfs_has() {
+    let mut panels = 0;
+    for experiment in find("tpfs").into_iter().filter(|experiment| experiment.system("nacre-2").is_some()) {
+        let bound = |name: &str| {
+            let both = |value: &&Value| {
+                let names: Vec<&str> = value.of.iter().chain(&value.over).map(String::as_str).collect();
+                value.source == Source::Nacre && (names == [name, "EXT4"] || names == ["EXT4", name])
+            };
+            experiment.values.iter().find(both).map(|value| (value.at.clone(), value.across, value.goal))
+        };
+        assert_eq!(bound("nacre-2"), bound("TPFS-2"), "{}", experiment.name);
+        let there = experiment.system("EXT4").is_some();
+        assert_eq!(bound("nacre-2").is_some(), there, "{}", experiment.name);
+        panels += usize::from(there);
+    }
+    assert_eq!(panels, 16, "figures 8, 9 and 11 to 16, each with two disks");
+}
+
+/// Figure 17 says of the average of all workloads, and of none by itself, where it peaks.
+#[test]
+fn what_is_said_at_one_point_of_several_experiments_is_their_mean_there() {
+    let paper = papers().iter().find(|paper| paper.name == "tpfs").expect("it is there");
+    let panels = find("tpfs-fig17");
+    let mut answer = |asked: Asked<'_>| {
+        let one = |at: &str| match at {
+            "16m" => 8.0,
+            "64m" => 16.0,
+            _ => 4.0,
+        };
+        let over = asked.over.map_or(1.0, |(_, at)| one(at));
+        Ok(Reading { median: one(asked.of.1) / over, interval: None })
+    };
+    let peaks = paper.overall.iter().filter(|overall| overall.experiments == ["tpfs-fig17"]);
+    let claims: Vec<Claim> =
+        peaks.flat_map(|overall| paper.overall_claims(overall, &panels, &mut answer)).collect();
+    let said: Vec<_> = claims.iter().map(|claim| (&*claim.what, claim.found, claim.verdict())).collect();
+    let peak = "(mean): the average of all workloads peaks here";
+    assert_eq!(
+        said,
+        [
+            (&*format!("TPFS-2 at 16 MiB, over its best {peak}"), Some(0.5), Verdict::Missed),
+            (&*format!("TPFS-2 at 16 MiB over TPFS-2 at 4 KiB {peak}"), Some(2.0), Verdict::Holds),
+        ]
+    );
 }
 
 #[test]
