@@ -2,9 +2,10 @@
 //!
 //! A file holds a paper: `name`, `short`, `title`, `[settings]` for all of it, a `[[system]]` for each that is compared
 //! (`name`, `target` or the reason why it is `absent`, `about`, `settings`), `[[overall]]` values, and an
-//! `[[experiment]]` for each figure. Its points are listed (`points`), or made from a list of texts: `sweep`, of which
-//! each stands for every `{}` in `workload` and in the settings. `[[experiment.panel]]` makes an experiment of its own
-//! from what differs: it replaces what it gives, and its settings go before the figure's.
+//! `[[experiment]]` for each figure. Its points are listed (`points`, each with `settings` of its own where it has some), or
+//! made from a list of texts: `sweep`, of which each stands for every `{}` in `workload` and in the settings.
+//! `[[experiment.panel]]` makes an experiment of its own from what differs: it replaces what it gives, and its settings go
+//! before the figure's.
 
 use serde::Deserialize;
 
@@ -114,6 +115,8 @@ struct RawPoint {
     absent: Option<String>,
     /// What stands in for the paper's workload.
     about: Option<String>,
+    #[serde(default)]
+    settings: Settings,
 }
 
 #[derive(Clone, Deserialize)]
@@ -293,7 +296,7 @@ fn points(
             None => raw.label.clone(),
         };
         let workload = either(&raw.workload, &raw.absent, &raw.label)?;
-        Ok(Point { key: raw.label.clone(), label, x: None, workload, settings: Settings::default() })
+        Ok(Point { key: raw.label.clone(), label, x: None, workload, settings: raw.settings.clone() })
     };
     let listed = panel.points.as_ref().or(figure.points.as_ref());
     let sweep = panel.sweep.as_ref().or(figure.sweep.as_ref());
