@@ -42,6 +42,8 @@ pub(crate) enum Order {
     PauseMover(bool),
     /// Bytes in a second.
     LimitMover(Option<u64>),
+    /// Writes what waits in DRAM.
+    Sync,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -168,6 +170,11 @@ impl Control {
             }
             Order::PauseMover(paused) => json!(fs.pause_mover(paused)?),
             Order::LimitMover(rate) => json!(self.limit(rate)?),
+            // The first one also tells of what failed before, and may have been written since.
+            Order::Sync => {
+                let unwritten = fs.sync().or_else(|_| fs.sync()).err();
+                json!({ "unwritten": unwritten.map(|error| error.to_string()) })
+            }
         })
     }
 

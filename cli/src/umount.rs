@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -12,8 +13,10 @@ use nacre_fuse::mounts::{self, MountEntry};
 use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 
+use crate::control::Order;
 use crate::daemon::OtherProcess;
 use crate::failure::Failure;
+use crate::mounted;
 
 /// How long a server may take to end: it writes down what makes the next mount fast.
 const PATIENCE_S: u32 = 120;
@@ -24,7 +27,7 @@ pub(crate) struct UmountArgs {
     /// Take it out of the tree now and let the programs that use it go on; does not wait for its end
     #[arg(short, long)]
     lazy: bool,
-    /// End it though programs use it; they get errors
+    /// End it though programs use it, which get errors, and though what it accepted cannot be written
     #[arg(short, long, conflicts_with = "lazy")]
     force: bool,
     /// Say what would be done, and do nothing
@@ -47,6 +50,9 @@ pub(crate) fn run(args: UmountArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let device = PathBuf::from(&mount.source);
+    if !args.lazy && !args.force {
+        write_down(&mount)?;
+    }
     let server = server_of(&device);
     let flags = match (args.lazy, args.force) {
         (true, _) => UnmountFlags::DETACH,
@@ -72,6 +78,30 @@ pub(crate) fn run(args: UmountArgs) -> Result<(), Failure> {
         .advice("its log says more; what was synchronised is there, and the next mount recovers"));
     }
     Ok(())
+}
+
+/// Has the server write what it accepted and keeps in DRAM. What cannot be written would be lost with it.
+fn write_down(mount: &MountEntry) -> Result<(), Failure> {
+    let (told, answer) = mpsc::channel();
+    let dir = mount.mountpoint.clone();
+    // A disk may hang, and whoever waits for it.
+    std::thread::spawn(move || told.send(mounted::order("umount", &dir, Order::Sync)));
+    let stays = |cause: &str| Failure::new("umount", mount.mountpoint.display(), cause);
+    let answer = match answer.recv_timeout(Duration::from_secs(PATIENCE_S.into())) {
+        Ok(Ok(answer)) => answer,
+        // Who does not answer, because it is dead or another one covers its directory, keeps nobody from unmounting it.
+        Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        Err(RecvTimeoutError::Timeout) => {
+            return Err(stays("what waits in DRAM is still being written")
+                .advice("it stays mounted; try again, or --lazy has it written behind your back"));
+        }
+    };
+    match answer["unwritten"].as_str() {
+        None => Ok(()),
+        Some(why) => Err(stays(&format!("what waits in DRAM cannot be written: {why}")).advice(
+            "it stays mounted; make room or bring the device back, and try again, or --force gives it up",
+        )),
+    }
 }
 
 /// Whether the same mount is still somewhere else in the tree, as one that was bound: its server goes on.
