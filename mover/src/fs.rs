@@ -284,10 +284,41 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     ///
     /// A device that was last used by another mount than the file system says is an older copy of the tier, or the file
     /// system is an older copy: [`Corrupt`](Kind::Corrupt). [`InvalidInput`](Kind::InvalidInput) for a device that is no tier
-    /// of this file system; [`Busy`](Kind::Busy) while the tier has a device, of which this one may be a copy.
+    /// of this file system; [`Busy`](Kind::Busy) while the tier has a device, of which this one may be a copy;
+    /// [`DeviceLost`](Kind::DeviceLost) for one that was cut short, also when it was made longer again.
     pub fn attach(&self, device: D, volume: Uuid, token: Option<u64>) -> Result<u8> {
         let _changing = self.changing.lock();
-        let label = Label::read(&device)?.ok_or_else(|| {
+        let (label, tier) = self.recognize(&device, volume)?;
+        let has = label.token();
+        self.tiers.attach(tier.number, device, label);
+        let counted = self.layout.count_tier(tier.number);
+        match counted.inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))? {
+            None => {}
+            Some(error) => self.tiers.tell_later(format!(
+                "tier {}: what is free on it is not known, and nothing new is placed there: {error}",
+                tier.number
+            )),
+        }
+        if let Some(token) = token {
+            self.use_from(&Tier { token: has, ..tier }, token)
+                .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;
+        }
+        if let Some(Attachment { device: Ok(name), .. }) = self.tiers.attachment(tier.number) {
+            self.tiers.tell(&format!("tier {} is there: {name}", tier.number));
+        }
+        self.sink.set(true);
+        Ok(tier.number)
+    }
+
+    /// The number of the tier that [`attach`](MoverFs::attach) would attach, with the errors that it would give; nothing is changed.
+    pub fn would_attach(&self, device: &D, volume: Uuid) -> Result<u8> {
+        let _changing = self.changing.lock();
+        self.recognize(device, volume).map(|(_, tier)| tier.number)
+    }
+
+    /// The superblock of a device that may become that of a tier, and the tier.
+    fn recognize(&self, device: &D, volume: Uuid) -> Result<(Label, Tier)> {
+        let label = Label::read(device)?.ok_or_else(|| {
             Error::new(Kind::InvalidInput)
                 .operation("attach")
                 .object(device.name())
@@ -295,7 +326,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         })?;
         let is_this = |tier: &&Tier| tier.uuid == label.uuid().into_bytes() && label.volume() == volume;
         let known = self.layout.tiers();
-        let Some(tier) = known.iter().find(is_this) else {
+        let Some(tier) = known.iter().find(is_this).copied() else {
             return Err(Error::new(Kind::InvalidInput)
                 .operation("attach")
                 .object(format!(
@@ -323,24 +354,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             .operation("attach")
             .advice("one of them is an older copy: give the one that belongs to the other"));
         }
-        self.tiers.attach(tier.number, device, label);
-        let counted = self.layout.count_tier(tier.number);
-        match counted.inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))? {
-            None => {}
-            Some(error) => self.tiers.tell_later(format!(
-                "tier {}: what is free on it is not known, and nothing new is placed there: {error}",
-                tier.number
-            )),
+        if label.was_cut(device) {
+            return Err(Error::new(Kind::DeviceLost)
+                .operation("attach")
+                .object(format!(
+                    "tier {} on {}: it was cut short, and made longer again",
+                    tier.number,
+                    device.name()
+                ))
+                .advice(
+                    "what was cut off is gone: restore it from a copy, or remove the files that were on it",
+                ));
         }
-        if let Some(token) = token {
-            self.use_from(&Tier { token: has, ..*tier }, token)
-                .inspect_err(|error| self.tiers.detach(tier.number, error.to_string()))?;
-        }
-        if let Some(Attachment { device: Ok(name), .. }) = self.tiers.attachment(tier.number) {
-            self.tiers.tell(&format!("tier {} is there: {name}", tier.number));
-        }
-        self.sink.set(true);
-        Ok(tier.number)
+        Ok((label, tier))
     }
 
     /// Takes a tier's device away: what is on it fails until it is attached again. `token` is as for [`MoverFs::attach`]: what

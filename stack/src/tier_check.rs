@@ -114,7 +114,7 @@ fn stranger(device: &impl BlockDevice, label: &Label, volume: Uuid) -> Problem {
     unrepairable(what, "give the tier that belongs to this file system")
 }
 
-/// It was not used together with the file system last, or has another size.
+/// It was not used together with the file system last, has another size, or had one.
 fn differs(device: &impl BlockDevice, label: &Label, tier: &Tier) -> Option<Problem> {
     let (name, number, has) = (device.name(), tier.number, label.token());
     if has != tier.token && (tier.pending == 0 || has != tier.pending) {
@@ -124,10 +124,16 @@ fn differs(device: &impl BlockDevice, label: &Label, tier: &Tier) -> Option<Prob
             "one of them is an older copy: give the one that belongs to the other, and write to neither before",
         ));
     }
-    (label.blocks() != tier.blocks).then(|| {
+    if label.blocks() != tier.blocks {
         let [is, was] = [label.blocks(), tier.blocks].map(|blocks| blocks * BLOCK_SIZE);
         let what = format!("tier {number} on {name}: it has {is} bytes, and the file system says {was}");
-        unrepairable(what, "restore the one or the other from a copy of the same time")
+        return Some(unrepairable(what, "restore the one or the other from a copy of the same time"));
+    }
+    label.was_cut(device).then(|| {
+        let what = format!(
+            "tier {number} on {name}: it was cut short, and made longer again: what was cut off reads as zeros"
+        );
+        unrepairable(what, "restore it from a copy of the same time, or remove the files that were on it")
     })
 }
 

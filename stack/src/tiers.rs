@@ -121,8 +121,14 @@ pub(crate) fn mount(
     for given in &options.tiers {
         match attach(given) {
             Ok(_) => {}
-            // It is missing, unless it is found elsewhere: what is on it fails, and nothing else.
-            Err(error) if !known.is_empty() && matches!(error.kind(), Kind::NotFound | Kind::DeviceLost) => {
+            // It is missing, unless it is found elsewhere, or fails: what is on it does, and nothing else.
+            Err(error)
+                if !known.is_empty()
+                    && matches!(
+                        error.kind(),
+                        Kind::NotFound | Kind::DeviceLost | Kind::Media | Kind::NoSpace
+                    ) =>
+            {
                 mover.tiers().tell_later(error.to_string());
             }
             Err(error) => return Err(error),

@@ -139,6 +139,14 @@ impl Label {
         offsets.map(|(offset, _)| offset).try_for_each(|offset| self.write_copy(device, offset))
     }
 
+    /// Whether the device was cut short and made longer again: nothing at all is in its last block, which has a superblock as long
+    /// as it is a tier. What else was cut off then reads as zeros, too.
+    pub fn was_cut(&self, device: &impl BlockDevice) -> bool {
+        let [_, last] = self.offsets();
+        let mut block = Pages::new(BLOCK_SIZE as usize);
+        device.read(last, &mut block).is_ok() && block.iter().all(|byte| *byte == 0)
+    }
+
     fn offsets(&self) -> [u64; 2] {
         [0, self.raw.blocks.saturating_sub(1) * BLOCK_SIZE]
     }
@@ -252,7 +260,7 @@ mod tests {
         let (memory, disk) = machine();
         Label::create(&disk, &new()).unwrap();
         let read = || Label::read(&disk).unwrap().unwrap();
-        assert_eq!(read().damaged(&disk), [false; 2]);
+        assert!(read().damaged(&disk) == [false; 2] && !read().was_cut(&disk));
         let image = memory.image().to_vec();
         for (offset, damaged) in [(0, [true, false]), ((BLOCKS - 1) * BLOCK_SIZE, [false, true])] {
             // A flipped bit, no superblock at all, and one that cannot be read.
@@ -262,12 +270,14 @@ mod tests {
                 }];
             for damage in damages {
                 damage();
-                assert_eq!(read().damaged(&disk), damaged);
+                assert!(read().damaged(&disk) == damaged && !read().was_cut(&disk));
                 read().mend(&disk, damaged).unwrap();
                 assert_eq!(read().damaged(&disk), [false; 2]);
                 assert!(memory.image().to_vec() == image, "they are as they were");
             }
         }
+        disk.poke((BLOCKS - 1) * BLOCK_SIZE, &[0; BLOCK_SIZE as usize]);
+        assert!(read().damaged(&disk) == [false, true] && read().was_cut(&disk));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::harness::{self, Ground, PRESETS, nacre, run, succeed, text};
+use crate::harness::{self, Ground, PRESETS, Tmpfs, nacre, run, succeed, text};
 use crate::load::{self, Plan};
 use crate::workers::Workers;
 
@@ -107,25 +107,6 @@ fn what_was_cut_off_is_lost(preset: &str) {
     assert!(!output.status.success() && text(&output).contains("was truncated"), "{}", text(&output));
 }
 
-/// A tmpfs to put devices on.
-struct Tmpfs(tempfile::TempDir);
-
-impl Tmpfs {
-    fn new(size: &str) -> Tmpfs {
-        let dir = harness::scratch();
-        let data = std::ffi::CString::new(format!("size={size}")).expect("no NUL");
-        rustix::mount::mount("tmpfs", dir.path(), "tmpfs", MountFlags::empty(), data.as_c_str())
-            .expect("tmpfs");
-        Tmpfs(dir)
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(self.0.path(), UnmountFlags::DETACH);
-    }
-}
-
 #[test]
 fn a_read_only_device_is_mounted_only_to_read() {
     if !harness::can_mount("a read-only device") {
@@ -136,7 +117,7 @@ fn a_read_only_device_is_mounted_only_to_read() {
 
 fn a_read_only_device_is_only_read(preset: &str) {
     let place = Tmpfs::new("32M");
-    let (device, dir) = (place.0.path().join("pm"), harness::scratch());
+    let (device, dir) = (place.path().join("pm"), harness::scratch());
     succeed(nacre().args(["mkfs", "--preset", preset, "--size", "16M"]).arg(&device), LIMIT);
     // The first mount counts what is free.
     let mount = |options: &[&str]| {
@@ -145,7 +126,7 @@ fn a_read_only_device_is_only_read(preset: &str) {
     let umount = || succeed(nacre().arg("umount").arg(dir.path()), LIMIT);
     assert!(mount(&[]).status.success());
     umount();
-    rustix::mount::mount_remount(place.0.path(), MountFlags::RDONLY, c"").expect("remount read-only");
+    rustix::mount::mount_remount(place.path(), MountFlags::RDONLY, c"").expect("remount read-only");
     let output = mount(&[]);
     let words = text(&output).to_lowercase();
     assert!(!output.status.success() && words.contains("read-only"), "{words}");
@@ -171,7 +152,7 @@ fn a_device_on_a_full_tmpfs_is_refused_when_it_is_made() {
 
 fn a_device_without_space_is_refused(preset: &str) {
     let place = Tmpfs::new("40M");
-    let device = place.0.path().join("pm");
+    let device = place.path().join("pm");
     let output =
         run(nacre().args(["mkfs", "--preset", preset, "--size", "64M"]).arg(&device), LIMIT).unwrap();
     let words = text(&output).to_lowercase();
@@ -179,7 +160,7 @@ fn a_device_without_space_is_refused(preset: &str) {
     assert!(!device.exists(), "nothing is left behind");
     // A sparse device, as a copy leaves it, gets its space before it is mounted or is refused.
     let sparse = fs::File::create(&device).unwrap();
-    let small = place.0.path().join("small");
+    let small = place.path().join("small");
     succeed(nacre().args(["mkfs", "--preset", preset, "--size", "16M"]).arg(&small), LIMIT);
     fs::copy(&small, &device).unwrap();
     fs::remove_file(&small).unwrap();

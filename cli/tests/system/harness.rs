@@ -175,6 +175,47 @@ pub(crate) fn memory() -> TempDir {
     tempfile::Builder::new().prefix(&prefix()).tempdir_in(place).expect("a directory in memory")
 }
 
+/// A tmpfs to put devices on; it goes with its files.
+pub(crate) struct Tmpfs(TempDir);
+
+impl Tmpfs {
+    /// One of this size, as `40M`.
+    pub(crate) fn new(size: &str) -> Tmpfs {
+        let dir = scratch();
+        let data = std::ffi::CString::new(format!("size={size}")).expect("no NUL");
+        rustix::mount::mount("tmpfs", dir.path(), "tmpfs", MountFlags::empty(), data.as_c_str())
+            .expect("tmpfs");
+        Tmpfs(dir)
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), UnmountFlags::DETACH);
+    }
+}
+
+/// Does something that must be over in a while: a call that hangs is told, and not waited for.
+pub(crate) fn bounded<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, end) = std::sync::mpsc::channel();
+    let worker = thread::spawn(move || {
+        let _ = done.send(act());
+    });
+    match end.recv_timeout(MOUNT_LIMIT) {
+        Ok(came) => came,
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("{what}: it hangs"),
+        Err(_) => {
+            let cause = worker.join().expect_err("it ended without an answer");
+            std::panic::resume_unwind(cause)
+        }
+    }
+}
+
 /// A seed for a random test: from NACRE_SEED, else from the clock; printed, so that a failure can be repeated.
 pub(crate) fn seed(test: &str) -> u64 {
     let seed = std::env::var("NACRE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {

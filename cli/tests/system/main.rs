@@ -27,5 +27,6 @@ mod readonly;
 mod reports;
 mod suites;
 mod synchronous;
+mod tier_failures;
 mod tiers;
 mod workers;

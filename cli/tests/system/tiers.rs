@@ -14,15 +14,15 @@ use serde_json::Value;
 
 use crate::harness::{Ground, can_mount, has_program, memory, nacre, run, scratch, succeed, text, wait};
 
-const LIMIT: Duration = Duration::from_secs(120);
-const MIB: usize = 1 << 20;
+pub(super) const LIMIT: Duration = Duration::from_secs(120);
+pub(super) const MIB: usize = 1 << 20;
 
-fn content(number: usize) -> Vec<u8> {
+pub(super) fn content(number: usize) -> Vec<u8> {
     (0..MIB).map(|at| (at / 4096 * 31 + number) as u8).collect()
 }
 
 /// A command on places, which must succeed; what it prints as JSON.
-fn json<P: AsRef<Path>>(words: &str, places: &[P]) -> Value {
+pub(super) fn json<P: AsRef<Path>>(words: &str, places: &[P]) -> Value {
     let mut command = nacre();
     command.args(words.split(' ')).arg("--json").args(places.iter().map(AsRef::as_ref));
     let said = succeed(&mut command, LIMIT);
@@ -30,23 +30,23 @@ fn json<P: AsRef<Path>>(words: &str, places: &[P]) -> Value {
 }
 
 /// The same, of which the words count.
-fn said(words: &str, places: &[&Path]) -> (Output, String) {
+pub(super) fn said(words: &str, places: &[&Path]) -> (Output, String) {
     let output = run(nacre().args(words.split(' ')).args(places), LIMIT).unwrap();
     let text = text(&output);
     (output, text)
 }
 
-fn refused(words: &str, places: &[&Path], why: &str) {
+pub(super) fn refused(words: &str, places: &[&Path], why: &str) {
     let (output, text) = said(words, places);
     assert!(!output.status.success() && text.contains(why), "{words}: {text}");
 }
 
-fn tiers(dir: &Path) -> Vec<Value> {
+pub(super) fn tiers(dir: &Path) -> Vec<Value> {
     json("tier list", &[dir])["tiers"].as_array().unwrap().clone()
 }
 
 /// Which tiers a file has blocks on; 0 for persistent memory.
-fn places(file: &Path) -> Vec<u64> {
+pub(super) fn places(file: &Path) -> Vec<u64> {
     let said = json("stat", &[file]);
     let extents = said["extents"].as_array().unwrap().iter();
     let mut found: Vec<u64> = extents.map(|extent| extent["tier"].as_u64().unwrap_or(0)).collect();
@@ -54,7 +54,7 @@ fn places(file: &Path) -> Vec<u64> {
     found
 }
 
-fn write(dir: &Path, numbers: std::ops::Range<usize>) -> Vec<PathBuf> {
+pub(super) fn write(dir: &Path, numbers: std::ops::Range<usize>) -> Vec<PathBuf> {
     let put = |number: usize| {
         let path = dir.join(number.to_string());
         fs::write(&path, content(number)).unwrap();
@@ -63,7 +63,7 @@ fn write(dir: &Path, numbers: std::ops::Range<usize>) -> Vec<PathBuf> {
     numbers.map(put).collect()
 }
 
-fn assert_content(dir: &Path, numbers: std::ops::Range<usize>) {
+pub(super) fn assert_content(dir: &Path, numbers: std::ops::Range<usize>) {
     for number in numbers {
         let found = fs::read(dir.join(number.to_string())).unwrap();
         assert!(found == content(number), "file {number}");
@@ -393,7 +393,7 @@ fn top_shows_places_and_traffic_and_ends_with_the_mount() {
 }
 
 /// Both ends of a terminal: ours, which does not wait for what is not there yet, and that of programs.
-fn terminal() -> (fs::File, fs::File) {
+pub(super) fn terminal() -> (fs::File, fs::File) {
     let (mut ours, mut theirs) = (0, 0);
     let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the descriptors are ours to write, and the size lives as long as the call.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
@@ -44,6 +44,9 @@ pub struct RealDisk {
     rings: Option<Rings>,
     pace: Option<(Pace, Instant)>,
     lost: Lost,
+    /// Where the file ended at the least: what was behind that is gone, also when it is made longer again. A block device has
+    /// its errors for that.
+    end: AtomicU64,
 }
 
 /// Whether the page cache below may have lost something that was written. The kernel tells that to one flush only, and others
@@ -93,12 +96,31 @@ impl RealDisk {
             .is_ok();
         let rings = (!options.only_system_calls).then(|| Rings::new(!options.unregistered));
         let pace = options.emulation.clone().map(|disk| (Pace::new(disk), Instant::now()));
-        Ok(RealDisk { device, len, is_direct, rings, pace, lost: Lost::default() })
+        Ok(RealDisk { device, len, is_direct, rings, pace, lost: Lost::default(), end: AtomicU64::new(len) })
     }
 
     /// Whether transfers go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.is_direct
+    }
+
+    /// Refuses what somebody has cut off, and every write once anything was: behind the new end it would make the file longer
+    /// again, with zeros where something was.
+    fn require_whole(&self, batch: &[Transfer<'_>]) -> Result<()> {
+        if self.device.kind == DeviceKind::File
+            && let Ok(found) = rustix::fs::fstat(&self.device.file)
+        {
+            self.end.fetch_min(found.st_size as u64, Ordering::Relaxed);
+        }
+        let end = self.end.load(Ordering::Relaxed);
+        if end >= self.len {
+            return Ok(());
+        }
+        let is_gone = |transfer: &&Transfer<'_>| match transfer {
+            Transfer::Read { offset, into } => offset + into.len() as u64 > end,
+            Transfer::Write { .. } => true,
+        };
+        batch.iter().find(is_gone).map_or(Ok(()), |transfer| Err(self.failed(transfer, None)))
     }
 
     /// Tells the emulated disk of accesses that begin now; when they would be done.
@@ -191,7 +213,7 @@ impl RealDisk {
             return Error::new(Kind::DeviceLost)
                 .operation(transfer.verb())
                 .object(object)
-                .advice("the device is shorter than it was; give it back its size");
+                .advice("the device is shorter than it was, and what was behind its end is gone; restore it from a copy");
         };
         let error = Error::new(kind_of(errno)).operation(transfer.verb()).object(object);
         error.source(io::Error::from(errno))
@@ -255,6 +277,7 @@ impl BlockDevice for RealDisk {
 
     fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()> {
         batch.iter().try_for_each(|transfer| check(transfer, self))?;
+        self.require_whole(batch)?;
         if let Some(access) = together(batch) {
             let deadline = self.admit(std::iter::once(access));
             if self.read_together(batch) {

@@ -154,6 +154,33 @@ fn a_second_owner_is_refused_and_a_shortened_file_is_told() {
     assert_eq!(disks[1].write(0, &pages[..BLOCK]).unwrap_err().kind(), Kind::ReadOnly);
 }
 
+/// A write behind the new end made the file as long as before, and what had been cut off read as zeros.
+#[test]
+fn what_was_cut_off_never_reads_as_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    for only_system_calls in [false, true] {
+        let path = dir.path().join(only_system_calls.to_string());
+        let options = DiskOptions { only_system_calls, ..DiskOptions::default() };
+        let disk = RealDisk::create(&path, SIZE, &options).unwrap();
+        disk.write(0, &bytes(SIZE as usize, 1)).unwrap();
+        disk.flush().unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(SIZE / 2).unwrap();
+        let is_lost = |result: nacre_engine::Result<()>| result.unwrap_err().kind() == Kind::DeviceLost;
+        for offset in [SIZE - BLOCK_SIZE, SIZE / 2, 0] {
+            assert!(is_lost(disk.write(offset, &bytes(BLOCK, 9))), "{offset}");
+        }
+        disk.discard(SIZE / 2, BLOCK_SIZE).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), SIZE / 2);
+        // Who makes it longer brings nothing back.
+        file.set_len(SIZE).unwrap();
+        let mut seen = Pages::new(BLOCK);
+        assert!(is_lost(disk.read(SIZE / 2, &mut seen)) && is_lost(disk.write(0, &bytes(BLOCK, 9))));
+        disk.read(SIZE / 2 - BLOCK_SIZE, &mut seen).unwrap();
+        assert!(seen[..] == bytes(SIZE as usize, 1)[SIZE as usize / 2 - BLOCK..SIZE as usize / 2]);
+    }
+}
+
 #[test]
 fn an_emulated_disk_is_never_faster() {
     let dir = tempfile::tempdir().unwrap();
