@@ -36,7 +36,8 @@ pub(crate) struct MountArgs {
     /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as), tier_cache=SIZE
     /// (DRAM for what is read from tiers, 64M by default; with lazy one budget for both), tier_group=SIZE (what is moved as one, 16M), sync_threshold=SIZE (a file
     /// that is synced before so much was written is not written straight to disk, 4M), large_writes=N (what was written so often
-    /// in large pieces is, 4), tier_balance=on|off (blocks move because they are read, on),
+    /// in large pieces is, 4), read_factor=N (what was read more than so many times over since its last write moves for the sake of
+    /// reads, 2), tier_balance=on|off (blocks move because they are read, on),
     /// mover_hours=22:00-06:00 (when blocks move by themselves, in local time; several as 12:00-13:00+22:00-06:00; always),
     /// mover_limit=SIZE (what moves in a second at the most; none), log_threshold=PERCENT (of memory in use, above which logs of
     /// files are compacted, 95), disk_threshold=PERCENT (of memory in use, above which large asynchronous writes go to disk at

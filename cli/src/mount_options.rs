@@ -162,11 +162,12 @@ const LAZY_DEFAULT: u64 = 256 << 20;
 /// The least that it may name.
 const LAZY_MIN: u64 = 1 << 20;
 /// How data comes to tiers and from there: all that a remount can change, with the settings of the buffer.
-const TIER_SETTINGS: [&str; 9] = [
+const TIER_SETTINGS: [&str; 10] = [
     "tier_cache",
     "tier_group",
     "sync_threshold",
     "large_writes",
+    "read_factor",
     "tier_balance",
     "mover_hours",
     "mover_limit",
@@ -371,6 +372,7 @@ fn tier_options(settings: &TierSettings) -> Vec<String> {
         group,
         sync_threshold,
         large_writes,
+        read_factor,
         balance,
         mover_hours,
         mover_limit,
@@ -386,6 +388,7 @@ fn tier_options(settings: &TierSettings) -> Vec<String> {
         group.map(as_option),
         sync_threshold.map(as_option),
         large_writes.map(|count| count.to_string()),
+        read_factor.map(|factor| factor.to_string()),
         balance.map(|is_on| on_off(is_on).to_owned()),
         mover_hours.map(|hours| hours.to_string()),
         mover_limit.map(limit),
@@ -461,6 +464,11 @@ fn take_tier_setting(settings: &mut TierSettings, key: &str, value: &str) -> Res
             let count = value.parse();
             settings.large_writes =
                 Some(count.map_err(|_| format!("{value:?} is no number of writes; give 0 to 65535"))?);
+        }
+        "read_factor" => {
+            let factor = value.parse();
+            settings.read_factor =
+                Some(factor.map_err(|_| format!("{value:?} is no factor; give 0 to 65535"))?);
         }
         "tier_balance" => settings.balance = Some(on_or_off(value)?),
         "mover_hours" => settings.mover_hours = Some(value.parse()?),
@@ -559,8 +567,8 @@ mod tests {
         let settings = take("tier_cache=8M,tier=/srv/disk").unwrap();
         assert_eq!((settings.tier_settings.cache, settings.tiers.len()), (Some(8 << 20), 1));
         assert_eq!(settings.to_string(), "rw,tier_cache=8M,tier=/srv/disk");
-        let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2,tier_balance=off,\
-                   mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M,log_threshold=99,disk_threshold=0";
+        let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2,read_factor=0,\
+                   tier_balance=off,mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M,log_threshold=99,disk_threshold=0";
         assert_eq!(take(all).unwrap().to_string(), all);
         let none = "rw,mover_hours=always,mover_limit=none";
         assert_eq!(take(none).unwrap().to_string(), none);
@@ -595,6 +603,8 @@ mod tests {
             ("tier_group=5000", "whole blocks"),
             ("sync_threshold=512", "4 KiB to 1 TiB"),
             ("large_writes=-1", "0 to 65535"),
+            ("read_factor=65536", "0 to 65535"),
+            ("read_factor=twice", "read_factor"),
             ("tier_cache=much", "tier_cache"),
             ("mover_hours=22:00", "22:00-06:00"),
             ("mover_hours=night", "mover_hours"),

@@ -68,6 +68,7 @@ pub(crate) struct Predictors {
     placement: Placement,
     sync_blocks: AtomicU64,
     large_writes: AtomicU64,
+    read_factor: AtomicU64,
     shards: Box<[Shard]>,
 }
 
@@ -102,14 +103,17 @@ impl Predictors {
             placement,
             sync_blocks: AtomicU64::new(rules.sync_blocks),
             large_writes: AtomicU64::new(rules.large_writes.into()),
+            read_factor: AtomicU64::new(rules.read_factor),
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
         }
     }
 
-    /// From now on a file is synchronous, and a write large and stable, as these rules say; what was seen stays known.
+    /// From now on a file is synchronous or read-dominated, and a write large and stable, as these rules say; what was seen stays
+    /// known.
     pub(crate) fn change(&self, rules: Rules) {
         self.sync_blocks.store(rules.sync_blocks, Ordering::Relaxed);
         self.large_writes.store(rules.large_writes.into(), Ordering::Relaxed);
+        self.read_factor.store(rules.read_factor, Ordering::Relaxed);
     }
 
     /// The rules now; none where they have no say.
@@ -119,6 +123,7 @@ impl Predictors {
             sync_blocks: self.sync_blocks.load(Ordering::Relaxed),
             // It came from as few bits.
             large_writes: self.large_writes.load(Ordering::Relaxed) as u16,
+            read_factor: self.read_factor.load(Ordering::Relaxed),
             ..rules
         })
     }

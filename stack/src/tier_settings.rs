@@ -57,6 +57,10 @@ pub struct TierSettings {
     pub balance: Option<bool>,
     /// What was written more often than this in large pieces is written straight to disk; by default 4 times.
     pub large_writes: Option<u16>,
+    /// A file is read-dominated, and moves for the sake of reads, when more than so many times its size was read since it was
+    /// last written; by default 2.
+    #[serde(default)]
+    pub read_factor: Option<u16>,
     /// The hours in which blocks move by themselves, in local time; by default always. Outside them they move only for who needs
     /// space now, and as users say.
     #[serde(default, with = "as_text")]
@@ -122,6 +126,7 @@ impl TierSettings {
             placement: Placement::Predicted(Rules {
                 sync_blocks: blocks(self.sync_threshold).unwrap_or(rules.sync_blocks),
                 large_writes: self.large_writes.unwrap_or(rules.large_writes),
+                read_factor: self.read_factor.map_or(rules.read_factor, u64::from),
                 ..rules
             }),
             balance: self.balance.unwrap_or(usual.balance),
@@ -166,6 +171,7 @@ mod tests {
             group: Some(1 << 20),
             sync_threshold: Some(64 << 10),
             large_writes: Some(2),
+            read_factor: Some(5),
             balance: Some(false),
             mover_hours: Some("22:00-06:00".parse().unwrap()),
             mover_limit: Some(MoverLimit::Rate(1 << 20)),
@@ -181,7 +187,7 @@ mod tests {
         let none = TierSettings { mover_limit: Some(MoverLimit::None), ..none };
         assert_eq!(none.mover_options().unwrap(), usual);
         let Placement::Predicted(rules) = told.placement else { panic!("it is predicted") };
-        assert_eq!((rules.sync_blocks, rules.large_writes), (16, 2));
+        assert_eq!((rules.sync_blocks, rules.large_writes, rules.read_factor), (16, 2, 5));
     }
 
     #[test]

@@ -80,6 +80,7 @@ impl MountSettings {
             group: asked.group.or(is.group),
             sync_threshold: asked.sync_threshold.or(is.sync_threshold),
             large_writes: asked.large_writes.or(is.large_writes),
+            read_factor: asked.read_factor.or(is.read_factor),
             balance: asked.balance.or(is.balance),
             mover_hours: asked.mover_hours.or(is.mover_hours),
             mover_limit: asked.mover_limit.or(is.mover_limit),
@@ -105,11 +106,11 @@ mod tests {
         let running = take("threads=2,tier_cache=8M,tier_balance=off,tier=/srv/disk").unwrap();
         let remount = |options: &str| running.remounted(&take(options).unwrap(), &[]);
         let (changed, named) =
-            remount("remount,threads=2,tier_balance=on,tier_group=64K,large_writes=2").unwrap();
-        assert_eq!(named, "tier_group=64K,large_writes=2,tier_balance=on");
+            remount("remount,threads=2,tier_balance=on,tier_group=64K,read_factor=4").unwrap();
+        assert_eq!(named, "tier_group=64K,read_factor=4,tier_balance=on");
         assert_eq!(
             changed.to_string(),
-            "rw,threads=2,tier_cache=8M,tier_group=64K,large_writes=2,tier_balance=on,tier=/srv/disk"
+            "rw,threads=2,tier_cache=8M,tier_group=64K,read_factor=4,tier_balance=on,tier=/srv/disk"
         );
         // The same, as the server takes it up.
         assert_eq!(remount(&named).unwrap().0, changed);

@@ -1,7 +1,7 @@
 //! What moved for the sake of reads had a flush for each file.
 
 use nacre_engine::{Extents, FileBlock, Names, XattrMode};
-use nacre_mover::{MoverOptions, PIN};
+use nacre_mover::{MoverOptions, PIN, Placement, Rules};
 
 use crate::machine::{Machine, Node, TIER, content, time};
 
@@ -41,6 +41,20 @@ fn what_is_read_moves_into_dram_with_few_flushes() {
         drop(files);
         machine.crash(&expected);
     }
+}
+
+/// How often a file is to be read before it moves may be said, also while it is mounted.
+#[test]
+fn what_is_read_too_seldom_for_the_rule_stays() {
+    let rules = |read_factor| Placement::Predicted(Rules { read_factor, ..Rules::default() });
+    let usual = MoverOptions::default();
+    let machine = Machine::with(&[64 << 20], MoverOptions { placement: rules(100), ..usual });
+    let files = machine.files([2].repeat(40));
+    read_for(&machine, &files, 0..8);
+    assert_eq!(machine.fs.status().lowered, 0, "each was read eight times");
+    machine.fs.change(&MoverOptions { placement: rules(2), ..usual });
+    read_for(&machine, &files, 8..10);
+    assert_eq!(machine.fs.status().lowered, 40 * 2 * nacre_engine::BLOCK_SIZE);
 }
 
 /// No more moves than the limit allows, although a batch has room for all.
