@@ -27,10 +27,14 @@ const MAX_FAILED: usize = 64;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
     AddTier(TierToAdd),
+    /// Refuses what that would refuse, and does nothing.
+    CheckTier(TierToAdd),
     AttachTier {
         path: PathBuf,
         emulate: Option<String>,
     },
+    /// The same of that.
+    CheckAttach(PathBuf),
     DetachTier(u8),
     /// Some of it.
     DrainTier(u8),
@@ -157,6 +161,11 @@ impl Control {
             Order::AttachTier { path, emulate } => {
                 json!({ "tier": fs.attach_tier(&device(path, emulate)?)? })
             }
+            Order::CheckTier(TierToAdd { path, size, rank, force, emulate }) => {
+                let new = NewTier { device: device(path, emulate)?, size, rank, force };
+                json!(fs.would_add_tier(&new)?)
+            }
+            Order::CheckAttach(path) => json!({ "tier": fs.would_attach_tier(&device(path, None)?)? }),
             Order::DetachTier(number) => json!(fs.detach_tier(number)?),
             Order::DrainTier(number) => {
                 let drained = fs.drain_tier(number, &mut |_| goes_on())?;

@@ -1,6 +1,6 @@
 //! `nacre mkfs`: makes a file system.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use nacre::{Emulation, LayoutKind, MkfsOptions, NewTier, Preset, Promise, VolumeInfo};
@@ -112,23 +112,10 @@ fn report(args: &MkfsArgs, made: &VolumeInfo) -> Result<(), Failure> {
     ))
 }
 
-/// Refuses what the real run would; true when something known would be lost.
-pub(crate) fn look(
-    operation: &'static str,
-    path: &Path,
-    size: Option<u64>,
-    force: bool,
-) -> Result<bool, Failure> {
-    let found = nacre::would_overwrite(path, size, force)
-        .map_err(|error| Failure::on(path, &error.operation(operation)))?;
-    Ok(!found.is_empty())
-}
-
 fn dry_run(args: &MkfsArgs) -> Result<(), Failure> {
-    for tier in &args.tiers {
-        let _is_lost = look("mkfs", &tier.device.path, tier.size, args.force)?;
-    }
-    let is_lost = look("mkfs", &args.device, args.size, args.force)?;
+    let found =
+        nacre::would_make(&args.device, &options(args)).map_err(|error| Failure::on(&args.device, &error))?;
+    let is_lost = !found.is_empty();
     let wiped = if is_lost { "its content would be lost" } else { "nothing that is known would be lost" };
     let size = args.size.map_or_else(|| "the device's size".to_owned(), size::print);
     let layout = args.layout.unwrap_or(args.preset.layout());

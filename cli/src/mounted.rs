@@ -54,6 +54,11 @@ pub(crate) fn mountpoint(operation: &str, path: &Path) -> Result<PathBuf, Failur
 /// Has a mount do something, with the file of this path where it is for one; gives what came of it.
 pub(crate) fn order(operation: &str, path: &Path, order: Order) -> Result<Value, Failure> {
     let failed = |cause: String| Failure::new(operation, path.display(), cause);
+    // It goes on for long, and is given again and again.
+    let or_gone = |failure| match serving(path) {
+        Ok(None) => failed("it is not mounted any more".to_owned()),
+        _ => failure,
+    };
     let id = Uuid::new_v4().to_string();
     let result = format!("{RESULT}{id}");
     let envelope = serde_json::to_string(&Envelope { id, order })
@@ -61,9 +66,9 @@ pub(crate) fn order(operation: &str, path: &Path, order: Order) -> Result<Value,
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::lsetxattr(path, ORDER, envelope.as_bytes(), flags).map_err(|error| match error {
         rustix::io::Errno::PERM => failed("only root and the user that mounted it may do this".to_owned()),
-        error => failed(error.to_string()),
+        error => or_gone(failed(error.to_string())),
     })?;
-    match ask(path, &result)? {
+    match ask(path, &result).map_err(or_gone)? {
         Value::Object(mut answer) => match answer.remove("error") {
             Some(error) => Err(Failure::named(operation, error.as_str().unwrap_or_default())),
             None => Ok(answer.remove("result").unwrap_or_default()),

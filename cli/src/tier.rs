@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::control::{Order, TierToAdd};
 use crate::failure::Failure;
-use crate::{mkfs, mounted, output};
+use crate::{mounted, output};
 
 /// What a mount is asked for its tiers.
 const QUESTION: &str = "system.nacre.tiers";
@@ -189,12 +189,12 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
             let mount = mounted::mountpoint("tier add", &path)?;
             let device = absolute("tier add", &device)?;
             is_elsewhere("tier add", &mount, &device)?;
-            let would = format!("{}: would become a tier of {}", device.display(), mount.display());
             if how.dry_run {
-                let _is_lost = mkfs::look("tier add", &device, new.size, new.force)?;
+                mounted::order("tier add", &mount, Order::CheckTier(to_add(&new, &device)))?;
+                let would = format!("{}: would become a tier of {}", device.display(), mount.display());
                 return done(&how, &would, json!({}));
             }
-            let number = add(&mount, &new, &device)?;
+            let number = add("tier add", &mount, &new, &device)?;
             let text = format!("{}: is tier {number} of {}", device.display(), mount.display());
             done(&how, &text, json!({ "tier": number }))
         }
@@ -225,8 +225,10 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
             let device = absolute("tier online", &device)?;
             is_elsewhere("tier online", &mount, &device)?;
             if how.dry_run {
-                let text = format!("{}: would be used as a tier of {}", device.display(), mount.display());
-                return done(&how, &text, json!({}));
+                let result = mounted::order("tier online", &mount, Order::CheckAttach(device.clone()))?;
+                let text =
+                    format!("{}: would be tier {} of {}", device.display(), result["tier"], mount.display());
+                return done(&how, &text, result);
             }
             let order = Order::AttachTier { path: device.clone(), emulate };
             let result = mounted::order("tier online", &mount, order)?;
@@ -282,10 +284,13 @@ fn find(operation: &str, which: &WhichArgs) -> Result<(PathBuf, Tier), Failure> 
     Ok((mounted::mountpoint(operation, &which.path)?, found))
 }
 
-fn add(mount: &Path, new: &NewArgs, device: &Path) -> Result<u64, Failure> {
+fn to_add(new: &NewArgs, device: &Path) -> TierToAdd {
     let NewArgs { size, rank, emulate, force } = new.clone();
-    let order = Order::AddTier(TierToAdd { path: device.to_owned(), size, rank, force, emulate });
-    let result = mounted::order("tier add", mount, order)?;
+    TierToAdd { path: device.to_owned(), size, rank, force, emulate }
+}
+
+fn add(operation: &str, mount: &Path, new: &NewArgs, device: &Path) -> Result<u64, Failure> {
+    let result = mounted::order(operation, mount, Order::AddTier(to_add(new, device)))?;
     Ok(result["tier"].as_u64().unwrap_or_default())
 }
 
@@ -345,7 +350,7 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
     let there = tiers.iter().find(|tier| is_there(tier)).map(|tier| u64::from(tier.number));
     if which.how.dry_run {
         if there.is_none() {
-            let _is_lost = mkfs::look("tier replace", &device, new.size, new.force)?;
+            mounted::order("tier replace", &mount, Order::CheckTier(to_add(new, &device)))?;
         }
         let text = format!(
             "tier {}: {} would be moved to {} and other places, and it would go",
@@ -358,7 +363,7 @@ fn replace(new: &NewArgs, which: &WhichArgs, device: &Path) -> Result<(), Failur
     if there.is_none() {
         // It stands in for the old one, unless it is said how fast it is.
         let new = NewArgs { rank: new.rank.or(Some(tier.rank)), ..new.clone() };
-        let _number = add(&mount, &new, &device)?;
+        let _number = add("tier replace", &mount, &new, &device)?;
     }
     remove("tier replace", &which.how, &mount, &tier)
 }

@@ -94,7 +94,7 @@ pub use info::{CacheInfo, CounterInfo, DeviceInfo, Features, Info, ScrubInfo, Sp
 pub use layout::{AnyLayout, AnyNode};
 pub use mapping::Mapping;
 pub use metadata::Metadata;
-pub use mkfs::{MkfsOptions, mkfs, signatures, would_overwrite};
+pub use mkfs::{MkfsOptions, mkfs, signatures, would_make};
 pub use mover::{AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, TemperatureInfo, TrafficInfo};
 pub use nacre_mover::{Drained, Hours, PIN, TIER};
 pub use preset::{LayoutKind, Preset};

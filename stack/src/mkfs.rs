@@ -101,16 +101,7 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
     let pm_options =
         PmOptions { require: options.require, emulation: options.emulation.clone(), ..PmOptions::default() };
     let layout = options.layout.unwrap_or(options.preset.layout());
-    if !options.tiers.is_empty() && layout != LayoutKind::Log {
-        return Err(Error::new(Kind::Unsupported)
-            .object(format!("tiers on the layout {layout}"))
-            .advice("the layout log, as of the presets nacre, nova and tpfs, can have them"));
-    }
-    // Whatever is refused is refused before anything is overwritten.
-    for tier in &options.tiers {
-        let _prepared = prepare(&tier.device.path, tier.size, tier.force)?;
-    }
-    let prepared = prepare(path, options.size, options.force)?;
+    let prepared = prepare_all(path, options)?;
     let pm = match prepared {
         Prepared::Absent(size) => RealPm::create(path, size, &pm_options)?,
         Prepared::Present { resize, .. } => {
@@ -159,6 +150,29 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
     }
 }
 
+/// Whatever is refused is refused here, before anything is overwritten.
+fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
+    let layout = options.layout.unwrap_or(options.preset.layout());
+    if !options.tiers.is_empty() && layout != LayoutKind::Log {
+        return Err(Error::new(Kind::Unsupported)
+            .object(format!("tiers on the layout {layout}"))
+            .advice("the layout log, as of the presets nacre, nova and tpfs, can have them"));
+    }
+    for tier in &options.tiers {
+        let _prepared = prepare(&tier.device.path, tier.size, tier.force)?;
+    }
+    prepare(path, options.size, options.force)
+}
+
+/// Says what [`mkfs`] with these options would overwrite there, with the errors that it would give; nothing is changed.
+pub fn would_make(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Vec<Signature>> {
+    let prepared = prepare_all(path.as_ref(), options).map_err(|error| error.operation("mkfs"))?;
+    Ok(match prepared {
+        Prepared::Absent(_) => Vec::new(),
+        Prepared::Present { signatures, .. } => signatures,
+    })
+}
+
 /// The marks of whatever a device or a file holds; see [`signature`].
 pub fn signatures(path: impl AsRef<Path>) -> Result<Vec<Signature>> {
     let path = path.as_ref();
@@ -171,15 +185,6 @@ pub fn signatures(path: impl AsRef<Path>) -> Result<Vec<Signature>> {
     let file = File::open(path).map_err(|error| open_error(&name, error))?;
     let len = length(&file, &name)?;
     signature::detect(&file, len, &name)
-}
-
-/// Says what [`mkfs`] or a new tier of this size would overwrite there, with the errors that they would give; nothing is
-/// changed.
-pub fn would_overwrite(path: impl AsRef<Path>, size: Option<u64>, force: bool) -> Result<Vec<Signature>> {
-    match prepare(path.as_ref(), size, force)? {
-        Prepared::Absent(_) => Ok(Vec::new()),
-        Prepared::Present { signatures, .. } => Ok(signatures),
-    }
 }
 
 /// What is found where something is to be made.

@@ -281,6 +281,18 @@ impl FileSystem {
         error.kind() == Kind::DeviceLost && self.tiers().iter().any(is_meant)
     }
 
+    /// Refuses what [`add_tier`](FileSystem::add_tier) would refuse before it changes anything.
+    pub fn would_add_tier(&self, new: &NewTier) -> Result<()> {
+        self.prepare_tier(new).map(drop)
+    }
+
+    fn prepare_tier(&self, new: &NewTier) -> Result<Prepared> {
+        let path = &new.device.path;
+        let _mover = self.mover()?;
+        prepare(path, new.size, new.force)
+            .map_err(|error| error.operation("add the tier").object(path.display().to_string()))
+    }
+
     /// Makes a device a tier; gives its number.
     ///
     /// [`Exists`](Kind::Exists) when the device holds anything that is known, or a plain file anything at all, unless forced;
@@ -288,9 +300,9 @@ impl FileSystem {
     pub fn add_tier(&self, new: &NewTier) -> Result<u8> {
         let path = &new.device.path;
         let described = |error: Error| error.operation("add the tier").object(path.display().to_string());
+        let prepared = self.prepare_tier(new)?;
         let mover = self.mover()?;
         let options = DiskOptions { emulation: new.device.emulation.clone(), ..DiskOptions::default() };
-        let prepared = prepare(path, new.size, new.force).map_err(described)?;
         let (device, is_new) = match prepared {
             Prepared::Absent(size) => (RealDisk::create(path, size, &options)?, true),
             Prepared::Present { signatures, resize } => {
@@ -322,11 +334,18 @@ impl FileSystem {
         })
     }
 
-    /// Attaches the device of a tier that is missing, or has come back; gives its number.
-    pub fn attach_tier(&self, device: &TierDevice) -> Result<u8> {
-        let described =
-            |error: Error| error.operation("attach the tier").object(device.path.display().to_string());
+    /// Gives the number of the tier that [`attach_tier`](FileSystem::attach_tier) would attach, with the errors that it would
+    /// give; nothing is changed.
+    pub fn would_attach_tier(&self, device: &TierDevice) -> Result<u8> {
+        let described = describe_attach(device);
+        self.require_unattached(device)?;
         let mover = self.mover()?;
+        open(device, true).and_then(|device| mover.would_attach(&device, self.volume()?)).map_err(described)
+    }
+
+    fn require_unattached(&self, device: &TierDevice) -> Result<()> {
+        let described = describe_attach(device);
+        let _mover = self.mover()?;
         // It would say of itself that another process has it.
         if let Some(tier) = self.tiers().iter().find(|tier| is_same(tier.device.as_deref(), &device.path)) {
             return Err(described(
@@ -335,6 +354,14 @@ impl FileSystem {
                     .advice("it has this device already: if it fails, take it offline first"),
             ));
         }
+        Ok(())
+    }
+
+    /// Attaches the device of a tier that is missing, or has come back; gives its number.
+    pub fn attach_tier(&self, device: &TierDevice) -> Result<u8> {
+        let described = describe_attach(device);
+        self.require_unattached(device)?;
+        let mover = self.mover()?;
         let token = self.token()?;
         open(device, token.is_none())
             .and_then(|device| mover.attach(device, self.volume()?, token))
@@ -442,6 +469,12 @@ impl FileSystem {
         }
         act(mover, below).map(|blocks| blocks * BLOCK_SIZE)
     }
+}
+
+/// Says of an error that it is one of attaching this device.
+fn describe_attach(device: &TierDevice) -> impl Fn(Error) -> Error {
+    let path = device.path.display().to_string();
+    move |error| error.operation("attach the tier").object(path.clone())
 }
 
 /// Whether a tier can be moved to: or else each file would fail for that.

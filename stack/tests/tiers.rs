@@ -435,7 +435,9 @@ fn what_somebody_uses_does_not_get_another_size() {
         let make = MkfsOptions { size: Some(size), force: true, ..MkfsOptions::default() };
         let error = nacre::mkfs(path, &make).unwrap_err();
         assert_eq!(error.kind(), Kind::Busy, "{error}");
-        let error = nacre::would_overwrite(path, Some(size), true).unwrap_err();
+        let error = nacre::would_make(path, &make).unwrap_err();
+        assert_eq!(error.kind(), Kind::Busy, "{error}");
+        let error = others.would_add_tier(&forced).unwrap_err();
         assert_eq!(error.kind(), Kind::Busy, "{error}");
         assert_eq!(sizes(), before);
     }

@@ -27,6 +27,7 @@ mod readonly;
 mod reports;
 mod suites;
 mod synchronous;
+mod tier_commands;
 mod tier_failures;
 mod tiers;
 mod workers;
