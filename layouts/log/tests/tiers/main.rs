@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use nacre_engine::{
     BLOCK_SIZE, Copied, CopiedFile, Data, Durability, Extents, FallocateMode, FileBlock, FileKind, Kind,
-    Movable, Names, NewInode, Place, Result, SeekTo, SetAttr, Tier, TierChange, TierSpace, TierState, Tiered,
-    Timestamp, WriteAt, Written,
+    Movable, Names, NewInode, Place, RenameMode, Result, SeekTo, SetAttr, Tier, TierChange, TierSpace,
+    TierState, Tiered, Timestamp, WriteAt, Written,
 };
 use nacre_layout_log::check::check;
 use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, Node, mkfs};
@@ -274,6 +274,61 @@ fn a_copy_of_what_changed_since_is_refused() {
             fs.free_on(nacre_engine::TierRun { tier, start, len });
         }
         assert!(machine.content(&fs, &node) == expected && used(&fs) == 0);
+    }
+}
+
+/// Between the copy and its publishing the file gets another name, loses one of two, or its only one.
+#[test]
+fn a_file_that_is_renamed_or_removed_while_it_moves_loses_nothing() {
+    for crash in [false, true] {
+        let (machine, fs) = Machine::new();
+        let names = ["renamed", "over", "linked", "open"];
+        let nodes = names.map(|name| create(&fs, name));
+        for (node, seed) in nodes.iter().zip(1..) {
+            put(&fs, node, 0, &bytes(4 * BLOCK, seed)).unwrap();
+        }
+        fs.link(&nodes[2], &fs.root(), b"link", now(1)).unwrap();
+        let copied = nodes
+            .each_ref()
+            .map(|node| machine.copy(&fs, node, &fs.resolve_movable(node, FileBlock(0), 4).unwrap()));
+        let proof = machine.disk.flush().unwrap();
+        let root = fs.root();
+        // The second one goes with it, and is open, as the last one.
+        fs.rename(&root, b"renamed", &root, b"over", RenameMode::Replace, now(2)).unwrap();
+        fs.unlink(&root, b"linked", now(2)).unwrap();
+        fs.unlink(&root, b"open", now(2)).unwrap();
+        let files: Vec<_> = nodes
+            .iter()
+            .zip(&copied)
+            .map(|(node, copied)| CopiedFile { node, copied, modified: NEVER })
+            .collect();
+        for ((name, copied), done) in names.iter().zip(&copied).zip(fs.publish(&files, proof)) {
+            // What it says is so: either it moved, or what was copied is for others.
+            for Copied { from, tier, block } in done.unwrap_or_else(|_| copied.clone()) {
+                let (start, len) = (block, from.extent.len);
+                fs.free_on(nacre_engine::TierRun { tier, start, len });
+            }
+            let seed = names.iter().position(|other| other == name).unwrap() as u8 + 1;
+            let node = &nodes[usize::from(seed) - 1];
+            assert!(machine.content(&fs, node) == bytes(4 * BLOCK, seed), "{name}");
+        }
+        // Those that have a name moved: to be renamed is no reason to stay.
+        let is_below = |node: &Node| {
+            let extents = fs.resolve(node, FileBlock(0), 4).unwrap();
+            extents.iter().all(|extent| matches!(extent.place, Place::Tier { .. }))
+        };
+        assert!(is_below(&nodes[0]) && is_below(&nodes[2]));
+        drop((nodes, root));
+        let fs = machine.remount(fs, crash);
+        for (name, seed) in [("over", 1), ("link", 3)] {
+            let node = fs.lookup(&fs.root(), name.as_bytes()).unwrap();
+            assert!(machine.content(&fs, &node) == bytes(4 * BLOCK, seed), "{name}");
+        }
+        for name in ["renamed", "linked", "open"] {
+            assert!(fs.lookup(&fs.root(), name.as_bytes()).is_err(), "{name}");
+        }
+        fs.stat();
+        assert_eq!(used(&fs), 8, "nobody else has anything there");
     }
 }
 
