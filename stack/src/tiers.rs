@@ -2,6 +2,7 @@
 //! them and persistent memory.
 
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -26,6 +27,8 @@ use crate::tier_settings::TierSettings;
 
 /// The rank of a tier of which nobody says how fast it is.
 const USUAL_RANK: u8 = 2;
+/// Where the kernel names block devices.
+const BLOCK_DEVICES: &str = "/sys/class/block";
 
 /// A device that may be a tier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,7 +142,7 @@ pub(crate) fn mount(
     if missing.is_empty() {
         return Ok(mover);
     }
-    for path in candidates(&beside) {
+    for path in candidates(&beside, Path::new(BLOCK_DEVICES)) {
         let Some(uuid) = tier_at(&path, summary.uuid) else { continue };
         let Some(tier) = missing.iter().find(|tier| tier.uuid == uuid.into_bytes()) else { continue };
         let device = TierDevice { path, emulation: None };
@@ -163,7 +166,7 @@ fn open(device: &TierDevice, read_only: bool) -> Result<RealDisk> {
 }
 
 /// Where a tier may be whose path nobody gave: in the directory of the memory's file, and on block devices.
-fn candidates(beside: &Path) -> Vec<PathBuf> {
+fn candidates(beside: &Path, block_devices: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     let files = beside.parent().and_then(|dir| fs::read_dir(dir).ok());
     for entry in files.into_iter().flatten().flatten() {
@@ -171,7 +174,7 @@ fn candidates(beside: &Path) -> Vec<PathBuf> {
             paths.push(entry.path());
         }
     }
-    for entry in fs::read_dir("/sys/class/block").into_iter().flatten().flatten() {
+    for entry in fs::read_dir(block_devices).into_iter().flatten().flatten() {
         paths.push(Path::new("/dev").join(entry.file_name()));
     }
     paths
@@ -199,11 +202,22 @@ fn is_same(device: Option<&str>, path: &Path) -> bool {
 
 /// How fast a device is, as far as the kernel says.
 fn rank_of(path: &Path) -> u8 {
-    let name = fs::canonicalize(path).ok().and_then(|path| path.file_name().map(PathBuf::from));
-    let turns = name.and_then(|name| {
-        fs::read_to_string(Path::new("/sys/class/block").join(name).join("queue/rotational")).ok()
+    // A file may have the name of one.
+    let is_block = fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    let device = fs::canonicalize(path).ok().filter(|_| is_block);
+    let turns = device.is_some_and(|device| {
+        device.file_name().is_some_and(|name| turns(&Path::new(BLOCK_DEVICES).join(name)))
     });
-    if turns.is_some_and(|text| text.trim() == "1") { USUAL_RANK + 1 } else { USUAL_RANK }
+    if turns { USUAL_RANK + 1 } else { USUAL_RANK }
+}
+
+/// Whether a block device turns, by what the kernel says of it there. That of a partition is with its disk, which is the directory
+/// above the one that the link leads to.
+fn turns(device: &Path) -> bool {
+    ["queue/rotational", "../queue/rotational"]
+        .iter()
+        .find_map(|name| fs::read_to_string(device.join(name)).ok())
+        .is_some_and(|text| text.trim() == "1")
 }
 
 impl FileSystem {
@@ -504,4 +518,62 @@ fn wipe(device: &RealDisk, offset: u64, len: u64) -> Result<()> {
     block[from..from + len as usize].fill(0);
     device.write(first, &block)?;
     device.flush().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::{Path, PathBuf};
+
+    use super::{USUAL_RANK, candidates, rank_of, turns};
+
+    /// What the kernel says of two disks, the first of which turns and has a partition, and of what has no queue.
+    fn devices(dir: &Path) -> PathBuf {
+        let class = dir.join("class/block");
+        fs::create_dir_all(&class).unwrap();
+        for (device, rotational) in
+            [("sda", Some("1\n")), ("sda/sda1", None), ("nvme0n1", Some("0\n")), ("strange", None)]
+        {
+            let place = dir.join("devices").join(device);
+            fs::create_dir_all(place.join("queue")).unwrap();
+            match rotational {
+                Some(text) => fs::write(place.join("queue/rotational"), text).unwrap(),
+                None => fs::remove_dir(place.join("queue")).unwrap(),
+            }
+            symlink(&place, class.join(place.file_name().unwrap())).unwrap();
+        }
+        class
+    }
+
+    /// A partition was taken for a disk that does not turn.
+    #[test]
+    fn a_disk_that_turns_and_its_partitions_are_slower() {
+        let dir = tempfile::tempdir().unwrap();
+        let class = devices(dir.path());
+        let slow = ["sda", "sda1", "nvme0n1", "strange", "gone"].map(|name| turns(&class.join(name)));
+        assert_eq!(slow, [true, true, false, false, false]);
+        // Neither a file of that name nor what is not there is a device.
+        let file = dir.path().join("sda");
+        fs::write(&file, "").unwrap();
+        assert_eq!([rank_of(&file), rank_of(Path::new("/dev/gone"))], [USUAL_RANK; 2]);
+    }
+
+    #[test]
+    fn tiers_are_looked_for_beside_the_memory_and_on_all_block_devices() {
+        let dir = tempfile::tempdir().unwrap();
+        let class = devices(dir.path());
+        let beside = dir.path().join("pm");
+        let file = dir.path().join("disk");
+        [&beside, &file].into_iter().for_each(|path| fs::write(path, "").unwrap());
+        let mut found = candidates(&beside, &class);
+        found.sort_unstable();
+        let devices = ["nvme0n1", "sda", "sda1", "strange"].map(|name| Path::new("/dev").join(name));
+        let mut expected = [vec![beside.clone(), file.clone()], devices.to_vec()].concat();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+        // Without the one or the other.
+        assert_eq!(candidates(&beside, Path::new("/nowhere")).len(), 2);
+        assert_eq!(candidates(Path::new("/nowhere/pm"), &class).len(), 4);
+    }
 }
