@@ -201,13 +201,25 @@ impl AnyLayout {
             AnyLayout::Inplace(layout) => layout.unmount(),
             AnyLayout::LogCached(cache) => {
                 let (layout, flushed) = cache.unmount();
-                let unmounted = layout.into_layout().unmount();
-                flushed.and(unmounted)
+                let layout = layout.into_layout();
+                match flushed {
+                    Ok(()) => layout.unmount(),
+                    // Something that was accepted is lost: that it did not end in order is what whoever unmounts it sees.
+                    Err(error) => {
+                        layout.abandon();
+                        Err(error)
+                    }
+                }
             }
             AnyLayout::InplaceCached(cache) => {
                 let (layout, flushed) = cache.unmount();
-                let unmounted = layout.unmount();
-                flushed.and(unmounted)
+                match flushed {
+                    Ok(()) => layout.unmount(),
+                    Err(error) => {
+                        layout.abandon();
+                        Err(error)
+                    }
+                }
             }
         }
     }

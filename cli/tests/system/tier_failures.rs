@@ -158,6 +158,41 @@ fn nothing_is_lost_on_a_full_disk(preset: &str, options: Option<&str>) {
     assert!(!checked.contains("tier 1"), "{preset}: {checked}");
 }
 
+/// The server said so in its log only, and the next mount found everything in order.
+#[test]
+fn what_no_disk_takes_before_an_unmount_is_told_by_it() {
+    if !can_mount("an unmount with nowhere to write") {
+        return;
+    }
+    let place = Tmpfs::new("16M");
+    let disk = place.path().join("disk");
+    let options = format!("lazy=16M,emulate=latency=100,disk_threshold=0,tier={}", disk.display());
+    let mut ground = Ground::preset("nacre", "64M", Some("lazy=16M,emulate=latency=100,disk_threshold=0"));
+    let dir = ground.dir();
+    json("tier add --size 256M", &[&dir, &disk]);
+    ground.set_options(Some(&options));
+    fill(&place.path().join("hog"));
+    put(&dir.join("0"), 0).unwrap();
+    // What the buffer accepts was to have its space on the disk.
+    let mut end = 1;
+    while end < 200 {
+        let path = dir.join(end.to_string());
+        if bounded("a write", move || fs::write(path, content(end))).is_err() {
+            break;
+        }
+        end += 1;
+    }
+    assert!((30..100).contains(&end), "{end} files of 1 MiB");
+    let output = run(nacre().arg("umount").arg(&dir), LIMIT).unwrap();
+    assert!(!output.status.success() && text(&output).contains("did not end in order"), "{}", text(&output));
+    ground.forget();
+    assert!(ground.mount_log().contains("no space left"), "{}", ground.mount_log());
+    ground.mount();
+    assert_content(&dir, 0..1);
+    ground.unmount();
+    ground.fsck();
+}
+
 /// Writes files, each of which finds room sooner or later.
 fn fill_up_to(dir: &Path, numbers: std::ops::Range<usize>, preset: &str) {
     for number in numbers {
