@@ -141,6 +141,14 @@ impl<T: Data> Data for Arc<T> {
         (**self).write(node, at, data, durability, now)
     }
 
+    fn goes_to_disk(&self, node: &T::Node, offset: u64, len: u64) -> bool {
+        (**self).goes_to_disk(node, offset, len)
+    }
+
+    fn accepted(&self, node: &T::Node, offset: u64, len: u64) {
+        (**self).accepted(node, offset, len);
+    }
+
     fn expect_write(&self, node: &T::Node) -> Result<()> {
         (**self).expect_write(node)
     }

@@ -1,5 +1,6 @@
 //! Files over memory and disks, while their blocks move. Whoever uses the file system sees nothing of it.
 
+mod buffered;
 mod dram;
 mod reads;
 mod room;

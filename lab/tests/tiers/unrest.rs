@@ -48,7 +48,7 @@ fn the_suite_passes_while_blocks_move() {
 
 /// A copy that is being made takes space, and who makes it keeps the file, so that how much there is can only be told when nobody
 /// does.
-fn counts_space(name: &str) -> bool {
+pub(crate) fn counts_space(name: &str) -> bool {
     name.starts_with("full-") || name == "space-is-counted"
 }
 
