@@ -158,39 +158,59 @@ fn nothing_is_lost_on_a_full_disk(preset: &str, options: Option<&str>) {
     assert!(!checked.contains("tier 1"), "{preset}: {checked}");
 }
 
-/// The server said so in its log only, and the next mount found everything in order.
+/// It was lost, with a word in the log of the server only.
 #[test]
-fn what_no_disk_takes_before_an_unmount_is_told_by_it() {
+fn what_no_disk_takes_keeps_it_mounted_unless_that_is_forced() {
     if !can_mount("an unmount with nowhere to write") {
         return;
     }
-    let place = Tmpfs::new("16M");
-    let disk = place.path().join("disk");
-    let options = format!("lazy=16M,emulate=latency=100,disk_threshold=0,tier={}", disk.display());
-    let mut ground = Ground::preset("nacre", "64M", Some("lazy=16M,emulate=latency=100,disk_threshold=0"));
+    let place = Tmpfs::new("64M");
+    let (disk, hog) = (place.path().join("disk"), place.path().join("hog"));
+    // Nothing that waits is old for as long as this takes.
+    let options = "lazy=16M,lazy_age=1000000,emulate=latency=100";
+    let mut ground = Ground::preset("nacre", "24M", Some(options));
     let dir = ground.dir();
     json("tier add --size 256M", &[&dir, &disk]);
-    ground.set_options(Some(&options));
-    fill(&place.path().join("hog"));
-    put(&dir.join("0"), 0).unwrap();
-    // What the buffer accepts was to have its space on the disk.
-    let mut end = 1;
-    while end < 200 {
-        let path = dir.join(end.to_string());
-        if bounded("a write", move || fs::write(path, content(end))).is_err() {
-            break;
-        }
-        end += 1;
-    }
-    assert!((30..100).contains(&end), "{end} files of 1 MiB");
+    ground.set_options(Some(&format!("{options},tier={}", disk.display())));
+    (0..14).for_each(|number| put(&dir.join(number.to_string()), number).unwrap());
+    // More than memory has left.
+    accept(&dir, 14..26);
+    fill(&hog);
     let output = run(nacre().arg("umount").arg(&dir), LIMIT).unwrap();
+    let words = text(&output);
+    assert!(!output.status.success() && words.contains("it stays mounted"), "{words}");
+    assert_content(&dir, 0..26);
+
+    fs::remove_file(&hog).unwrap();
+    let started = Instant::now();
+    while !run(nacre().arg("umount").arg(&dir), LIMIT).unwrap().status.success() {
+        assert!(started.elapsed() < LIMIT, "{}", ground.mount_log());
+    }
+    ground.forget();
+    assert!(!ground.mount_log().contains("lost"), "{}", ground.mount_log());
+    ground.mount();
+    assert_content(&dir, 0..26);
+
+    json("promote", &[dir.join("14"), dir.join("15")]);
+    accept(&dir, 26..38);
+    fill(&hog);
+    let output = run(nacre().args(["umount", "--force"]).arg(&dir), LIMIT).unwrap();
     assert!(!output.status.success() && text(&output).contains("did not end in order"), "{}", text(&output));
     ground.forget();
     assert!(ground.mount_log().contains("no space left"), "{}", ground.mount_log());
+    fs::remove_file(&hog).unwrap();
     ground.mount();
-    assert_content(&dir, 0..1);
+    assert_content(&dir, 0..26);
     ground.unmount();
     ground.fsck();
+}
+
+/// Writes files, and waits for nothing.
+fn accept(dir: &Path, numbers: std::ops::Range<usize>) {
+    for number in numbers {
+        let path = dir.join(number.to_string());
+        bounded("a write", move || fs::write(path, content(number))).unwrap();
+    }
 }
 
 /// Writes files, each of which finds room sooner or later.
