@@ -95,8 +95,8 @@ soak:
 	target/release/nacre crash --layout inplace --sequences 3-sample --triples $(TRIPLES) --random 1000 --seed $(SEED)
 	for layout in log-with-disk log-on-disk; do \
 		target/release/nacre crash --layout $$layout --sequences 3-sample --images 1000000 --seed $(SEED) || exit 1; done
-	target/release/nacre crash --cached 100000 --images 1000000 --seed $(SEED)
-	target/release/nacre crash --layout inplace --cached 100000 --images 1000000 --seed $(SEED)
+	for layout in log inplace log-with-disk log-on-disk; do \
+		target/release/nacre crash --layout $$layout --cached 100000 --images 1000000 --seed $(SEED) || exit 1; done
 	cargo bench -p nacre-lab --bench extents
 	scripts/sanitizers.sh
 	@if cargo +nightly fuzz --version >/dev/null 2>&1; then $(MAKE) fuzz; \

@@ -243,8 +243,9 @@ step_crash_inplace() {
     (cd "$logs" && "$nacre" crash --layout inplace-linear --sequences 1 --images 100000 --time 80 \
         --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }
+# Over memory alone, and over memory and a disk together.
 step_crash_cached() {
-    for layout in log inplace; do
+    for layout in log inplace log-with-disk log-on-disk; do
         (cd "$logs" && "$nacre" crash --layout $layout --cached 100000 --images 100000 \
             --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
     done

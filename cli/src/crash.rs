@@ -48,7 +48,8 @@ pub(crate) struct CrashArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     threads: u64,
     /// Explore so many random sequences through a write buffer over the layout, and nothing else: what was synchronised
-    /// is there, of the rest any part may be missing, and nothing is torn
+    /// is there, of the rest any part may be missing, and nothing is torn. With log-with-disk and log-on-disk what waits in
+    /// the buffer goes to the disk, too, and blocks move meanwhile
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["sequences", "triples", "random", "threads", "self_test"])]
     cached: Option<u64>,
     /// What samples and random workloads depend on
@@ -93,9 +94,10 @@ pub(crate) struct CrashArgs {
 enum Explored {
     /// A log per inode
     Log,
-    /// The same over memory and a disk, which are crashed together: blocks move, disks come and go
+    /// The same over memory and a disk, which are crashed together: blocks move, disks come and go; with --cached, writes
+    /// that are large and asynchronous go to the disk
     LogWithDisk,
-    /// The same, where writes of whole blocks go straight to the disk
+    /// The same, where writes of whole blocks go straight to the disk; with --cached, all whole blocks that leave the buffer
     LogOnDisk,
     /// Data in place, an undo journal
     Inplace,

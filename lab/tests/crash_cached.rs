@@ -1,10 +1,11 @@
-//! The write buffer over each layout, crashed at every fence; see `crash::Cached`.
+//! The write buffer over each layout, crashed at every fence, and at every flush of the disk where there is one; see
+//! `crash::Cached`.
 //!
 //! `NACRE_CRASH_SEED` is the first seed (1 by default), `NACRE_CRASH_IMAGES` how many images each layout has at least.
 
 use nacre_lab::crash::{
-    Belief, BufferMistake, CachedCase, CachedSettings, Campaign, Case, Flaw, Inplace, Limits, Log, MEMORY,
-    Rig, Stage, Subject, cached, explore_cached, minimise, reproduce,
+    Belief, BufferMistake, CachedCase, CachedSettings, Campaign, Case, Flaw, Inplace, Limits, Log,
+    LogWithDisk, MEMORY, Rig, Stage, Subject, cached, explore_cached, minimise, reproduce,
 };
 use nacre_lab::environment::number;
 use nacre_media::sim::Defect;
@@ -31,7 +32,7 @@ fn is_found<S: Subject>(subject: &S, belief: Belief, flaw: Flaw) {
     let settings = CachedSettings { belief, flaw, max_violations: 1, ..CachedSettings::default() };
     let seeds = if let Flaw::Cache(_) = flaw { OF_SELF_TEST } else { 1..60 };
     let found = seeds.into_iter().find_map(|seed| {
-        let report = explore_cached(&mut rig, &cached(seed), &settings).expect("it can be run");
+        let report = explore_cached(&mut rig, &cached(subject, seed), &settings).expect("it can be run");
         report.violations.into_iter().next()
     });
     let found = found.unwrap_or_else(|| panic!("{}: {belief:?}, {flaw:?}: not found", subject.name()));
@@ -70,6 +71,17 @@ fn what_was_synchronised_survives_on_the_inplace_layout() {
     survives(&Inplace);
 }
 
+/// Where the predictors send writes to the disk, and where all go there that may; while blocks move up and down.
+#[test]
+fn what_was_synchronised_survives_beside_a_disk() {
+    survives(&LogWithDisk::default());
+}
+
+#[test]
+fn what_was_synchronised_survives_on_a_disk() {
+    survives(&LogWithDisk::ON_DISK);
+}
+
 /// The judge is not blind: whoever believes in more than is promised is shown a crash, and so is a broken machine.
 #[test]
 fn wrong_beliefs_and_flaws_are_found() {
@@ -83,6 +95,19 @@ fn wrong_beliefs_and_flaws_are_found() {
     is_found(&Inplace, Belief::Right, early);
     let early = mistake(&Log, "an entry is published before its data is durable");
     is_found(&Log, Belief::Right, early);
+}
+
+/// What was acknowledged rests on a disk that nobody has flushed, or not at the right time.
+#[test]
+fn a_commit_that_does_not_wait_for_the_disk_is_found() {
+    for words in [
+        "what is on a disk is named before the disk was flushed",
+        "a disk is flushed before the last write that the flush is for",
+    ] {
+        for subject in [LogWithDisk::default(), LogWithDisk::ON_DISK] {
+            is_found(&subject, Belief::Right, mistake(&subject, words));
+        }
+    }
 }
 
 /// What a buffer could do wrong is found in the sequences of the self-test.
@@ -102,6 +127,16 @@ fn mistakes_of_the_buffer_are_found_over_the_inplace_layout() {
     mistakes_of_the_buffer_are_found(&Inplace);
 }
 
+#[test]
+fn mistakes_of_the_buffer_are_found_beside_a_disk() {
+    mistakes_of_the_buffer_are_found(&LogWithDisk::default());
+}
+
+#[test]
+fn mistakes_of_the_buffer_are_found_on_a_disk() {
+    mistakes_of_the_buffer_are_found(&LogWithDisk::ON_DISK);
+}
+
 /// What only a crash within recovery shows is found, and can be seen again.
 #[test]
 fn a_crash_within_recovery_is_found() {
@@ -109,7 +144,7 @@ fn a_crash_within_recovery_is_found() {
     let flaw = mistake(&Inplace, "recovery ends a transaction before it is undone");
     let settings = CachedSettings { flaw, max_violations: 1, recovery_every: 4, ..CachedSettings::default() };
     let found = (1..60).find_map(|seed| {
-        let report = explore_cached(&mut rig, &cached(seed), &settings).expect("it can be run");
+        let report = explore_cached(&mut rig, &cached(&Inplace, seed), &settings).expect("it can be run");
         report.violations.into_iter().next()
     });
     let found = found.expect("it is found");

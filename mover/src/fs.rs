@@ -410,6 +410,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Makes a device a tier of the file system; what it held is lost. Gives its number. `token` is as for
     /// [`MoverFs::attach`].
     pub fn add(&self, device: D, volume: Uuid, rank: u8, token: u64, now: Timestamp) -> Result<u8> {
+        self.add_as(None, device, volume, rank, token, now)
+    }
+
+    /// The same with a UUID that nobody else has: for who must do the same each time.
+    pub fn add_as(
+        &self,
+        uuid: Option<Uuid>,
+        device: D,
+        volume: Uuid,
+        rank: u8,
+        token: u64,
+        now: Timestamp,
+    ) -> Result<u8> {
         let _changing = self.changing.lock();
         let known = self.layout.tiers();
         let is_free = |number: &u8| known.iter().all(|tier| tier.number != *number);
@@ -418,7 +431,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 .operation("add")
                 .object(format!("the {MAX_TIERS} tiers of a file system"))
         })?;
-        let label = Label::create(&device, &NewLabel { uuid: None, volume, number, token, now })?;
+        let label = Label::create(&device, &NewLabel { uuid, volume, number, token, now })?;
         let uuid = label.uuid().into_bytes();
         let blocks = label.blocks();
         let tier = Tier { number, uuid, blocks, token, pending: 0, rank, state: TierState::Active };

@@ -286,7 +286,7 @@ impl Shared<'_> {
                     (workload.name.clone(), explore_threads(&mut rig, workload, *seed, sampling, Flaw::None))
                 }
                 Job::Cached(seed, settings) => {
-                    let sequence = cached(*seed);
+                    let sequence = cached(subject, *seed);
                     let explored = explore_cached(&mut rig, &sequence, settings);
                     (sequence.name, explored)
                 }

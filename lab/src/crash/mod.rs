@@ -19,10 +19,12 @@
 //! | `threads`, `turns` | several threads; whose turn it is |
 //! | `power` | memory that can lose its power, for tests that do not explore |
 //! | `subject`, `log`, `inplace`, `source` | what is explored; the layouts; places in their source |
+//! | `tiered`, `disk` | the log layout over memory and a disk; the disk, and what can go wrong before it |
 
 mod cached;
 mod campaign;
 mod case;
+mod disk;
 mod explore;
 mod full;
 mod inplace;

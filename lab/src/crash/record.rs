@@ -319,7 +319,7 @@ impl<'s, S: Subject> Rig<'s, S> {
 }
 
 /// What relocating blocks must not fail with.
-fn is_unexpected(error: &Error) -> bool {
+pub(super) fn is_unexpected(error: &Error) -> bool {
     !matches!(error.kind(), Kind::NotFound | Kind::NotDirectory | Kind::NoSpace | Kind::InvalidInput)
 }
 

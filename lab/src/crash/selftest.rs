@@ -303,7 +303,7 @@ struct Buffered {
 impl Buffered {
     /// Runs it without a flaw, where nothing must be found.
     fn new<S: Subject>(rig: &mut Rig<'_, S>, seed: u64) -> Result<Buffered> {
-        let sequence = cached(seed);
+        let sequence = cached(rig.subject, seed);
         let (flushes, fences) = sites_of_cached(rig, &sequence)?;
         let buffered = Buffered { sequence, flushes, fences };
         match buffered.find(rig, Flaw::None, &mut 0) {

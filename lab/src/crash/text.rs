@@ -189,7 +189,7 @@ fn kept(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::Op;
-    use crate::crash::{cached, deep, fixed, random, sequences, tiered};
+    use crate::crash::{Log, LogWithDisk, cached, deep, fixed, random, sequences, tiered};
 
     #[test]
     fn every_operation_can_be_written_and_read() {
@@ -198,7 +198,8 @@ mod tests {
             all.extend(workload.setup.iter().cloned());
             all.extend(workload.ops);
         }
-        all.extend((0..20).flat_map(|seed| cached(seed).ops));
+        all.extend((0..20).flat_map(|seed| cached(&Log, seed).ops));
+        all.extend((0..20).flat_map(|seed| cached(&LogWithDisk::default(), seed).ops));
         all.extend(tiered().into_iter().flat_map(|workload| workload.ops));
         for op in all {
             assert_eq!(Op::parse(&op.to_text()).unwrap(), op, "{}", op.to_text());

@@ -10,10 +10,11 @@ use nacre_layout_log::{LogFs, MountOptions};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_media::sim::Site;
-use nacre_mover::{MoverFs, MoverOptions, Placement};
+use nacre_mover::{MoverFs, MoverOptions, Placement, Rules};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
+use super::disk::{Disk, DiskMistake};
 use super::log::{Log, words_of};
 use super::op::Op;
 use super::sequences::{operations, setup};
@@ -22,13 +23,22 @@ use super::tree::Ctime;
 use super::workload::Workload;
 
 /// The log layout with a tier.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct LogWithDisk {
-    /// Where writes of whole blocks go.
+    /// Where writes go that a write buffer has accepted.
     pub placement: Placement,
 }
 
-type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+impl Default for LogWithDisk {
+    /// The second write in a row to about the same blocks is large and stable, and one to a file that is synchronised before
+    /// two blocks of it were written is none for the disk: so that short sequences have writes for either.
+    fn default() -> LogWithDisk {
+        let rules = Rules { sync_blocks: 2, large_writes: 0, ..Rules::default() };
+        LogWithDisk { placement: Placement::Predicted(rules) }
+    }
+}
+
+type Fs = MoverFs<LogFs<SimPm>, Disk>;
 
 const DISK: [u64; 1] = [4 << 20];
 const TIER: u8 = 1;
@@ -36,18 +46,22 @@ const TIER: u8 = 1;
 const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
 
 impl LogWithDisk {
-    /// Writes of whole blocks go past the memory.
+    /// Writes of whole blocks go past the memory, and all of what a write buffer gives up that is whole blocks.
     pub const ON_DISK: LogWithDisk = LogWithDisk { placement: Placement::Disk };
 
     fn open(self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs> {
         let Mounting { lanes, background } = mounting;
         let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
         let layout = LogFs::mount(Arc::clone(pm), &options)?;
-        // Groups of two blocks, so that a file is several.
+        // Groups of two blocks, so that a file is several. With and without DRAM for what is on the disk.
+        let page_cache = match self.placement {
+            Placement::Predicted(_) => 16 * BLOCK_SIZE,
+            Placement::Disk => 0,
+        };
         let fs = MoverFs::new(
             layout,
             MoverOptions {
-                page_cache: 0,
+                page_cache,
                 read_ahead: 1,
                 group: 2,
                 placement: self.placement,
@@ -56,7 +70,7 @@ impl LogWithDisk {
         );
         // A crash may come before there is one.
         if !fs.layout().tiers().is_empty() {
-            fs.attach(SimDisk::of(pm, 0), VOLUME, Some(LogWithDisk::token(&fs)))?;
+            fs.attach(Disk::of(pm, 0), VOLUME, Some(LogWithDisk::token(&fs)))?;
         }
         Ok(fs)
     }
@@ -67,8 +81,12 @@ impl LogWithDisk {
     }
 
     fn add_tier(fs: &Fs) -> Result<()> {
-        let disk = SimDisk::of(fs.layout().pm(), 0);
-        fs.add(disk, VOLUME, 1, LogWithDisk::token(fs), Timestamp::new(1_000_000, 0)).map(drop)
+        let disk = Disk::of(fs.layout().pm(), 0);
+        let (token, now) = (LogWithDisk::token(fs), Timestamp::new(1_000_000, 0));
+        // Another one for each tier, and the same whenever the same is done: or a trace of a crash would say nothing.
+        let writes = fs.tiers().traffic_of(TIER).writes;
+        let uuid = Uuid::from_u128(VOLUME.as_u128() + (u128::from(token) << 32) + u128::from(writes));
+        fs.add_as(Some(uuid), disk, VOLUME, 1, token, now).map(drop)
     }
 
     /// Files share groups where they fit into them; one that is not there, or is none, does not keep the other from moving.
@@ -220,7 +238,7 @@ impl Subject for LogWithDisk {
     fn mistakes(&self) -> Vec<Mistake> {
         let own = nacre_layout_log::Mistake::WITH_TIERS.into_iter();
         let own = own.map(|mistake| Mistake { number: mistake as u32, words: mistake.words() });
-        Log.mistakes().into_iter().chain(own).collect()
+        Log.mistakes().into_iter().chain(own).chain(DiskMistake::listed()).collect()
     }
 
     fn harmless(&self) -> &'static [Harmless] {

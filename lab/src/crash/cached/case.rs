@@ -57,11 +57,12 @@ impl CachedCase {
         if let Some(mistake) = self.buffer_mistake {
             let _ = writeln!(text, "{BUFFER_MISTAKE} {}", mistake as u32);
         }
-        for (word, _) in
-            [("whole-blocks", *granularity == Granularity::Blocks), ("no-checker", *checker == Checker::Off)]
-                .iter()
-                .filter(|(_, yes)| *yes)
-        {
+        let words = [
+            ("whole-blocks", *granularity == Granularity::Blocks),
+            ("no-checker", *checker == Checker::Off),
+            ("disk-checker", *checker == Checker::Disk),
+        ];
+        for (word, _) in words.iter().filter(|(_, yes)| *yes) {
             let _ = writeln!(text, "{word} yes");
         }
         write_mounting(text, *mounting, false);
@@ -89,6 +90,7 @@ impl CachedCase {
                 }
                 "whole-blocks" if rest == "yes" => sequence.granularity = Granularity::Blocks,
                 "no-checker" if rest == "yes" => sequence.checker = Checker::Off,
+                "disk-checker" if rest == "yes" => sequence.checker = Checker::Disk,
                 "lanes" => sequence.mounting.lanes = rest.parse().map_err(|_| wrong(line))?,
                 "op" => sequence.ops.push(Op::parse(rest)?),
                 _ => take_crash((word, rest), &mut case.point, &mut case.landed, &mut case.recovery)

@@ -13,7 +13,7 @@ use nacre_media::{Image, Trace};
 
 use super::super::explore::IMPOSSIBLE;
 use super::super::op::{Op, Runner};
-use super::super::record::{Flaw, MARK_BEGIN, MARK_END, Progress, Rig, sites_of};
+use super::super::record::{Flaw, MARK_BEGIN, MARK_END, Progress, Rig, is_unexpected, sites_of};
 use super::super::recovery::{crash_again, in_words, trace_recovery};
 use super::super::report::{Again, Case, Recovery, Report, Violation, lines_of};
 use super::super::subject::{Moment, Mounting, Subject};
@@ -107,7 +107,13 @@ fn record<S: Subject>(
         subject.use_lane(index);
         let number = index + 1;
         pm.mark(MARK_BEGIN + index as u64);
+        // What moves by itself, or is moved, moves below the buffer.
+        let moved = subject.relocate(runner.fs.layout(), op);
         match (op, flaw.of_buffer()) {
+            _ if moved.is_some() => {
+                let failed = moved.and_then(Result::err).filter(is_unexpected);
+                live = live.or(failed.map(|error| format!("{op:?}: {error}")));
+            }
             (Op::Sync(_) | Op::SyncAll, _) if belief == Belief::LostSync => {}
             (Op::Remount, mistake) => {
                 subject.unmount(taken_off(runner.into_fs(), mistake)?)?;
@@ -409,5 +415,54 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
 
     fn situation(&self, progress: Progress, image: &CrashImage) -> String {
         progress.situation(&self.sequence.ops, image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use nacre_media::sim::Event;
+
+    use super::super::super::explore::MEMORY;
+    use super::super::super::record::{Flaw, MARK_BEGIN, MARK_END, Rig};
+    use super::super::super::tiered::LogWithDisk;
+    use super::super::{BLOCK, Belief, cached};
+    use super::record;
+
+    /// Or else no crash comes between what goes from the buffer to the disk and its commit, nor between the steps of a move
+    /// below a buffer.
+    #[test]
+    fn what_waits_goes_to_the_disk_and_blocks_move() {
+        for subject in [LogWithDisk::default(), LogWithDisk::ON_DISK] {
+            let mut rig = Rig::new(&subject, MEMORY);
+            // By the first word of the operation in which they were written.
+            let mut blocks: BTreeMap<String, usize> = BTreeMap::new();
+            for seed in 1..25 {
+                let sequence = cached(&subject, seed);
+                let recording = record(&mut rig, &sequence, Flaw::None, Belief::Right).unwrap();
+                assert_eq!(recording.live, None, "{}", sequence.name);
+                let mut doing = None;
+                for event in &recording.trace.events {
+                    match event {
+                        Event::Mark(mark) if *mark >= MARK_END => doing = None,
+                        Event::Mark(mark) => doing = sequence.ops.get((*mark - MARK_BEGIN) as usize),
+                        Event::DiskWrite { bytes, .. } => {
+                            let words = doing.expect("nothing is written between operations").to_text();
+                            let word = words.split(' ').next().unwrap_or_default();
+                            *blocks.entry(word.to_owned()).or_default() += bytes.len() / BLOCK;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            println!("{subject:?}: {blocks:?}");
+            for word in ["write", "append", "sync", "sync-all", "rename", "remount", "demote", "move-log"] {
+                assert!(
+                    blocks.get(word).is_some_and(|blocks| *blocks >= 1),
+                    "{subject:?}, {word}: {blocks:?}"
+                );
+            }
+        }
     }
 }

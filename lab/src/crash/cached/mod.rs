@@ -25,7 +25,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::op::Op;
-use super::subject::Mounting;
+use super::subject::{Mounting, Subject};
 use super::workload::file;
 pub use case::CachedCase;
 pub(super) use case::{WORD, minimise, reproduce};
@@ -70,42 +70,102 @@ impl Default for Cached {
     }
 }
 
-/// A random sequence: of every seed another one.
-pub fn cached(seed: u64) -> Cached {
+/// A random sequence for a subject: of every seed another one. Where that has a disk, blocks move meanwhile.
+pub fn cached<S: Subject>(subject: &S, seed: u64) -> Cached {
     let mut rng = SmallRng::seed_from_u64(seed);
     let one_of_four = |rng: &mut SmallRng| rng.random_range(0..4) == 0;
+    let mut moves = (!subject.disks().is_empty()).then_some(Moves { has_tier: true, next: None });
     let mut sequence = Cached {
         name: format!("cached-{seed}"),
         pool: [4, 8, 8, 32][rng.random_range(0..4)],
         granularity: if one_of_four(&mut rng) { Granularity::Blocks } else { Granularity::Lines },
-        checker: if one_of_four(&mut rng) { Checker::Off } else { Checker::Full },
+        checker: match rng.random_range(0..4) {
+            0 => Checker::Off,
+            // Only what is for the disk waits, as in TPFS.
+            1 if moves.is_some() => Checker::Disk,
+            _ => Checker::Full,
+        },
         mounting: Mounting { lanes: rng.random_range(1..3), background: false },
         ops: Vec::new(),
     };
     let mut state = State::default();
     for number in 1..=LENGTH {
-        let op = choose(&state, &mut rng);
+        let moved = moves.as_mut().and_then(|moves| moves.choose(&state, &mut rng));
+        let op = moved.unwrap_or_else(|| choose(&state, moves.is_some(), &mut rng));
         state = state.after(&op, number, Belief::Right);
         sequence.ops.push(op);
     }
     sequence
 }
 
-/// An operation that can be done in this state.
-fn choose(state: &State, rng: &mut SmallRng) -> Op {
-    let (known, free): (Vec<&'static str>, Vec<&'static str>) =
-        NAMES.iter().copied().partition(|name| state.has(name));
-    let pick = |names: &[&'static str], rng: &mut SmallRng| {
-        (!names.is_empty()).then(|| names[rng.random_range(0..names.len())])
-    };
+/// The names that there are in this state, and those that are free.
+fn names(state: &State) -> (Vec<&'static str>, Vec<&'static str>) {
+    NAMES.iter().copied().partition(|name| state.has(name))
+}
+
+fn pick(names: &[&'static str], rng: &mut SmallRng) -> Option<&'static str> {
+    (!names.is_empty()).then(|| names[rng.random_range(0..names.len())])
+}
+
+/// Chooses operations that move blocks.
+struct Moves {
+    /// The disk is a tier.
+    has_tier: bool,
+    /// What comes at once.
+    next: Option<Op>,
+}
+
+impl Moves {
+    /// One operation in six moves something, as soon as there is something.
+    fn choose(&mut self, state: &State, rng: &mut SmallRng) -> Option<Op> {
+        if self.next.is_some() {
+            return self.next.take();
+        }
+        if rng.random_range(0..6) > 0 {
+            return None;
+        }
+        if !self.has_tier {
+            self.has_tier = true;
+            return Some(Op::AddTier);
+        }
+        let (known, _) = names(state);
+        let (one, other) = (pick(&known, rng)?, pick(&known, rng)?);
+        let blocks = state.content(one).len().div_ceil(BLOCK) as u64 + 1;
+        // All of it, or a part.
+        let (start, count) = match rng.random_range(0..2) {
+            0 => (0, blocks),
+            _ => (rng.random_range(0..blocks), rng.random_range(1..=blocks)),
+        };
+        Some(match rng.random_range(0..16) {
+            0..5 => Op::Demote(one, start, count),
+            5 => Op::DemoteBoth(one, other),
+            6..11 => Op::Promote(one, start, count),
+            11 => Op::Compact(one),
+            // Only the log of a file moves that is there as a whole.
+            12..15 => {
+                self.next = Some(Op::MoveLog(one));
+                Op::Demote(one, 0, blocks)
+            }
+            _ => {
+                self.has_tier = false;
+                Op::RemoveTier
+            }
+        })
+    }
+}
+
+/// An operation that can be done in this state; `is_large` when a write may be of more blocks.
+fn choose(state: &State, is_large: bool, rng: &mut SmallRng) -> Op {
+    let (known, free) = names(state);
     let Some(name) = pick(&known, rng) else { return file("a") };
     let other = |rng: &mut SmallRng| pick(&known, rng).filter(|other| !state.are_one(name, other));
     let chmod = Op::SetAttr(name, 0o600);
     let len = state.content(name).len();
-    let size = |rng: &mut SmallRng| match rng.random_range(0..3) {
+    let size = |rng: &mut SmallRng| match rng.random_range(0..if is_large { 4 } else { 3 }) {
         0 => rng.random_range(1..200),
         1 => rng.random_range(1..3 * BLOCK),
-        _ => BLOCK * rng.random_range(1..4),
+        2 => BLOCK * rng.random_range(1..4),
+        _ => rng.random_range(2 * BLOCK..7 * BLOCK),
     };
     let offset = match rng.random_range(0..3) {
         0 => rng.random_range(0..=len),

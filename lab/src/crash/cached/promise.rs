@@ -87,8 +87,13 @@ impl State {
             | Op::Unlink(name)
             | Op::SetAttr(name, _)
             | Op::Close(name)
-            | Op::Sync(name) => self.has(name),
-            Op::SyncAll | Op::Remount => true,
+            | Op::Sync(name)
+            | Op::Demote(name, ..)
+            | Op::Promote(name, ..)
+            | Op::Compact(name)
+            | Op::MoveLog(name) => self.has(name),
+            Op::DemoteBoth(one, other) => self.has(one) && self.has(other),
+            Op::SyncAll | Op::Remount | Op::AddTier | Op::RemoveTier => true,
             _ => false,
         }
     }
@@ -159,6 +164,7 @@ impl State {
                 // Whoever had cut a file has closed it: nobody remembers.
                 state.cut.clear();
             }
+            // What moves below the buffer stays what it is, and what waits above goes on to wait.
             _ => {}
         }
         state

@@ -1,0 +1,116 @@
+//! The disk of workloads that have one: a simulated disk, and mistakes that can be made between it and the file system.
+//!
+//! Which one is made, the memory beside it says, as it does of the layout's own. They concern blocks of files and images of
+//! logs: what a mount writes to the superblocks of a tier waits for the disk as it should, or each crash would show that.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nacre_engine::{BLOCK_SIZE, Result};
+use nacre_media::block::{BlockDevice, SimDisk, Transfer};
+use nacre_media::{Durable, Pm, SimPm};
+
+use super::subject::Mistake;
+
+/// What can go wrong between a commit and the disk that it names blocks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum DiskMistake {
+    /// The commit does not wait for what was written: nobody flushes the disk before it.
+    CommitBeforeFlush = 1001,
+    /// The flush comes before the last write that the commit is for.
+    FlushBeforeWrite,
+}
+
+impl DiskMistake {
+    const ALL: [DiskMistake; 2] = [DiskMistake::CommitBeforeFlush, DiskMistake::FlushBeforeWrite];
+
+    fn words(self) -> &'static str {
+        match self {
+            DiskMistake::CommitBeforeFlush => "what is on a disk is named before the disk was flushed",
+            DiskMistake::FlushBeforeWrite => "a disk is flushed before the last write that the flush is for",
+        }
+    }
+
+    /// All of them, as a subject lists its mistakes.
+    pub(super) fn listed() -> impl Iterator<Item = Mistake> {
+        let listed = |mistake: DiskMistake| Mistake { number: mistake as u32, words: mistake.words() };
+        DiskMistake::ALL.into_iter().map(listed)
+    }
+
+    fn is_made(self, memory: &SimPm) -> bool {
+        memory.is_seeded(self as u32)
+    }
+}
+
+/// A simulated disk beside the memory that says what goes wrong.
+pub struct Disk {
+    disk: SimDisk,
+    memory: Arc<SimPm>,
+    /// A superblock was written since the last flush.
+    superblock_waits: AtomicBool,
+}
+
+impl Disk {
+    /// The disk with this number of a memory.
+    pub(super) fn of(memory: &Arc<SimPm>, number: usize) -> Disk {
+        Disk {
+            disk: SimDisk::of(memory, number),
+            memory: Arc::clone(memory),
+            superblock_waits: AtomicBool::default(),
+        }
+    }
+
+    /// Blocks of it that are written, no superblock among them; `None` when nothing is.
+    fn writes_data(&self, batch: &[Transfer<'_>]) -> Option<bool> {
+        let superblocks = [0, self.len() - BLOCK_SIZE];
+        let mut written = batch.iter().filter(|one| matches!(one, Transfer::Write { .. })).peekable();
+        written.peek()?;
+        Some(written.all(|one| !superblocks.contains(&one.offset())))
+    }
+}
+
+impl BlockDevice for Disk {
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    #[track_caller]
+    fn transfer(&self, batch: &mut [Transfer<'_>]) -> Result<()> {
+        match self.writes_data(batch) {
+            Some(true) if DiskMistake::FlushBeforeWrite.is_made(&self.memory) => {
+                self.disk.flush()?;
+            }
+            Some(false) => self.superblock_waits.store(true, Ordering::Relaxed),
+            _ => {}
+        }
+        self.disk.transfer(batch)
+    }
+
+    #[track_caller]
+    fn flush(&self) -> Result<Durable> {
+        let is_superblock = self.superblock_waits.swap(false, Ordering::Relaxed);
+        if !is_superblock && DiskMistake::ALL.iter().any(|mistake| mistake.is_made(&self.memory)) {
+            return Ok(Durable::nothing_before());
+        }
+        self.disk.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.disk.discard(offset, len)
+    }
+
+    #[track_caller]
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.transfer(&mut [Transfer::Read { offset, into }])
+    }
+
+    #[track_caller]
+    fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.transfer(&mut [Transfer::Write { offset, from }])
+    }
+}
