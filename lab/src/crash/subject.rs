@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{Data, Extents, Result};
+use nacre_engine::{Data, Error, Extents, Kind, Result};
 use nacre_media::SimPm;
 use nacre_media::sim::Site;
 
 use super::op::Op;
 use super::tree::Ctime;
 use super::workload::Workload;
+
+/// The file that has what [`Subject::fill`] takes.
+pub(super) const FULL: &str = "full";
 
 /// How the file system of a workload is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +97,11 @@ pub trait Subject: Sync {
     /// Does an operation that changes where things are, and nothing that a user sees; `None` when it is none of these.
     fn relocate(&self, _fs: &Self::Fs, _op: &Op) -> Option<Result<()>> {
         None
+    }
+
+    /// Has a file named [`FULL`] take all blocks of memory but so many, and have no data there that could go elsewhere.
+    fn fill(&self, _fs: &Self::Fs, _left: u64) -> Result<()> {
+        Err(Error::new(Kind::Unsupported))
     }
 
     /// Makes an empty file system.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, Result, Tiered, Timestamp,
+    BLOCK_SIZE, Data, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Result, Tiered,
+    Timestamp,
 };
 use nacre_layout_log::check::{Repair, check_with_tiers};
 use nacre_layout_log::{LogFs, MountOptions};
@@ -18,7 +19,7 @@ use super::disk::{Disk, DiskMistake};
 use super::log::{Log, words_of};
 use super::op::Op;
 use super::sequences::{operations, setup};
-use super::subject::{Harmless, Mistake, Moment, Mounting, Subject};
+use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Subject};
 use super::tree::Ctime;
 use super::workload::Workload;
 
@@ -42,6 +43,8 @@ type Fs = MoverFs<LogFs<SimPm>, Disk>;
 
 const DISK: [u64; 1] = [4 << 20];
 const TIER: u8 = 1;
+/// Blocks that are taken at once at the most, where all are to be taken.
+const LARGEST: u64 = 1024;
 /// The file system's, as [`Log`] makes it.
 const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
 
@@ -177,6 +180,31 @@ impl Subject for LogWithDisk {
             },
             _ => return None,
         })
+    }
+
+    fn fill(&self, fs: &Fs, left: u64) -> Result<()> {
+        let (layout, now) = (fs.layout(), Timestamp::new(1_000_000, 0));
+        let new = NewInode {
+            kind: FileKind::Regular,
+            mode: 0o600,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            target: b"",
+            xattrs: &[],
+            now,
+        };
+        let node = layout.create(&layout.root(), FULL.as_bytes(), &new)?;
+        let mut end = 0;
+        loop {
+            let count = layout.stat().available.saturating_sub(left).min(LARGEST);
+            if count == 0 {
+                return Ok(());
+            }
+            let (mode, len) = (FallocateMode::AllocateKeepSize, count * BLOCK_SIZE);
+            layout.fallocate(&node, mode, end, len, now)?;
+            end += len;
+        }
     }
 
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {

@@ -49,7 +49,7 @@ impl CachedCase {
     }
 
     pub(in super::super) fn write(&self, text: &mut String) {
-        let Cached { pool, granularity, checker, mounting, ops, .. } = &self.sequence;
+        let Cached { pool, granularity, checker, mounting, left, ops, .. } = &self.sequence;
         let _ = writeln!(text, "{WORD} {pool}");
         if self.mistake != 0 {
             let _ = writeln!(text, "mistake {}", self.mistake);
@@ -66,6 +66,9 @@ impl CachedCase {
             let _ = writeln!(text, "{word} yes");
         }
         write_mounting(text, *mounting, false);
+        if let Some(left) = left {
+            let _ = writeln!(text, "left {left}");
+        }
         for op in ops {
             let _ = writeln!(text, "op {}", op.to_text());
         }
@@ -92,6 +95,7 @@ impl CachedCase {
                 "no-checker" if rest == "yes" => sequence.checker = Checker::Off,
                 "disk-checker" if rest == "yes" => sequence.checker = Checker::Disk,
                 "lanes" => sequence.mounting.lanes = rest.parse().map_err(|_| wrong(line))?,
+                "left" => sequence.left = Some(rest.parse().map_err(|_| wrong(line))?),
                 "op" => sequence.ops.push(Op::parse(rest)?),
                 _ => take_crash((word, rest), &mut case.point, &mut case.landed, &mut case.recovery)
                     .ok_or_else(|| wrong(line))?,

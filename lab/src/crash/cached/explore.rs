@@ -16,7 +16,7 @@ use super::super::op::{Op, Runner};
 use super::super::record::{Flaw, MARK_BEGIN, MARK_END, Progress, Rig, is_unexpected, sites_of};
 use super::super::recovery::{crash_again, in_words, trace_recovery};
 use super::super::report::{Again, Case, Recovery, Report, Violation, lines_of};
-use super::super::subject::{Moment, Mounting, Subject};
+use super::super::subject::{FULL, Moment, Mounting, Subject};
 use super::super::tree::Tree;
 use super::super::verify::{Depth, caught, panic_words, turn_of, write_and_empty};
 use super::mistakes::BufferMistake;
@@ -93,6 +93,9 @@ fn record<S: Subject>(
     subject.mkfs(pm)?;
     let layout = subject.mount(pm, sequence.mounting)?;
     let clock = Arc::new(AtomicU64::new(1));
+    if let Some(left) = sequence.left {
+        subject.fill(&layout, left)?;
+    }
     let mut runner = Runner::buffered(CacheFs::new(layout, &buffer(sequence, &clock))?);
     let start = pm.image();
     pm.seed_mistake(flaw.mistake());
@@ -100,6 +103,11 @@ fn record<S: Subject>(
     let (mut states, mut live) = (vec![State::default()], None);
     for (index, op) in sequence.ops.iter().enumerate() {
         let before = &states[index];
+        if !before.allows(op) && sequence.left.is_some() {
+            // There was no room for what it needs.
+            states.push(before.clone());
+            continue;
+        }
         if !before.allows(op) {
             return Err(Error::new(Kind::InvalidInput).object(format!("{op:?}, which cannot be done then")));
         }
@@ -109,6 +117,7 @@ fn record<S: Subject>(
         pm.mark(MARK_BEGIN + index as u64);
         // What moves by itself, or is moved, moves below the buffer.
         let moved = subject.relocate(runner.fs.layout(), op);
+        let mut is_done = true;
         match (op, flaw.of_buffer()) {
             _ if moved.is_some() => {
                 let failed = moved.and_then(Result::err).filter(is_unexpected);
@@ -120,11 +129,18 @@ fn record<S: Subject>(
                 let layout = subject.mount(pm, sequence.mounting)?;
                 runner = Runner::buffered(CacheFs::new(layout, &buffer(sequence, &clock))?);
             }
-            (_, Some(mistake)) => mistake.run(&mut runner, number as u64, op)?,
-            (_, None) => runner.run(number as u64, op)?,
+            (_, mistake) => {
+                let step = number as u64;
+                let done = match mistake {
+                    Some(mistake) => mistake.run(&mut runner, step, op),
+                    None => runner.run(step, op),
+                };
+                is_done = done.is_ok();
+                done.or_else(|error| if may_lack_room(sequence, op, &error) { Ok(()) } else { Err(error) })?;
+            }
         }
         pm.mark(MARK_END + index as u64);
-        let state = before.after(op, number, belief);
+        let state = if is_done { before.after(op, number, belief) } else { before.clone() };
         live = live.or(state.differs(&contents(&runner.fs)?).map(|why| format!("after {op:?}: {why}")));
         states.push(state);
     }
@@ -132,6 +148,12 @@ fn record<S: Subject>(
     subject.abandon(runner.into_fs().abandon());
     pm.seed_mistake(0);
     Ok(Recording { start, trace, states, live })
+}
+
+/// Whether an operation may have found no room, and then has done nothing. What was accepted before always finds some.
+fn may_lack_room(sequence: &Cached, op: &Op, error: &Error) -> bool {
+    let was_accepted = matches!(op, Op::Sync(_) | Op::SyncAll | Op::Close(_) | Op::Unlink(_));
+    sequence.left.is_some() && error.kind() == Kind::NoSpace && !was_accepted
 }
 
 /// The layout without its buffer, when both are unmounted.
@@ -158,7 +180,7 @@ fn record_caught<S: Subject>(
     })
 }
 
-/// The names in the root, each with its file.
+/// The names in the root, each with its file, but for the one that only takes room.
 pub(super) fn files_in_root<F: Names>(fs: &F) -> Result<Vec<(Vec<u8>, F::Node)>> {
     let root = fs.root();
     let mut names = Vec::new();
@@ -166,6 +188,7 @@ pub(super) fn files_in_root<F: Names>(fs: &F) -> Result<Vec<(Vec<u8>, F::Node)>>
         names.push(entry.name.to_vec());
         ControlFlow::Continue(())
     })?;
+    names.retain(|name| name != FULL.as_bytes());
     names.into_iter().map(|name| fs.lookup(&root, &name).map(|node| (name, node))).collect()
 }
 
@@ -406,7 +429,8 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
             problems.push("after a clean unmount it is not what it was".to_owned());
         }
         let tree = Tree::of(&fs)?;
-        let (layout, flushed) = write_and_empty(fs, &tree, false, &mut problems)?.unmount();
+        let (layout, flushed) =
+            write_and_empty(fs, &tree, self.sequence.left.is_some(), &mut problems)?.unmount();
         flushed?;
         subject.unmount(layout)?;
         problems.extend(subject.check(pm, false)?);
@@ -430,8 +454,8 @@ mod tests {
     use super::super::{BLOCK, Belief, cached};
     use super::record;
 
-    /// Or else no crash comes between what goes from the buffer to the disk and its commit, nor between the steps of a move
-    /// below a buffer.
+    /// Or else no crash comes between what goes from the buffer to the disk and its commit, or between the steps of a move
+    /// below a buffer; with room in memory and without.
     #[test]
     fn what_waits_goes_to_the_disk_and_blocks_move() {
         for subject in [LogWithDisk::default(), LogWithDisk::ON_DISK] {
@@ -450,14 +474,16 @@ mod tests {
                         Event::DiskWrite { bytes, .. } => {
                             let words = doing.expect("nothing is written between operations").to_text();
                             let word = words.split(' ').next().unwrap_or_default();
-                            *blocks.entry(word.to_owned()).or_default() += bytes.len() / BLOCK;
+                            let place = if sequence.left.is_some() { "full, " } else { "" };
+                            *blocks.entry(format!("{place}{word}")).or_default() += bytes.len() / BLOCK;
                         }
                         _ => {}
                     }
                 }
             }
             println!("{subject:?}: {blocks:?}");
-            for word in ["write", "append", "sync", "sync-all", "rename", "remount", "demote", "move-log"] {
+            let words = ["write", "append", "sync", "sync-all", "rename", "remount", "demote", "move-log"];
+            for word in words.into_iter().chain(["full, write"]) {
                 assert!(
                     blocks.get(word).is_some_and(|blocks| *blocks >= 1),
                     "{subject:?}, {word}: {blocks:?}"

@@ -53,6 +53,8 @@ pub struct Cached {
     pub checker: Checker,
     /// How the layout below is mounted.
     pub mounting: Mounting,
+    /// Blocks of memory that are left for data in the beginning; all of them where nothing is said.
+    pub left: Option<u64>,
     /// At each fence of these there is a crash.
     pub ops: Vec<Op>,
 }
@@ -65,6 +67,7 @@ impl Default for Cached {
             granularity: Granularity::Lines,
             checker: Checker::Full,
             mounting: Mounting::default(),
+            left: None,
             ops: Vec::new(),
         }
     }
@@ -86,6 +89,7 @@ pub fn cached<S: Subject>(subject: &S, seed: u64) -> Cached {
             _ => Checker::Full,
         },
         mounting: Mounting { lanes: rng.random_range(1..3), background: false },
+        left: None,
         ops: Vec::new(),
     };
     let mut state = State::default();
@@ -94,6 +98,10 @@ pub fn cached<S: Subject>(subject: &S, seed: u64) -> Cached {
         let op = moved.unwrap_or_else(|| choose(&state, moves.is_some(), &mut rng));
         state = state.after(&op, number, Belief::Right);
         sequence.ops.push(op);
+    }
+    // What is accepted then has room on the disk.
+    if moves.is_some() && one_of_four(&mut rng) {
+        sequence.left = Some([4, 12, 24][rng.random_range(0..3)]);
     }
     sequence
 }
