@@ -278,15 +278,9 @@ impl Subject for LogWithDisk {
     }
 
     fn passed_elsewhere(&self) -> &'static [(&'static str, &'static str)] {
-        match self.placement {
-            Placement::Predicted(_) => &PASSED_ON_DISK,
-            Placement::Disk => &[],
-        }
+        &[]
     }
 }
-
-const PASSED_ON_DISK: [(&str, &str); 1] =
-    [("publish.rs publish_write 2", "only where writes go straight to the disk: log-on-disk passes there")];
 
 /// All blocks of any file here.
 const ALL: u64 = 64;
