@@ -23,7 +23,7 @@ const FUSE_DEVICE: &str = "/dev/fuse";
 /// Where the kernel's switches for its connections are, if they are mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// Bytes that the kernel reads ahead in one file, unless the mount goes past the page cache.
-const READ_AHEAD_KIB: u32 = 1024;
+const READ_AHEAD_KIB: u32 = 256;
 
 /// How a mount is to be.
 #[derive(Clone)]
@@ -347,8 +347,10 @@ fn refused_to_user(path: &Path, options: &ServeOptions, error: io::Error) -> Err
         .source(source)
 }
 
-/// Lets the kernel read further ahead than its 128 KiB: a request of a megabyte costs little more than a small one.
-/// Where that cannot be set (it takes root), reading is only a little slower.
+/// Lets the kernel read further ahead than its 128 KiB: a larger request costs little more than a small one. Not much further, as
+/// it reads so much around each page of a mapping that is touched at random, too. (Measured on memory and on an emulated Optane
+/// SSD: in order 2.44 and 1.79 GB/s with a MiB, 2.49 and 1.69 with this, 2.06 and 1.46 with 128 KiB; a page of a mapping takes
+/// 390 and 740, 160 and 240, 80 and 180 us.) Where that cannot be set (it takes root), reading is only a little slower.
 fn read_further_ahead(unmounter: &Unmounter) {
     let (major, minor) = unmounter.device;
     let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::harness::{
-    can_mount, has_program, is_mount_point, memory, nacre, run, scratch, succeed, text, wait,
+    can_mount, has_program, is_mount_point, left_out, memory, nacre, run, scratch, succeed, text, wait,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -167,6 +168,25 @@ fn the_table_of_mounts_shows_what_was_asked_for() {
         assert!(entry.contains(option), "{option}: {entry}");
     }
     assert!(File::create(place.dir().join("file")).is_err());
+    place.free(|| place.umount_command(&place.dir()));
+}
+
+/// The kernel's own default is half of it; a MiB made pages of mappings slow.
+#[test]
+fn the_kernel_reads_ahead_as_far_as_it_is_told() {
+    if !can_mount("how far the kernel reads ahead") {
+        return;
+    }
+    let place = Place::new();
+    assert!(place.mount(&[]).status.success());
+    let device = fs::metadata(place.dir()).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let setting = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"));
+    // In a container nobody may change it.
+    match File::options().write(true).open(&setting) {
+        Ok(_) => assert_eq!(fs::read_to_string(setting).unwrap().trim(), "256"),
+        Err(error) => left_out("how far the kernel reads ahead", &error.to_string()),
+    }
     place.free(|| place.umount_command(&place.dir()));
 }
 
