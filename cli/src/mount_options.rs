@@ -521,7 +521,7 @@ mod tests {
 
     use super::MountSettings;
 
-    fn take(options: &str) -> Result<MountSettings, String> {
+    pub(super) fn take(options: &str) -> Result<MountSettings, String> {
         let mut settings = MountSettings::default();
         settings.take(options, false).map(|()| settings)
     }

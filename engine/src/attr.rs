@@ -101,6 +101,13 @@ pub struct NewInode<'a> {
     pub now: Timestamp,
 }
 
+impl NewInode<'static> {
+    /// One of root's, without attributes; no device node, and no symbolic link.
+    pub const fn of_root(kind: FileKind, mode: u32, now: Timestamp) -> NewInode<'static> {
+        NewInode { kind, mode, uid: 0, gid: 0, rdev: 0, target: b"", xattrs: &[], now }
+    }
+}
+
 /// A change of attributes; what is `None` stays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {

@@ -105,16 +105,7 @@ fn name(file: u64) -> String {
 /// Two files whose extents lie between each other's, so that no two of one are joined.
 fn fill(fs: &Fs, first: u64) -> Result<()> {
     let now = Timestamp::new(1_700_000_000, 0);
-    let new = NewInode {
-        kind: FileKind::Regular,
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: b"",
-        xattrs: &[],
-        now,
-    };
+    let new = NewInode::of_root(FileKind::Regular, 0o644, now);
     let root = fs.root();
     let create = |file| fs.create(&root, name(file).as_bytes(), &new);
     let nodes = [create(first)?, create(first + 1)?];

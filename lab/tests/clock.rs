@@ -82,7 +82,7 @@ impl Times {
 }
 
 fn new(kind: FileKind, now: Timestamp) -> NewInode<'static> {
-    NewInode { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: b"", xattrs: &[], now }
+    NewInode::of_root(kind, 0o644, now)
 }
 
 /// Changes of all kinds, each round at the time of its own.

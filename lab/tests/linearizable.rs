@@ -133,8 +133,7 @@ fn has_an_order(events: &[Event], start: &State) -> bool {
 }
 
 fn new_file() -> NewInode<'static> {
-    let now = Timestamp::new(1, 0);
-    NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: &[], xattrs: &[], now }
+    NewInode::of_root(FileKind::Regular, 0o644, Timestamp::new(1, 0))
 }
 
 fn random_call(rng: &mut SmallRng) -> Call {

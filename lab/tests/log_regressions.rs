@@ -21,7 +21,7 @@ fn at(secs: i64) -> Timestamp {
 }
 
 fn new(kind: FileKind) -> NewInode<'static> {
-    NewInode { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: &[], xattrs: &[], now: at(1) }
+    NewInode::of_root(kind, 0o644, at(1))
 }
 
 fn empty(size: u64) -> LogFs<SimPm> {

@@ -66,6 +66,10 @@ impl Shares {
         self.below -= below;
         let here = blocks - went - below;
         self.here = self.here.saturating_sub(here);
+        if self.here + self.below == 0 {
+            // Blocks that were written again since a part of a write failed counted more than once.
+            self.placed = 0;
+        }
         here
     }
 }

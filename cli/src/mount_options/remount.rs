@@ -94,12 +94,7 @@ impl MountSettings {
 mod tests {
     use nacre::CacheSettings;
 
-    use super::MountSettings;
-
-    fn take(options: &str) -> Result<MountSettings, String> {
-        let mut settings = MountSettings::default();
-        settings.take(options, false).map(|()| settings)
-    }
+    use super::super::tests::take;
 
     #[test]
     fn a_remount_changes_the_settings_of_tiers() {

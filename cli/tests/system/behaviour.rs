@@ -61,7 +61,7 @@ fn the_suite_passes_on_mounts_that_buffer() {
     if !harness::can_mount("the behaviour suite on mounts that buffer") {
         return;
     }
-    let count = if harness::all_mounts() { BUFFERED.len() } else { 2 };
+    let count = if harness::all_mounts() { BUFFERED.len() } else { 3 };
     for kind in &BUFFERED[..count] {
         println!("{kind:?}");
         let ground = Remounted::of(*kind, "64M");

@@ -29,7 +29,7 @@ const fn kind(preset: &'static str, options: &'static str) -> Kind {
 }
 
 /// Mounts that buffer, here or in the kernel. The memory is slower than DRAM, or else writes would go past our buffer; the
-/// first two are tried where there is no time for all. Over a tier nearly all that is not O_SYNC goes from the buffer to
+/// first three are tried where there is no time for all. Over a tier nearly all that is not O_SYNC goes from the buffer to
 /// the disk at once, large or small, aligned or not.
 pub(crate) const BUFFERED: [Kind; 8] = [
     kind("hinfs", "lazy=2M,emulate=latency=100"),
@@ -39,8 +39,8 @@ pub(crate) const BUFFERED: [Kind; 8] = [
         tier: Some("128M"),
     },
     kind("nova", "writeback"),
-    Kind { preset: "tpfs", options: "lazy=2M,emulate=latency=100", tier: Some("128M") },
     kind("nacre", "lazy=2M,emulate=latency=100"),
+    Kind { preset: "tpfs", options: "lazy=2M,emulate=latency=100", tier: Some("128M") },
     kind("pmfs", "writeback"),
     kind("hinfs-wb", "lazy=2M,emulate=latency=100"),
     kind("hinfs-nclfw", "lazy=2M,emulate=latency=100"),

@@ -137,7 +137,7 @@ fn what_was_synchronised_survives_kill_9_of_a_lazy_mount() {
     if !harness::can_mount("kill -9 of a lazy mount") {
         return;
     }
-    for ground in Ground::lazy("512M", 2) {
+    for ground in Ground::lazy("512M", 3) {
         let rounds = harness::number("NACRE_KILLS", 5);
         // Over a tier its files move meanwhile, too.
         let kills = Kills { rounds, moves: ground.has_tier(), always_syncs: true };

@@ -103,14 +103,4 @@ impl BlockDevice for Disk {
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.disk.discard(offset, len)
     }
-
-    #[track_caller]
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        self.transfer(&mut [Transfer::Read { offset, into }])
-    }
-
-    #[track_caller]
-    fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
-        self.transfer(&mut [Transfer::Write { offset, from }])
-    }
 }

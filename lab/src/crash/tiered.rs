@@ -184,16 +184,7 @@ impl Subject for LogWithDisk {
 
     fn fill(&self, fs: &Fs, left: u64) -> Result<()> {
         let (layout, now) = (fs.layout(), Timestamp::new(1_000_000, 0));
-        let new = NewInode {
-            kind: FileKind::Regular,
-            mode: 0o600,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: b"",
-            xattrs: &[],
-            now,
-        };
+        let new = NewInode::of_root(FileKind::Regular, 0o600, now);
         let node = layout.create(&layout.root(), FULL.as_bytes(), &new)?;
         let mut end = 0;
         loop {

@@ -27,7 +27,7 @@ fn now() -> Timestamp {
 
 fn new(kind: FileKind) -> NewInode<'static> {
     let target: &[u8] = if kind == FileKind::Symlink { b"target" } else { b"" };
-    NewInode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, target, xattrs: &[], now: now() }
+    NewInode { target, ..NewInode::of_root(kind, 0o755, now()) }
 }
 
 /// An image and where its structures are.

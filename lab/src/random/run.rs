@@ -401,16 +401,7 @@ fn adopt_times<L: Data + Extents>(
 
 /// Writes a file beside what is compared, until little space is left.
 fn ballast<L: Data + Extents>(fs: &L) -> Result<(), nacre_engine::Error> {
-    let new = NewInode {
-        kind: FileKind::Regular,
-        mode: 0o600,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: &[],
-        xattrs: &[],
-        now: Timestamp::default(),
-    };
+    let new = NewInode::of_root(FileKind::Regular, 0o600, Timestamp::default());
     let node = fs.create(&fs.root(), b"ballast", &new)?;
     let bytes = vec![1; BLOCK_SIZE as usize * 16];
     while fs.stat().available > SCARCE_BLOCKS + 16 {

@@ -99,7 +99,7 @@ pub(crate) fn now() -> Timestamp {
 }
 
 pub(crate) fn new(kind: FileKind) -> NewInode<'static> {
-    NewInode { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: b"", xattrs: &[], now: now() }
+    NewInode::of_root(kind, 0o644, now())
 }
 
 pub(crate) fn mount<F: Layout>(pm: &Arc<SimPm>) -> F {

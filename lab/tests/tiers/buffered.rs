@@ -15,7 +15,7 @@ use nacre_media::sim::{Event, Trace};
 use nacre_mover::{LargeWrites, MoverFs, MoverOptions, Placement, Rules};
 
 use crate::unrest::counts_space;
-use crate::{Fs, MEMORY, Machine, VOLUME, bytes_below, new_inode};
+use crate::{Fs, MEMORY, Machine, bytes_below, new_inode, small};
 
 type Buffered = CacheFs<Arc<Fs>>;
 type Node = <Buffered as Names>::Node;
@@ -43,21 +43,11 @@ fn calm() -> CacheOptions {
 fn over(machine: &Machine, fs: Arc<Fs>, options: &CacheOptions) -> Buffered {
     let layout = machine.calm(fs).into_layout();
     let rules = Rules { sync_blocks: 1, large_writes: 0, ..Rules::default() };
-    let mover = MoverOptions {
-        page_cache: 4 << 20,
-        read_ahead: 8,
-        group: 32,
-        placement: Placement::Predicted(rules),
-        disk_threshold: Some(0),
-        ..MoverOptions::default()
-    };
+    let placement = Placement::Predicted(rules);
+    let mover = MoverOptions { placement, disk_threshold: Some(0), ..small() };
     let fs = MoverFs::with_frames(layout, mover, Arc::new(Frames::default()))
         .with_large_writes(LargeWrites::ToDisk);
-    let token = fs.layout().summary().mount_epoch + 2;
-    fs.attach(machine.disk(), VOLUME, Some(token)).expect("the tier is attached");
-    let fs = Arc::new(fs);
-    machine.begin(&fs);
-    CacheFs::new(fs, options).expect("a write buffer")
+    CacheFs::new(machine.serve(fs), options).expect("a write buffer")
 }
 
 fn unmount(machine: &Machine, fs: Buffered) {

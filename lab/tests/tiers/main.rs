@@ -42,7 +42,12 @@ struct Machine {
 
 /// An inode of root's.
 fn new_inode(kind: FileKind, now: Timestamp) -> NewInode<'static> {
-    NewInode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, target: b"", xattrs: &[], now }
+    NewInode::of_root(kind, 0o755, now)
+}
+
+/// All is small, so that it is used up, and groups so small that there are several.
+fn small() -> MoverOptions {
+    MoverOptions { page_cache: 4 << 20, read_ahead: 8, group: 32, ..MoverOptions::default() }
 }
 
 /// Bytes of a file that are on tiers.
@@ -98,14 +103,15 @@ impl Machine {
     }
 
     fn over(&self, layout: LogFs<SimPm>, frames: Arc<Frames>) -> Fs {
-        // Small, so that it is used up, and groups so small that there are several.
-        let options =
-            MoverOptions { page_cache: 4 << 20, read_ahead: 8, group: 32, ..MoverOptions::default() };
-        MoverFs::with_frames(layout, options, frames)
+        MoverFs::with_frames(layout, small(), frames)
     }
 
     fn mount(&self) -> Arc<Fs> {
-        let fs = self.open();
+        self.serve(self.open())
+    }
+
+    /// With its disk, and somebody who moves blocks unless it is calm.
+    fn serve(&self, fs: Fs) -> Arc<Fs> {
         let token = fs.layout().summary().mount_epoch + 2;
         fs.attach(self.disk(), VOLUME, Some(token)).expect("the tier is attached");
         let fs = Arc::new(fs);

@@ -157,11 +157,13 @@ pub trait BlockDevice: Send + Sync {
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
     /// Reads one range.
+    #[track_caller]
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.transfer(&mut [Transfer::Read { offset, into }])
     }
 
     /// Writes one range.
+    #[track_caller]
     fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
         self.transfer(&mut [Transfer::Write { offset, from }])
     }

@@ -102,14 +102,4 @@ impl BlockDevice for SimDisk {
     fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
         Ok(())
     }
-
-    #[track_caller]
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        self.transfer(&mut [Transfer::Read { offset, into }])
-    }
-
-    #[track_caller]
-    fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
-        self.transfer(&mut [Transfer::Write { offset, from }])
-    }
 }
