@@ -199,6 +199,7 @@ fn describe(status: &Value) -> String {
         fields.push(("why", doing(status).unwrap_or_else(|| reason(status))));
     }
     fields.extend(queue(status).map(|queue| ("queue", queue)));
+    fields.extend(first(status).into_iter().map(|queued| ("waits", queued)));
     fields.extend([
         ("moved", bytes("moved")),
         ("logs", logs(status)),
@@ -328,6 +329,42 @@ fn queue(status: &Value) -> Option<String> {
     ))
 }
 
+/// What waits first, and why, in words: a line each.
+fn first(status: &Value) -> Vec<String> {
+    let phase_of = |why: &str| phase(why, status["hours"].as_str(), status["next_window"].as_str());
+    let files: Vec<Queued> = serde_json::from_value(status["queue"]["first"].clone()).unwrap_or_default();
+    files.iter().map(|queued| waits(queued, &phase_of)).collect()
+}
+
+/// A file that waits, and why, as a mount tells of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Queued {
+    inode: u64,
+    bytes: u64,
+    way: String,
+    tier: Option<u8>,
+    why: String,
+    young_for_ms: Option<u64>,
+}
+
+fn waits(queued: &Queued, phase_of: &dyn Fn(&str) -> String) -> String {
+    let Queued { inode, bytes, way: why_it_moves, tier, why, young_for_ms } = queued;
+    let bytes = size::print(*bytes);
+    if let Some(tier) = tier {
+        return format!(
+            "tier {tier}, {bytes} to be drained: that was interrupted; nacre tier drain goes on with it"
+        );
+    }
+    let why = match (why.as_str(), young_for_ms) {
+        ("turn", _) => "for its turn".to_owned(),
+        ("no_room", _) => "for room in memory below the threshold".to_owned(),
+        (_, Some(ms)) => format!("{} s more, until its blocks are old enough", ms.div_ceil(1000)),
+        (phase, None) => phase_of(phase),
+    };
+    format!("inode {inode}, {bytes}, {}: {why}", way(why_it_moves))
+}
+
 /// When logs are compacted, and what came of it.
 fn logs(status: &Value) -> String {
     let number = |field: &str| status[field].as_u64().unwrap_or(0);
@@ -419,6 +456,24 @@ mod tests {
         assert!(!describe(&status).contains("why") && !describe(&status).contains("of what was read"));
         (status["phase"], status["queue"]) =
             (json!("young"), json!({ "files": 0, "young": 7, "looking": true }));
+        status["queue"]["first"] = json!([
+            { "inode": 5, "bytes": 8192, "way": "told", "tier": null, "why": "limited" },
+            { "inode": 0, "bytes": 1 << 20, "way": "drained", "tier": 2, "why": "interrupted" },
+            { "inode": 6, "bytes": 4096, "way": "space", "why": "turn" },
+            { "inode": 7, "bytes": 4096, "way": "space", "why": "young", "young_for_ms": 1001 },
+            { "inode": 8, "bytes": 4096, "way": "raised", "why": "no_room" },
+        ]);
+        let text = describe(&status);
+        let waits: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("waits:")).map(str::trim).collect();
+        let expected = [
+            "inode 5, 8 KiB, to where it was told to be: as much was moved as the limit allows for now",
+            "tier 2, 1 MiB to be drained: that was interrupted; nacre tier drain goes on with it",
+            "inode 6, 4 KiB, down, because space is short: for its turn",
+            "inode 7, 4 KiB, down, because space is short: 2 s more, until its blocks are old enough",
+            "inode 8, 4 KiB, up, because it is read: for room in memory below the threshold",
+        ];
+        assert_eq!(waits, expected, "{text}");
         (status["cache_hits"], status["cache_misses"]) = (json!(3), json!(1));
         let text = describe(&status);
         assert!(

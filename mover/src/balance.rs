@@ -60,6 +60,16 @@ impl Balance {
             Some(Flow::ToPm) => UP_IN_A_SECOND / BLOCK_SIZE,
         };
     }
+
+    /// Where reads want what they read most.
+    pub(crate) fn flow(&self) -> Option<Flow> {
+        self.flow
+    }
+
+    /// As much has moved for that as may in a second.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.left == 0
+    }
 }
 
 impl Keeper {
@@ -203,7 +213,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Blocks of persistent memory that may be taken without any that would have to move down for it.
-    fn room_below_threshold(&self) -> u64 {
+    pub(crate) fn room_below_threshold(&self) -> u64 {
         let share = (self.threshold() - ROOM - self.usage()).max(0.0) / 100.0;
         (share * self.layout.stat().blocks as f64) as u64
     }

@@ -22,6 +22,7 @@ use crate::drain::Drain;
 use crate::keeper::Keeper;
 use crate::predict::{Placement, Predictors};
 use crate::promises::Promises;
+use crate::queue::Queue;
 use crate::status::AllDoing;
 use crate::watch::Sink;
 use crate::wishes::Wishes;
@@ -142,6 +143,8 @@ pub struct MoverFs<L: Tiered, D> {
     pub(crate) logs_moved: AtomicU64,
     /// The files whose blocks are moving, for who asks.
     pub(crate) doing: Mutex<AllDoing>,
+    /// What waited to be moved when blocks were last chosen, for who asks while they move.
+    pub(crate) queue: Mutex<Queue>,
     /// Which of the tiers of one rank is next.
     turn: AtomicUsize,
     /// Operations that wait for room.
@@ -195,6 +198,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             log_blocks_freed: AtomicU64::new(0),
             logs_moved: AtomicU64::new(0),
             doing: Mutex::default(),
+            queue: Mutex::default(),
             turn: AtomicUsize::new(0),
             waiting: AtomicU64::new(0),
             look_again: AtomicBool::new(false),

@@ -363,6 +363,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if self.look_again.swap(false, Ordering::Relaxed) || is_lost || keeper.heats.has_dropped() {
             keeper.walk.leave(Left::Movable);
         }
+        self.note_queue(keeper);
     }
 
     /// Moves what is coldest as one batch: until it is `wanted` blocks, a group, or all that there is. It may be less where
@@ -387,6 +388,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         let Some(first) = batch.parts().first().map(Part::id) else { return went };
         let files = batch.parts().len() as u64;
+        self.note_queue(keeper);
         let _doing = self.begin(Doing { inode: first.number, files, way: Way::Space });
         let all: HashMap<InodeId, u64> =
             batch.parts().iter().map(|part| (part.id(), part.blocks())).collect();

@@ -16,6 +16,7 @@ use crate::fs::MoverFs;
 use crate::hours::NextWindow;
 use crate::keeper::Keeper;
 use crate::predict::Accuracy;
+use crate::queue::Queue;
 use crate::watch::Heats;
 
 /// The ages by which files are told apart, in seconds: younger than each of these, and older than all.
@@ -34,8 +35,8 @@ pub struct MoverStatus {
     pub phase: Phase,
     /// The file whose blocks are moving, alone or with others: by itself or, while nothing is, because a tier is drained.
     pub doing: Option<Doing>,
-    /// What waits to be moved; not known while it moves blocks.
-    pub queue: Option<Queue>,
+    /// What waits to be moved; while blocks move, as it was when the last of them were chosen.
+    pub queue: Queue,
     /// Blocks of persistent memory that are in use, in percent.
     pub usage: f64,
     /// The usage above which cold blocks move down.
@@ -176,19 +177,14 @@ impl Way {
             Way::Drained { .. } => "drained",
         }
     }
-}
 
-/// What waits to be moved.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Queue {
-    /// Files that move when it is their turn: the coldest first.
-    pub files: u64,
-    /// Files of which some blocks are too young.
-    pub young: u64,
-    /// Accesses that it will hear of when it looks.
-    pub accesses: u64,
-    /// It looks for files of which it knows nothing.
-    pub is_looking: bool,
+    /// The tier that is drained, and bytes that are on it.
+    pub fn drained(self) -> Option<(u8, u64)> {
+        match self {
+            Way::Drained { tier, left } => Some((tier, left)),
+            _ => None,
+        }
+    }
 }
 
 /// How hot the files are that the mover knows, by where it saw them.
@@ -332,7 +328,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             is_idle,
             phase: self.phase(keeper.as_deref()),
             doing: self.doing.lock().first(),
-            queue: keeper.as_deref().map(|keeper| self.queue(keeper)),
+            queue: keeper.as_deref().map_or_else(|| self.queue.lock().clone(), |keeper| self.queue(keeper)),
             usage: self.usage(),
             threshold: self.threshold(),
             log_threshold: self.log_threshold(),
@@ -369,33 +365,41 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     fn phase(&self, keeper: Option<&Keeper>) -> Phase {
-        let is_limited = self.rate.load(Ordering::Relaxed) != u64::MAX;
         match keeper {
             None => Phase::Moving,
             // Neither a pause nor the hours keep them.
             Some(keeper) if !self.wishes.is_empty() => {
-                if is_limited && keeper.allowance <= 0 {
+                if self.is_limited(keeper) {
                     Phase::Limited
                 } else {
                     Phase::Beginning
                 }
             }
-            Some(_) if self.paused.load(Ordering::Relaxed) => Phase::Paused,
-            Some(_) if self.usable().is_empty() => Phase::NoTier,
-            Some(_) if !self.is_in_hours() => Phase::OutsideHours,
-            Some(keeper) if keeper.failure.is_some() => Phase::Failed,
-            Some(_) if !self.is_too_full() => Phase::BelowThreshold,
-            Some(keeper) if is_limited && keeper.allowance <= 0 => Phase::Limited,
-            Some(keeper) if !self.is_nothing_left(keeper) => Phase::Beginning,
-            Some(keeper) if keeper.heats.is_any_resting() => Phase::Young,
-            Some(_) => Phase::Nothing,
+            Some(keeper) => self.phase_of_itself(keeper),
         }
     }
 
-    fn queue(&self, keeper: &Keeper) -> Queue {
-        let (files, young) = keeper.heats.counts();
-        let is_looking = self.sink.is_on() && !keeper.walk.is_done();
-        Queue { files: files as u64, young: young as u64, accesses: self.sink.len() as u64, is_looking }
+    /// What it is at, or why it does nothing, but for what it was told to move.
+    pub(crate) fn phase_of_itself(&self, keeper: &Keeper) -> Phase {
+        if self.paused.load(Ordering::Relaxed) {
+            Phase::Paused
+        } else if self.usable().is_empty() {
+            Phase::NoTier
+        } else if !self.is_in_hours() {
+            Phase::OutsideHours
+        } else if keeper.failure.is_some() {
+            Phase::Failed
+        } else if !self.is_too_full() {
+            Phase::BelowThreshold
+        } else if self.is_limited(keeper) {
+            Phase::Limited
+        } else if !self.is_nothing_left(keeper) {
+            Phase::Beginning
+        } else if keeper.heats.is_any_resting() {
+            Phase::Young
+        } else {
+            Phase::Nothing
+        }
     }
 
     /// How hot the files are that it knows; `None` while it moves blocks.

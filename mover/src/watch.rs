@@ -406,6 +406,25 @@ impl Heats {
         (self.lists.len(), self.resting.len())
     }
 
+    /// Those that move down first, and the blocks that they have.
+    pub(crate) fn coldest_ones(&self, most: usize) -> impl Iterator<Item = (InodeId, u64)> {
+        self.lists.write_cold_first().take(most).map(|id| (id, self.size(id)))
+    }
+
+    /// Those that were read last.
+    pub(crate) fn hottest_ones(&self, most: usize) -> impl Iterator<Item = (InodeId, u64)> {
+        self.lists.read_hot_first().take(most).map(|id| (id, self.size(id)))
+    }
+
+    /// Those whose rest is over first, and when it is, in milliseconds.
+    pub(crate) fn young_ones(&self, most: usize) -> impl Iterator<Item = (InodeId, u64, u64)> {
+        self.resting.iter().take(most).map(|&(due_ms, id)| (id, self.size(id), due_ms))
+    }
+
+    fn size(&self, id: InodeId) -> u64 {
+        self.files.get(&id).map_or(0, |file| file.size)
+    }
+
     /// Those files, how hot they are, and their blocks.
     pub(crate) fn known(&self) -> impl Iterator<Item = (InodeId, Heat, u64)> {
         let is_here = |(id, file): &(&InodeId, &FileHeat)| file.rest.is_some() || self.lists.has(**id);

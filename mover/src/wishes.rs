@@ -79,6 +79,11 @@ impl Wishes {
         Ok(())
     }
 
+    /// Those that come first, so many at the most.
+    pub(crate) fn first_ones(&self, most: usize) -> Vec<InodeId> {
+        self.waiting.lock().iter().take(most).map(|wish| wish.id).collect()
+    }
+
     fn first(&self) -> Option<Wish> {
         self.waiting.lock().front().copied()
     }
@@ -229,6 +234,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             keeper.heats.found(wish.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
             return Ok((0, None));
         };
+        self.note_queue(keeper);
         let _doing = self.begin(Doing { inode: wish.id.number, files: 1, way: Way::Told });
         let (start, len) = (FileBlock(data), self.group());
         let moved = match wish.to {

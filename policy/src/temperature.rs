@@ -98,6 +98,16 @@ impl<F: Copy + Ord + Hash> Temperatures<F> {
         self.by_modification.first().map(|&(modified_ms, _)| modified_ms)
     }
 
+    /// The files in the order in which they would be taken out as those that were modified longest ago.
+    pub fn write_cold_first(&self) -> impl Iterator<Item = F> {
+        self.by_modification.iter().map(|&(_, file)| file)
+    }
+
+    /// Those that were read, in the order in which they would be taken out as those that were read last.
+    pub fn read_hot_first(&self) -> impl Iterator<Item = F> {
+        self.by_reading.iter().rev().take_while(|&&(read_ms, _)| read_ms > 0).map(|&(_, file)| file)
+    }
+
     /// Takes out the file that was modified longest ago.
     pub fn pop_write_cold(&mut self) -> Option<(F, Heat)> {
         let &(_, file) = self.by_modification.first()?;
@@ -228,6 +238,8 @@ mod tests {
         lists.set('c', heat(20, 3));
         lists.set('b', heat(25, 0));
         assert_eq!(lists.least_modified_ms(), Some(20));
+        assert_eq!(lists.write_cold_first().collect::<Vec<_>>(), ['c', 'b', 'a']);
+        assert_eq!(lists.read_hot_first().collect::<Vec<_>>(), ['c', 'a'], "one was never read");
         assert_eq!(lists.pop_write_cold(), Some(('c', heat(20, 3))));
         assert_eq!(lists.pop_write_cold(), Some(('b', heat(25, 0))));
         lists.set('d', heat(0, 2));

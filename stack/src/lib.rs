@@ -95,7 +95,9 @@ pub use layout::{AnyLayout, AnyNode};
 pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use mkfs::{MkfsOptions, mkfs, signatures, would_make};
-pub use mover::{AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, TemperatureInfo, TrafficInfo};
+pub use mover::{
+    AgesInfo, DoingInfo, HotFileInfo, MoverInfo, QueueInfo, QueuedInfo, TemperatureInfo, TrafficInfo,
+};
 pub use nacre_mover::{Drained, Hours, PIN, TIER};
 pub use preset::{LayoutKind, Preset};
 pub use tier_settings::{MoverLimit, TierSettings};

@@ -1,7 +1,7 @@
 //! What moves blocks by itself: what it does, how hot it finds files, and what it is told.
 
 use nacre_engine::Result;
-use nacre_mover::{Ages, Doing, HotFile, MoverStatus, Queue, Temperature, Way};
+use nacre_mover::{Ages, Cause, Doing, HotFile, MoverStatus, Queue, Queued, Temperature};
 use nacre_tiers::TierTraffic;
 use serde::Serialize;
 
@@ -19,8 +19,8 @@ pub struct MoverInfo {
     pub phase: &'static str,
     /// The file whose blocks are moving, alone or with others: by itself or, while nothing is, because a tier is drained.
     pub doing: Option<DoingInfo>,
-    /// What waits to be moved; not known while it moves blocks.
-    pub queue: Option<QueueInfo>,
+    /// What waits to be moved; while blocks move, as it was when the last of them were chosen.
+    pub queue: QueueInfo,
     /// Operations that wait for room.
     pub waiting: u64,
     /// Blocks of persistent memory that are in use, in percent.
@@ -110,6 +110,27 @@ pub struct QueueInfo {
     pub accesses: u64,
     /// It looks for files of which it knows nothing.
     pub looking: bool,
+    /// What comes first, of each kind up to eight, and why it waits.
+    pub first: Vec<QueuedInfo>,
+}
+
+/// A file of which blocks wait to be moved, or a tier that waits to be drained on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueuedInfo {
+    /// The number of its inode; 0 of a tier.
+    pub inode: u64,
+    /// Bytes that the file has, wherever they are, or that are on the tier.
+    pub bytes: u64,
+    /// Why it is to move; see [`DoingInfo::way`].
+    pub way: &'static str,
+    /// The number of the tier, of one.
+    pub tier: Option<u8>,
+    /// What it waits for. `turn`: those before it; `young`: that its blocks are old enough; `interrupted`: that somebody goes on
+    /// with the drain; `no_room`: room in memory below the threshold; or what keeps the mover from moving anything by itself:
+    /// `paused`, `no_tier`, `outside_hours`, `failed`, `below_threshold` or `limited`.
+    pub why: &'static str,
+    /// How long its blocks are too young, in milliseconds.
+    pub young_for_ms: Option<u64>,
 }
 
 /// How hot the files are that the mover knows.
@@ -172,22 +193,15 @@ impl TrafficInfo {
 impl MoverInfo {
     fn of(status: MoverStatus) -> MoverInfo {
         let doing = |Doing { inode, files, way }: Doing| {
-            let (tier, left) = match way {
-                Way::Drained { tier, left } => (Some(tier), Some(left)),
-                _ => (None, None),
-            };
+            let (tier, left) = way.drained().unzip();
             DoingInfo { inode, files, way: way.as_str(), tier, left }
-        };
-        let queue = |queue: Queue| {
-            let Queue { files, young, accesses, is_looking } = queue;
-            QueueInfo { files, young, accesses, looking: is_looking }
         };
         MoverInfo {
             paused: status.paused,
             idle: status.is_idle,
             phase: status.phase.as_str(),
             doing: status.doing.map(doing),
-            queue: status.queue.map(queue),
+            queue: QueueInfo::of(status.queue),
             waiting: status.waiting,
             usage_percent: status.usage,
             threshold_percent: status.threshold,
@@ -217,6 +231,30 @@ impl MoverInfo {
             failure: status.failure,
             told: status.told,
             refused: status.refused,
+        }
+    }
+}
+
+impl QueueInfo {
+    fn of(queue: Queue) -> QueueInfo {
+        let Queue { files, young, accesses, is_looking, first } = queue;
+        let queued = |Queued { inode, bytes, way, cause }: Queued| QueuedInfo {
+            inode,
+            bytes,
+            way: way.as_str(),
+            tier: way.drained().map(|(tier, _)| tier),
+            why: cause.as_str(),
+            young_for_ms: match cause {
+                Cause::Young(ms) => Some(ms),
+                _ => None,
+            },
+        };
+        QueueInfo {
+            files,
+            young,
+            accesses,
+            looking: is_looking,
+            first: first.into_iter().map(queued).collect(),
         }
     }
 }

@@ -126,6 +126,16 @@ fn contents(mut file: File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Waits for something that comes by itself.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    const LIMIT: Duration = Duration::from_secs(120);
+    let end = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < end, "{what}: not within {LIMIT:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Waits for a process and kills it when it takes too long.
 pub(crate) fn wait(mut child: Child, limit: Duration) -> io::Result<ExitStatus> {
     let end = Instant::now() + limit;

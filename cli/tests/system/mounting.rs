@@ -6,14 +6,14 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::harness::{
-    can_mount, has_program, is_mount_point, left_out, memory, nacre, run, scratch, succeed, text, wait,
+    can_mount, has_program, is_mount_point, left_out, memory, nacre, run, scratch, succeed, text, until, wait,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -113,14 +113,6 @@ impl Drop for Place {
             && rustix::mount::unmount(self.dir(), UnmountFlags::DETACH | UnmountFlags::FORCE).is_ok()
         {
         }
-    }
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < end, "{what}: not within {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
-use crate::harness::{Ground, can_mount, has_program, memory, nacre, run, scratch, succeed, text, wait};
+use crate::harness::{
+    Ground, can_mount, has_program, memory, nacre, run, scratch, succeed, text, until, wait,
+};
 
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
 pub(super) const MIB: usize = 1 << 20;
@@ -286,6 +288,18 @@ fn the_mover_keeps_memory_from_being_full_and_pinned_files_stay() {
     assert_eq!((&paused["paused"], &paused["dry_run"]), (&true.into(), &false.into()));
     assert_eq!(json("mover resume -n", &[&dir])["paused"], true);
     refused("mover wait", &[&dir], "paused");
+    // What waits is named, with the cause, as soon as the mover has looked.
+    let mut waiting = Vec::new();
+    until("the mover has looked", || {
+        waiting.clone_from(json("mover status", &[&dir])["queue"]["first"].as_array().unwrap());
+        !waiting.is_empty()
+    });
+    assert!(
+        waiting.iter().all(|queued| queued["why"] == "paused" && queued["way"] == "space"),
+        "{waiting:?}"
+    );
+    let (_, words) = said("mover status", &[&dir]);
+    assert!(words.contains("waits:") && words.contains("because space is short: it is paused"), "{words}");
     json("mover resume", &[&dir]);
     assert_eq!(json("mover limit", &[&dir, Path::new("1G")])["rate"], 1 << 30);
     json("mover limit", &[&dir, Path::new("none")]);

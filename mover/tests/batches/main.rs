@@ -4,6 +4,7 @@
 mod drains;
 mod machine;
 mod orders;
+mod queue;
 mod reads;
 
 use std::io::IoSlice;
