@@ -198,17 +198,11 @@ impl<'a> Subject<'a> {
         let megabytes = |count: u64| format!("{count}m");
         let least = |least| Ok::<_, String>(amount(least)?.unwrap_or(all));
         if self.is_tiered() {
-            let holders = 1 + u64::from(self.buffers()) + u64::from(self.is_mounted());
-            let share = all.div_ceil(holders);
-            let mut caches = Vec::new();
-            if self.buffers() {
-                caches.push(("buffer", megabytes(share)));
-            }
-            caches.push(("cache", megabytes(share)));
-            if self.is_mounted() && !self.means.uncapped {
-                caches.push(("dram", megabytes(share.max(LEAST_CACHE >> 20))));
-            }
-            return Ok(Fate::Parameters(caches));
+            let caches = [("buffer", 0), ("cache", 0), ("dram", LEAST_CACHE >> 20)];
+            let caches = caches.into_iter().zip(self.shares()).filter(|(_, eighths)| *eighths > 0);
+            let caches = caches.map(|((name, least), eighths)| (name, (all * eighths).div_ceil(8).max(least)));
+            let caches = caches.filter(|(name, _)| *name != "dram" || !self.means.uncapped);
+            return Ok(Fate::Parameters(caches.map(|(name, share)| (name, megabytes(share))).collect()));
         }
         if self.buffers() {
             let mut caches = vec![("buffer", megabytes(least(LEAST_BUFFER)?))];
@@ -228,6 +222,23 @@ impl<'a> Subject<'a> {
             return Ok(Fate::Without("page caches cannot be held to a size here, and the report says so"));
         }
         Ok(Fate::one("dram", megabytes(least(LEAST_CACHE)?)))
+    }
+
+    /// What a tiered system has of its DRAM, in eighths: the write buffer, the cache of what is on tiers, and the kernel's page
+    /// cache. On a mount most of it is the kernel's, as on a mount of peers: what is found there is no request.
+    fn shares(&self) -> [u64; 3] {
+        match (self.is_mounted(), self.buffers() && !self.kernel_buffers()) {
+            (false, true) => [4, 4, 0],
+            (false, false) => [0, 8, 0],
+            (true, true) => [2, 2, 4],
+            (true, false) => [0, 1, 7],
+        }
+    }
+
+    /// Whether writes wait in the kernel's page cache, as those of peers do.
+    fn kernel_buffers(&self) -> bool {
+        let options = self.settings.options.as_deref().unwrap_or_default();
+        self.is_mounted() && self.is_tiered() && options.split(',').any(|option| option == "writeback")
     }
 
     fn pm(&self) -> Result<Fate, String> {
@@ -275,6 +286,8 @@ impl<'a> Subject<'a> {
             match key {
                 // In the process these presets buffer writes without being told.
                 "lazy" if self.buffers() => taken.extend(self.is_mounted().then_some(option)),
+                // In the process there is no kernel that could; those without a disk write through, as NOVA does.
+                "writeback" => taken.extend(self.kernel_buffers().then_some(option)),
                 _ if OPTIONS_OF_TIERED.contains(&key) && !self.is_tiered() => {}
                 _ => return Err(self.refusal(option, "no target has such a parameter yet")),
             }
@@ -464,13 +477,19 @@ mod tests {
     fn a_preset_with_tiers_has_the_papers_disk_memory_and_dram_or_waits() {
         let library = text("tpfs-fig13.optane", "TPFS-2", Way::Library, 0.01).unwrap();
         assert_eq!(library, "preset:tpfs,tier=optane-ssd,pm=21m,buffer=82m,cache=82m,emulate=optane");
-        // Its caches are together as large as the one of the others.
+        // Its caches are together as large as the one of the others, and writes wait where those of the others do.
         let mounted = text("tpfs-fig13.optane", "TPFS-2", Way::Mount, 0.01).unwrap();
-        assert_eq!(mounted, "mount:tpfs,tier=optane-ssd,pm=21m,buffer=55m,cache=55m,dram=55m,emulate=optane");
+        let caches = "cache=21m,dram=144m";
+        assert_eq!(
+            mounted,
+            format!("mount:tpfs,options=writeback,tier=optane-ssd,pm=21m,{caches},emulate=optane")
+        );
+        let through = text("tpfs-fig9.optane", "TPFS-128", Way::Mount, 0.01).unwrap();
+        assert!(through.contains("buffer=41m,cache=41m,dram=82m"), "{through}");
         let sata = text("tpfs-fig13.sata", "TPFS-2", Way::Library, 0.01).unwrap();
         assert!(sata.contains("tier=sata-ssd"), "{sata}");
         let tiny = text("tpfs-fig13.optane", "TPFS-2", Way::Mount, 0.0001).unwrap();
-        assert!(tiny.contains("pm=16m,buffer=1m,cache=1m,dram=32m"), "{tiny}");
+        assert!(tiny.contains("pm=16m,cache=1m,dram=32m"), "{tiny}");
         let group = text("tpfs-fig17.fio-read", "TPFS-2", Way::Library, 0.01).unwrap();
         assert!(group.contains(",group=4k,tier=optane-ssd,"), "{group}");
         let threshold = text("tpfs-predictor.threshold", "TPFS-2", Way::Mount, 0.01).unwrap();

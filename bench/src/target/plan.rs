@@ -397,9 +397,12 @@ impl Plan {
         let dir = ground.place.directory(name)?;
         let device = tmpfs.path().join("pm");
         pieces.keep(tmpfs);
-        // A mount buffers only where it is told to.
+        // A mount buffers only where it is told to, and in one place.
+        let options = self.options.as_deref().unwrap_or_default();
+        let in_kernel = options.split(',').any(|option| option == "writeback");
         let lazy = match self.buffer {
             Some(bytes) => Some(format!("lazy={bytes}")),
+            None if in_kernel => None,
             // As people mount it who say nothing else.
             None if preset == Preset::Nacre => None,
             None => preset.buffers_writes().then(|| "lazy".to_owned()),
