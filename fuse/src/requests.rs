@@ -1,9 +1,9 @@
 //! The requests of the protocol, taken apart and answered: `fuser`'s trait over [`Server`].
 //!
 //! Requests that need no answer of ours are refused once with `ENOSYS`, which the kernel remembers: `OPEN` and
-//! `OPENDIR` (files then cost no round trip to open or close, and their pages are kept), `FLUSH` where every operation
-//! is durable on return, `FSYNC` where the kernel buffers no writes besides, and `LSEEK` where it does. Locks are not
-//! taken up at all, so the kernel keeps them itself.
+//! `OPENDIR` (files then cost no round trip to open or close, and their pages are kept), `FLUSH` and `FSYNC` where
+//! every operation is durable on return (what the kernel buffers it writes before it would ask for a sync), and `LSEEK`
+//! where the kernel buffers writes. Locks are not taken up at all, so the kernel keeps them itself.
 
 use std::ffi::OsStr;
 use std::io;
@@ -342,7 +342,7 @@ impl<L: Layout> Filesystem for Server<L> {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        if self.settings.nothing_to_sync() {
+        if self.settings.durable_on_return {
             reply.error(Errno::ENOSYS);
         } else {
             self.reply_empty(Server::fsync(self, id), reply);

@@ -41,13 +41,6 @@ pub(crate) struct Settings {
     pub(crate) zero_message_opendir: bool,
 }
 
-impl Settings {
-    /// Whether a reply to FSYNC would never have anything to wait for.
-    pub(crate) fn nothing_to_sync(&self) -> bool {
-        self.durable_on_return && !self.writeback
-    }
-}
-
 /// The server of one mount.
 pub(crate) struct Server<L: Layout> {
     pub(crate) vfs: Arc<Vfs<L>>,

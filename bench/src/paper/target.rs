@@ -200,7 +200,8 @@ impl<'a> Subject<'a> {
         if self.is_tiered() {
             let caches = [("buffer", 0), ("cache", 0), ("dram", LEAST_CACHE >> 20)];
             let caches = caches.into_iter().zip(self.shares()).filter(|(_, eighths)| *eighths > 0);
-            let caches = caches.map(|((name, least), eighths)| (name, (all * eighths).div_ceil(8).max(least)));
+            let caches =
+                caches.map(|((name, least), eighths)| (name, (all * eighths).div_ceil(8).max(least)));
             let caches = caches.filter(|(name, _)| *name != "dram" || !self.means.uncapped);
             return Ok(Fate::Parameters(caches.map(|(name, share)| (name, megabytes(share))).collect()));
         }
