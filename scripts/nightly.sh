@@ -243,20 +243,22 @@ step_crash_inplace() {
     (cd "$logs" && "$nacre" crash --layout inplace-linear --sequences 1 --images 100000 --time 80 \
         --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }
-# Over memory alone, and over memory and a disk together.
+# Over memory alone, and over memory and one disk or two together.
 step_crash_cached() {
-    for layout in log inplace log-with-disk log-on-disk; do
+    for layout in log inplace log-with-disk log-on-disk log-with-disks; do
         (cd "$logs" && "$nacre" crash --layout $layout --cached 100000 --images 100000 \
             --seed "${NACRE_CRASH_SEED:-$(date +%j)}") || return 1
     done
 }
-# Memory and a disk together; mutants of what moves blocks.
+# Memory and disks together; mutants of what moves blocks.
 step_crash_tiers() {
     for layout in log-with-disk log-on-disk; do
         (cd "$logs" && "$nacre" crash --layout $layout --sequences 1 --images 60000 \
             --seed "${NACRE_CRASH_SEED:-$(date +%j)}") &&
             "$nacre" crash --layout $layout --self-test --mutants publish.rs || return 1
     done
+    # Blocks also move from one disk to another: by the same lines, so that no mutants are made again.
+    (cd "$logs" && "$nacre" crash --layout log-with-disks --images 60000 --seed "${NACRE_CRASH_SEED:-$(date +%j)}")
 }
 step_buffered() { NACRE_ALL_MOUNTS=1 system_tests behaviour::; }
 step_lazy_suites() { NACRE_ALL_MOUNTS=1 NACRE_FSX_SEEDS=2 system_tests lazy_suites::; }

@@ -48,8 +48,8 @@ pub(crate) struct CrashArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     threads: u64,
     /// Explore so many random sequences through a write buffer over the layout, and nothing else: what was synchronised
-    /// is there, of the rest any part may be missing, and nothing is torn. With log-with-disk and log-on-disk what waits in
-    /// the buffer goes to the disk, too, and blocks move meanwhile
+    /// is there, of the rest any part may be missing, and nothing is torn. With disks what waits in the buffer goes to them,
+    /// too, and blocks move meanwhile
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["sequences", "triples", "random", "threads", "self_test"])]
     cached: Option<u64>,
     /// What samples and random workloads depend on
@@ -99,6 +99,8 @@ enum Explored {
     LogWithDisk,
     /// The same, where writes of whole blocks go straight to the disk; with --cached, all whole blocks that leave the buffer
     LogOnDisk,
+    /// As log-with-disk over memory and two disks: blocks also move from one to the other
+    LogWithDisks,
     /// Data in place, an undo journal
     Inplace,
     /// The same without an index of names, as the presets pmfs and hinfs have it
@@ -122,6 +124,7 @@ pub(crate) fn run(args: &CrashArgs) -> Result<ExitCode, Failure> {
         Explored::Log => run_on(&Log, args),
         Explored::LogWithDisk => run_on(&LogWithDisk::default(), args),
         Explored::LogOnDisk => run_on(&LogWithDisk::ON_DISK, args),
+        Explored::LogWithDisks => run_on(&LogWithDisk::with_two(), args),
         Explored::Inplace => run_on(&Inplace, args),
         Explored::InplaceLinear => run_on(&InplaceLinear, args),
     }

@@ -13,7 +13,6 @@ use nacre_lab::random::{Profile, Settings, Stats, Subject, Tolerance, check, che
 use nacre_lab::suite::{VfsTarget, all_cases, run};
 use nacre_media::SimPm;
 use nacre_media::sim::Defect;
-use nacre_mover::Placement;
 
 fn mount<L: Layout>(layout: &L, pm: &Arc<SimPm>, options: &CacheOptions) -> CacheFs<L::Fs> {
     let below = layout.mount(pm, Mounting { lanes: 2, background: true }).expect("mount");
@@ -215,6 +214,6 @@ tests!(log, Log);
 tests!(inplace, Inplace);
 
 /// With a tier, to which each write goes that leaves the buffer in whole blocks, until it is full.
-const LOG_ON_DISK: LogWithDisk = LogWithDisk { placement: Placement::Disk };
+const LOG_ON_DISK: LogWithDisk = LogWithDisk::ON_DISK;
 
 tests!(log_on_disk, LOG_ON_DISK);

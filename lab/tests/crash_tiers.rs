@@ -3,7 +3,9 @@
 //!
 //! `NACRE_CRASH_SEED` is what samples and the order of workloads depend on (1 by default).
 
-use nacre_lab::crash::{Flaw, LogWithDisk, MEMORY, Report, Rig, Settings, explore, tiered};
+use nacre_lab::crash::{
+    Flaw, LogWithDisk, MEMORY, Report, Rig, Settings, Subject, between_tiers, explore, tiered,
+};
 use nacre_lab::environment::number;
 use nacre_media::crash::Sampling;
 use nacre_media::sim::Defect;
@@ -49,9 +51,15 @@ fn logs_that_move_survive() {
     survives(&LogWithDisk::default(), |name| name.contains("move-log") || name.contains("logs"), images);
 }
 
+/// Blocks go from one disk to another: a tier is drained while there is another one, and files are moved between them.
+#[test]
+fn blocks_that_move_between_disks_survive() {
+    survives(&LogWithDisk::with_two(), |_| true, number("NACRE_CRASH_IMAGES").unwrap_or(6_000));
+}
+
 /// Explores workloads that are meant by their name, until there were so many images.
 fn survives(subject: &LogWithDisk, is_meant: impl Fn(&str) -> bool, limit: u64) {
-    let mut workloads = tiered();
+    let mut workloads = subject.workloads();
     workloads.retain(|workload| is_meant(&workload.name));
     let all = workloads.len();
     workloads.shuffle(&mut SmallRng::seed_from_u64(number("NACRE_CRASH_SEED").unwrap_or(1)));
@@ -76,8 +84,8 @@ fn survives(subject: &LogWithDisk, is_meant: impl Fn(&str) -> bool, limit: u64) 
 /// The explorer sees what happens when a disk, or the memory, is not waited for.
 #[test]
 fn flaws_are_found() {
-    let workloads = tiered();
-    let moves = LogWithDisk::default();
+    let workloads = [tiered(), between_tiers()].concat();
+    let (moves, two) = (LogWithDisk::default(), LogWithDisk::with_two());
     for (subject, name) in [
         (moves, "above: demote d/a 0 64"),
         (moves, "above: demote-both d/a d/b"),
@@ -86,6 +94,9 @@ fn flaws_are_found() {
         (moves, "below: move-log d/large"),
         (moves, "logs below: write d/worn 0 4096"),
         (LogWithDisk::ON_DISK, "below: write d/a 0 4096"),
+        (two, "between: demote-last d/large"),
+        (two, "between: remove-tier"),
+        (two, "between: add-tier; remove-tier"),
     ] {
         let mut rig = Rig::new(&subject, MEMORY);
         let workload = workloads.iter().find(|workload| workload.name == name).expect("a workload");

@@ -65,6 +65,6 @@ pub use selftest::{Mutant, Verdict, self_test};
 pub use subject::{Harmless, Mistake, Moment, Mounting, Subject};
 pub use thread_case::ThreadsCase;
 pub use threads::{Threads, explore_threads, threads};
-pub use tiered::{LogWithDisk, tiered};
+pub use tiered::{LogWithDisk, between_tiers, tiered};
 pub use tree::{Ctime, Tree};
 pub use workload::{Workload, deep, fixed, random};

@@ -65,6 +65,8 @@ pub enum Op {
     Demote(&'static str, u64, u64),
     /// Moves all blocks of two files to a tier, together.
     DemoteBoth(&'static str, &'static str),
+    /// Moves all blocks of a file to the last tier, from memory and from the others.
+    DemoteLast(&'static str),
     /// Brings blocks of a file, so many from one on, up to persistent memory.
     Promote(&'static str, u64, u64),
     /// Makes the log of a file as small as it can be.
@@ -73,7 +75,7 @@ pub enum Op {
     MoveLog(&'static str),
     /// Makes a device a tier.
     AddTier,
-    /// Brings everything up from a tier and removes it.
+    /// Moves everything from the first tier to the others, or up where there is none, and removes it.
     RemoveTier,
     /// Unmounts and mounts again.
     Remount,
@@ -113,6 +115,7 @@ impl fmt::Debug for Op {
             Op::UnlinkOpen(path) => write!(f, "hold {path} open and unlink it"),
             Op::Demote(path, start, blocks) => write!(f, "demote blocks {start}+{blocks} of {path}"),
             Op::DemoteBoth(one, other) => write!(f, "demote {one} and {other} together"),
+            Op::DemoteLast(path) => write!(f, "demote {path} to the last tier"),
             Op::Promote(path, start, blocks) => write!(f, "promote blocks {start}+{blocks} of {path}"),
             Op::Compact(path) => write!(f, "compact the log of {path}"),
             Op::MoveLog(path) => write!(f, "move the log of {path} to a tier"),
@@ -329,6 +332,7 @@ impl<F: Data> Hands<'_, F> {
             | Op::Mkfs
             | Op::Demote(..)
             | Op::DemoteBoth(..)
+            | Op::DemoteLast(..)
             | Op::Promote(..)
             | Op::Compact(..)
             | Op::MoveLog(..)

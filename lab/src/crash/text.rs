@@ -73,6 +73,7 @@ impl Op {
             Op::UnlinkOpen(path) => format!("unlink-open {path}"),
             Op::Demote(path, start, blocks) => format!("demote {path} {start} {blocks}"),
             Op::DemoteBoth(one, other) => format!("demote-both {one} {other}"),
+            Op::DemoteLast(path) => format!("demote-last {path}"),
             Op::Promote(path, start, blocks) => format!("promote {path} {start} {blocks}"),
             Op::Compact(path) => format!("compact {path}"),
             Op::MoveLog(path) => format!("move-log {path}"),
@@ -127,6 +128,7 @@ impl Op {
             "unlink-open" => Op::UnlinkOpen(words.path()?),
             "demote" => Op::Demote(words.path()?, words.number()?, words.number()?),
             "demote-both" => Op::DemoteBoth(words.path()?, words.path()?),
+            "demote-last" => Op::DemoteLast(words.path()?),
             "promote" => Op::Promote(words.path()?, words.number()?, words.number()?),
             "compact" => Op::Compact(words.path()?),
             "move-log" => Op::MoveLog(words.path()?),
@@ -199,7 +201,7 @@ mod tests {
             all.extend(workload.ops);
         }
         all.extend((0..20).flat_map(|seed| cached(&Log, seed).ops));
-        all.extend((0..20).flat_map(|seed| cached(&LogWithDisk::default(), seed).ops));
+        all.extend((0..20).flat_map(|seed| cached(&LogWithDisk::with_two(), seed).ops));
         all.extend(tiered().into_iter().flat_map(|workload| workload.ops));
         for op in all {
             assert_eq!(Op::parse(&op.to_text()).unwrap(), op, "{}", op.to_text());

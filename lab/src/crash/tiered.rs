@@ -1,10 +1,10 @@
-//! The log layout over memory and a disk, and workloads that move blocks between them.
+//! The log layout over memory and one disk or two, and workloads that move blocks between them.
 
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Result, Tiered,
-    Timestamp,
+    BLOCK_SIZE, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Result,
+    Tier, Tiered, Timestamp,
 };
 use nacre_layout_log::check::{Repair, check_with_tiers};
 use nacre_layout_log::{LogFs, MountOptions};
@@ -23,11 +23,13 @@ use super::subject::{FULL, Harmless, Mistake, Moment, Mounting, Subject};
 use super::tree::Ctime;
 use super::workload::Workload;
 
-/// The log layout with a tier.
+/// The log layout with a tier, or two.
 #[derive(Debug, Clone, Copy)]
 pub struct LogWithDisk {
     /// Where writes go that a write buffer has accepted.
-    pub placement: Placement,
+    placement: Placement,
+    /// Sizes of the disks.
+    disks: &'static [u64],
 }
 
 impl Default for LogWithDisk {
@@ -35,13 +37,16 @@ impl Default for LogWithDisk {
     /// two blocks of it were written is none for the disk: so that short sequences have writes for either.
     fn default() -> LogWithDisk {
         let rules = Rules { sync_blocks: 2, large_writes: 0, ..Rules::default() };
-        LogWithDisk { placement: Placement::Predicted(rules) }
+        LogWithDisk { placement: Placement::Predicted(rules), disks: &ONE }
     }
 }
 
 type Fs = MoverFs<LogFs<SimPm>, Disk>;
 
-const DISK: [u64; 1] = [4 << 20];
+const ONE: [u64; 1] = [4 << 20];
+/// The first is the faster one.
+const TWO: [u64; 2] = [4 << 20, 4 << 20];
+/// The tier of the first disk that becomes one.
 const TIER: u8 = 1;
 /// Blocks that are taken at once at the most, where all are to be taken.
 const LARGEST: u64 = 1024;
@@ -50,7 +55,12 @@ const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
 
 impl LogWithDisk {
     /// Writes of whole blocks go past the memory, and all of what a write buffer gives up that is whole blocks.
-    pub const ON_DISK: LogWithDisk = LogWithDisk { placement: Placement::Disk };
+    pub const ON_DISK: LogWithDisk = LogWithDisk { placement: Placement::Disk, disks: &ONE };
+
+    /// Over two disks, between which blocks move.
+    pub fn with_two() -> LogWithDisk {
+        LogWithDisk { disks: &TWO, ..LogWithDisk::default() }
+    }
 
     fn open(self, pm: &Arc<SimPm>, mounting: Mounting) -> Result<Fs> {
         let Mounting { lanes, background } = mounting;
@@ -72,10 +82,31 @@ impl LogWithDisk {
             },
         );
         // A crash may come before there is one.
-        if !fs.layout().tiers().is_empty() {
-            fs.attach(Disk::of(pm, 0), VOLUME, Some(LogWithDisk::token(&fs)))?;
+        for tier in fs.layout().tiers() {
+            // What keeps the only disk from being it, who attaches it says best.
+            let number = if self.disks.len() == 1 { 0 } else { self.disk_of(pm, &tier)? };
+            fs.attach(Disk::of(pm, number), VOLUME, Some(LogWithDisk::token(&fs)))?;
         }
         Ok(fs)
+    }
+
+    /// The disk that is a tier.
+    fn disk_of(self, pm: &Arc<SimPm>, tier: &Tier) -> Result<usize> {
+        let is_it = |number: &usize| {
+            let label = Label::read(&SimDisk::of(pm, *number));
+            label.is_ok_and(|label| label.is_some_and(|label| label.uuid().into_bytes() == tier.uuid))
+        };
+        (0..self.disks.len()).find(is_it).ok_or_else(|| {
+            Error::new(Kind::DeviceLost).object(format!("tier {}: no disk is it", tier.number))
+        })
+    }
+
+    /// The first disk that is no tier.
+    fn unused(self, fs: &Fs) -> Result<Option<usize>> {
+        let used: Result<Vec<usize>> =
+            fs.layout().tiers().iter().map(|tier| self.disk_of(fs.layout().pm(), tier)).collect();
+        let used = used?;
+        Ok((0..self.disks.len()).find(|number| !used.contains(number)))
     }
 
     /// Another number for each mount.
@@ -83,13 +114,27 @@ impl LogWithDisk {
         fs.layout().summary().mount_epoch + 2
     }
 
-    fn add_tier(fs: &Fs) -> Result<()> {
-        let disk = Disk::of(fs.layout().pm(), 0);
+    /// Where there is another disk for one.
+    fn add_tier(self, fs: &Fs) -> Result<()> {
+        let Some(number) = self.unused(fs)? else { return Ok(()) };
+        let disk = Disk::of(fs.layout().pm(), number);
         let (token, now) = (LogWithDisk::token(fs), Timestamp::new(1_000_000, 0));
         // Another one for each tier, and the same whenever the same is done: or a trace of a crash would say nothing.
         let writes = fs.tiers().traffic_of(TIER).writes;
-        let uuid = Uuid::from_u128(VOLUME.as_u128() + (u128::from(token) << 32) + u128::from(writes));
-        fs.add_as(Some(uuid), disk, VOLUME, 1, token, now).map(drop)
+        let of_disk = (number as u128) << 24;
+        let uuid =
+            Uuid::from_u128(VOLUME.as_u128() + (u128::from(token) << 32) + of_disk + u128::from(writes));
+        fs.add_as(Some(uuid), disk, VOLUME, number as u8 + 1, token, now).map(drop)
+    }
+
+    /// The first tier, to which what is demoted goes.
+    fn first(fs: &Fs) -> u8 {
+        fs.layout().tiers().iter().map(|tier| tier.number).min().unwrap_or(TIER)
+    }
+
+    /// The last one.
+    fn last(fs: &Fs) -> u8 {
+        fs.layout().tiers().iter().map(|tier| tier.number).max().unwrap_or(TIER)
     }
 
     /// Files share groups where they fit into them; one that is not there, or is none, does not keep the other from moving.
@@ -103,7 +148,7 @@ impl LogWithDisk {
                 Err(error) => done = Err(error),
             }
         }
-        fs.move_files_down(&there, TIER, false)
+        fs.move_files_down(&there, LogWithDisk::first(fs), false)
             .into_iter()
             .fold(done, |done, moved| done.and(moved.map(drop)))
     }
@@ -133,6 +178,7 @@ impl Subject for LogWithDisk {
     fn name(&self) -> &'static str {
         match self.placement {
             Placement::Disk => "log-on-disk",
+            Placement::Predicted(_) if self.disks.len() > 1 => "log-with-disks",
             Placement::Predicted(_) => "log-with-disk",
         }
     }
@@ -146,22 +192,31 @@ impl Subject for LogWithDisk {
     }
 
     fn disks(&self) -> &'static [u64] {
-        &DISK
+        self.disks
     }
 
     fn workloads(&self) -> Vec<Workload> {
-        tiered()
+        if self.disks.len() > 1 { between_tiers() } else { tiered() }
     }
 
     fn free_blocks(&self, fs: &Fs) -> u64 {
-        let on_disk = fs.layout().tier_space(TIER).map(|space| space.free);
-        fs.layout().stat().free + on_disk.unwrap_or(DISK[0] / BLOCK_SIZE - 2)
+        let used =
+            |tier: &Tier| fs.layout().tier_space(tier.number).map_or(0, |space| space.blocks - space.free);
+        let used: u64 = fs.layout().tiers().iter().map(used).sum();
+        // Two of each are superblocks.
+        let blocks: u64 = self.disks.iter().map(|len| len / BLOCK_SIZE - 2).sum();
+        fs.layout().stat().free + blocks - used
     }
 
     fn relocate(&self, fs: &Fs, op: &Op) -> Option<Result<()>> {
         Some(match op {
             Op::Demote(path, start, blocks) => LogWithDisk::walk(fs, path)
-                .and_then(|node| fs.move_down(&node, TIER, FileBlock(*start), *blocks, false))
+                .and_then(|node| {
+                    fs.move_down(&node, LogWithDisk::first(fs), FileBlock(*start), *blocks, false)
+                })
+                .map(drop),
+            Op::DemoteLast(path) => LogWithDisk::walk(fs, path)
+                .and_then(|node| fs.move_down(&node, LogWithDisk::last(fs), FileBlock(0), ALL, false))
                 .map(drop),
             Op::DemoteBoth(one, other) => LogWithDisk::demote_both(fs, one, other),
             Op::Promote(path, start, blocks) => LogWithDisk::walk(fs, path)
@@ -169,15 +224,16 @@ impl Subject for LogWithDisk {
                 .map(drop),
             Op::Compact(path) => LogWithDisk::compact(fs, path),
             Op::MoveLog(path) => LogWithDisk::move_log(fs, path),
-            // There is one disk, and it may be a tier already.
-            Op::AddTier if fs.layout().tiers().is_empty() => LogWithDisk::add_tier(fs),
-            Op::AddTier => Ok(()),
+            Op::AddTier => self.add_tier(fs),
             Op::RemoveTier if fs.layout().tiers().is_empty() => Ok(()),
-            Op::RemoveTier => match fs.drain(TIER, &mut |_| true).and_then(|_| fs.remove(TIER)) {
-                // Files that are open and have no name.
-                Err(error) if error.kind() == Kind::Busy => Ok(()),
-                other => other,
-            },
+            Op::RemoveTier => {
+                let tier = LogWithDisk::first(fs);
+                match fs.drain(tier, &mut |_| true).and_then(|_| fs.remove(tier)) {
+                    // Files that are open and have no name.
+                    Err(error) if error.kind() == Kind::Busy => Ok(()),
+                    other => other,
+                }
+            }
             _ => return None,
         })
     }
@@ -201,7 +257,7 @@ impl Subject for LogWithDisk {
     fn mkfs(&self, pm: &Arc<SimPm>) -> Result<()> {
         Log.mkfs(pm)?;
         let fs = self.open(pm, Mounting::default())?;
-        LogWithDisk::add_tier(&fs)?;
+        self.add_tier(&fs)?;
         fs.into_layout().unmount()
     }
 
@@ -230,13 +286,16 @@ impl Subject for LogWithDisk {
     }
 
     fn check(&self, pm: &Arc<SimPm>, crashed: bool) -> Result<Vec<String>> {
-        let (disk, tiers) = (SimDisk::of(pm, 0), TierSet::new(0));
-        let label = Label::read(&disk);
-        let damage = label.as_ref().err().map(ToString::to_string);
-        if let Ok(Some(label)) = label {
-            tiers.attach(TIER, disk, label);
+        let (tiers, mut damage) = (TierSet::new(0), Vec::new());
+        for number in 0..self.disks.len() {
+            let disk = SimDisk::of(pm, number);
+            match Label::read(&disk) {
+                Ok(Some(label)) => tiers.attach(label.number(), disk, label),
+                Ok(None) => {}
+                Err(error) => damage.push(error.to_string()),
+            }
         }
-        // What images of logs on it name is checked against everything else.
+        // What images of logs on them name is checked against everything else.
         let mut problems = words_of(check_with_tiers(&**pm, Repair::None, Some(&tiers))?, crashed);
         problems.extend(damage);
         Ok(problems)
@@ -395,6 +454,50 @@ pub fn tiered() -> Vec<Workload> {
     all
 }
 
+/// Each relocation alone, and before and behind each operation, with files on memory and on both of two disks, and each pair
+/// of those that change which tiers there are.
+pub fn between_tiers() -> Vec<Workload> {
+    let files = [setup(), large(), worn()].concat();
+    let apart = [
+        Op::Demote("d/a", 0, 1),
+        Op::Demote("d/large", 0, 4),
+        Op::Demote("d/worn", 0, ALL),
+        Op::MoveLog("d/worn"),
+        Op::AddTier,
+        Op::DemoteLast("d/b"),
+    ];
+    let setup = [&files[..], &apart].concat();
+    let mut moves = relocations();
+    moves.extend(["d/a", "d/b", "d/large", "d/worn"].map(Op::DemoteLast));
+    let sequence = |ops: &[&Op]| {
+        let words: Vec<String> = ops.iter().map(|op| op.to_text()).collect();
+        Workload {
+            name: format!("between: {}", words.join("; ")),
+            setup: setup.clone(),
+            ops: ops.iter().map(|op| (*op).clone()).collect(),
+            explored_from: ops.len() - 1,
+            ..Workload::default()
+        }
+    };
+    let (others, mut all) = (operations(), Vec::new());
+    for one in &moves {
+        all.push(sequence(&[one]));
+        for two in &moves {
+            all.push(sequence(&[one, two]));
+        }
+        for two in &others {
+            all.extend([sequence(&[one, two]), sequence(&[two, one])]);
+        }
+    }
+    // Both disks go, and come back.
+    for one in &moves {
+        all.push(sequence(&[&Op::RemoveTier, &Op::RemoveTier, one]));
+        all.push(sequence(&[&Op::RemoveTier, &Op::AddTier, one]));
+        all.push(sequence(&[&Op::RemoveTier, one, &Op::RemoveTier]));
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -402,7 +505,7 @@ mod tests {
     use nacre_engine::{Extents, Tiered};
     use nacre_media::SimPm;
 
-    use super::{ALL, Fs, LogWithDisk, TIER, large, rewritten, worn};
+    use super::{ALL, Fs, LogWithDisk, TIER, between_tiers, large, rewritten, worn};
     use crate::crash::explore::MEMORY;
     use crate::crash::op::{Op, Runner};
     use crate::crash::sequences::setup;
@@ -427,6 +530,33 @@ mod tests {
         let after = fs.tiers().traffic_of(TIER);
         // The first two blocks of the one, and its third one with the other file.
         assert_eq!((after.writes - before.writes, after.written_bytes - before.written_bytes), (2, 4 * 4096));
+        subject.unmount(fs).unwrap();
+    }
+
+    /// Or else no crash comes while blocks go from one disk to another, be it by a drain or by an order.
+    #[test]
+    fn blocks_go_from_one_disk_to_another() {
+        let workloads = between_tiers();
+        let setup = &workloads[0].setup;
+        let subject = LogWithDisk::with_two();
+        let memory = Arc::new(SimPm::with_disks(MEMORY, subject.disks()));
+        subject.mkfs(&memory).unwrap();
+        let mut runner = Runner::new(subject.mount(&memory, Mounting::default()).unwrap());
+        for (step, op) in setup.iter().enumerate() {
+            let done = subject.relocate(&runner.fs, op);
+            done.unwrap_or_else(|| runner.run(step as u64, op)).unwrap();
+        }
+        let fs = runner.into_fs();
+        let used = |tier| fs.layout().tier_space(tier).map(|space| space.blocks - space.free).unwrap();
+        let (first, second) = (used(TIER), used(TIER + 1));
+        assert!(first > 10 && second > 0, "{first} and {second}");
+        subject.relocate(&fs, &Op::DemoteLast("d/large")).unwrap().unwrap();
+        // Four of its blocks come from the first disk, and two from memory.
+        assert_eq!((used(TIER), used(TIER + 1)), (first - 4, second + 6));
+        subject.relocate(&fs, &Op::RemoveTier).unwrap().unwrap();
+        assert_eq!(fs.layout().tiers().len(), 1);
+        // What was on the first disk is on the second, but for the image of a log, which is in memory again.
+        assert_eq!(used(TIER + 1), first - 4 - 1 + second + 6);
         subject.unmount(fs).unwrap();
     }
 

@@ -76,8 +76,8 @@ impl Default for Cached {
 /// A random sequence for a subject: of every seed another one. Where that has a disk, blocks move meanwhile.
 pub fn cached<S: Subject>(subject: &S, seed: u64) -> Cached {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let one_of_four = |rng: &mut SmallRng| rng.random_range(0..4) == 0;
-    let mut moves = (!subject.disks().is_empty()).then_some(Moves { has_tier: true, next: None });
+    let disks = subject.disks().len();
+    let mut moves = (disks > 0).then_some(Moves { disks, tiers: 1, next: None });
     let mut sequence = Cached {
         name: format!("cached-{seed}"),
         pool: [4, 8, 8, 32][rng.random_range(0..4)],
@@ -106,6 +106,10 @@ pub fn cached<S: Subject>(subject: &S, seed: u64) -> Cached {
     sequence
 }
 
+fn one_of_four(rng: &mut SmallRng) -> bool {
+    rng.random_range(0..4) == 0
+}
+
 /// The names that there are in this state, and those that are free.
 fn names(state: &State) -> (Vec<&'static str>, Vec<&'static str>) {
     NAMES.iter().copied().partition(|name| state.has(name))
@@ -117,8 +121,9 @@ fn pick(names: &[&'static str], rng: &mut SmallRng) -> Option<&'static str> {
 
 /// Chooses operations that move blocks.
 struct Moves {
-    /// The disk is a tier.
-    has_tier: bool,
+    /// Disks that there are, and those that are tiers.
+    disks: usize,
+    tiers: usize,
     /// What comes at once.
     next: Option<Op>,
 }
@@ -132,8 +137,8 @@ impl Moves {
         if rng.random_range(0..6) > 0 {
             return None;
         }
-        if !self.has_tier {
-            self.has_tier = true;
+        if self.tiers == 0 || self.tiers < self.disks && one_of_four(rng) {
+            self.tiers += 1;
             return Some(Op::AddTier);
         }
         let (known, _) = names(state);
@@ -144,6 +149,9 @@ impl Moves {
             0 => (0, blocks),
             _ => (rng.random_range(0..blocks), rng.random_range(1..=blocks)),
         };
+        if self.tiers > 1 && one_of_four(rng) {
+            return Some(Op::DemoteLast(one));
+        }
         Some(match rng.random_range(0..16) {
             0..5 => Op::Demote(one, start, count),
             5 => Op::DemoteBoth(one, other),
@@ -155,7 +163,7 @@ impl Moves {
                 Op::Demote(one, 0, blocks)
             }
             _ => {
-                self.has_tier = false;
+                self.tiers -= 1;
                 Op::RemoveTier
             }
         })

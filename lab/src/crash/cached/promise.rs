@@ -90,6 +90,7 @@ impl State {
             | Op::Sync(name)
             | Op::Demote(name, ..)
             | Op::Promote(name, ..)
+            | Op::DemoteLast(name)
             | Op::Compact(name)
             | Op::MoveLog(name) => self.has(name),
             Op::DemoteBoth(one, other) => self.has(one) && self.has(other),
