@@ -18,6 +18,9 @@ const SHARDS: usize = if SMALL { 1 } else { 64 };
 const MAX_FILES: usize = 1024;
 /// Entries of a file that are known at the most; with more, those at its begin are forgotten.
 const MAX_ENTRIES: usize = 1024;
+/// After so many durable writes of a file in a row its entries are forgotten: nobody asks about such writes, and to keep entries
+/// for them would cost each of them time.
+const DURABLE_IN_A_ROW: u8 = 64;
 
 /// Where writes go that a write buffer has accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +94,8 @@ struct Seen {
     access: FileAccess,
     /// Its writes that are not overwritten, by their first block: their blocks, and the counter of each.
     entries: BTreeMap<u64, (u64, u16)>,
+    /// Its last writes that were durable, as far as they are counted.
+    durable: u8,
 }
 
 impl Predictors {
@@ -149,6 +154,10 @@ impl Predictors {
         let mut found = seen.access.wrote(span.len, &rules);
         if durable {
             found = found.or(seen.access.synced());
+        }
+        seen.durable = if durable { seen.durable.saturating_add(1) } else { 0 };
+        if seen.durable >= DURABLE_IN_A_ROW {
+            seen.entries = BTreeMap::new();
         }
         // Of a file that was only ever written so, no write is asked about.
         if !durable || !seen.entries.is_empty() {
@@ -388,6 +397,30 @@ mod tests {
         known.wrote(id(1), span(10, 1), true);
         known.wrote(id(1), span(1000, 2000), false);
         assert!(!known.is_for_disk(id(1), span(10, 1)) && known.is_for_disk(id(1), span(11, 200)));
+    }
+
+    /// A file that was laid out once and is written durably since was looked up, entry by entry, with each write.
+    #[test]
+    fn entries_of_a_file_that_is_written_durably_are_forgotten() {
+        let known = Predictors::new(Placement::default());
+        (0..5).for_each(|_| known.wrote(id(1), span(0, 256), false));
+        let is_settled = || known.shard(id(1)).settled.load(super::Ordering::Relaxed) == super::name(id(1));
+        for number in 1..super::DURABLE_IN_A_ROW {
+            known.wrote(id(1), span(7, 1), true);
+            assert!(!is_settled(), "after {number}");
+        }
+        // One that is not begins the row anew.
+        known.wrote(id(1), span(0, 256), false);
+        (1..super::DURABLE_IN_A_ROW).for_each(|_| known.wrote(id(1), span(7, 1), true));
+        assert!(!is_settled());
+        known.wrote(id(1), span(7, 1), true);
+        assert!(is_settled());
+        // What is written otherwise then is large and stable after as many writes as of any file.
+        for round in 0..5 {
+            assert!(!known.is_for_disk(id(1), span(0, 2048)), "after {round} writes");
+            known.wrote(id(1), span(0, 2048), false);
+        }
+        assert!(known.is_for_disk(id(1), span(0, 2048)) && !is_settled());
     }
 
     #[test]
