@@ -10,6 +10,7 @@ use nacre_lab::fuzz::fuse::{any_requests, succeeded};
 use nacre_lab::fuzz::image::damaged_image;
 use nacre_lab::fuzz::inplace::damaged_inplace;
 use nacre_lab::fuzz::log::any_log;
+use nacre_lab::fuzz::tier::damaged_tier;
 
 /// Numbers that look random (splitmix64).
 struct Random(u64);
@@ -186,6 +187,28 @@ fn damaged_images_of_the_in_place_layout() {
 #[test]
 fn logs_of_any_content() {
     replay("log", any_log, log_input);
+}
+
+#[test]
+fn damaged_tiers() {
+    replay("tier", damaged_tier, tier_input);
+}
+
+/// Up to three edits of memory, and some of the disk, most with right checksums.
+fn tier_input(random: &mut Random) -> Vec<u8> {
+    let in_memory = if random.below(3) == 0 { 1 + random.below(3) } else { 0 };
+    let mut data = vec![random.below(2) as u8 | (in_memory as u8) << 1];
+    for number in 0..in_memory + 1 + random.below(3) {
+        data.extend((random.next() as u16).to_le_bytes());
+        let width = if number < in_memory { 64 } else { 256 };
+        data.extend((random.any_size() as u16 % width).to_le_bytes());
+        data.push(random.next() as u8);
+        // Of the disk a superblock or an image.
+        let kind = if number < in_memory { 0 } else { 1 + random.below(2) as u8 };
+        data.push(kind << 1 | u8::from(random.below(4) == 0));
+        data.extend(random.any_size().to_le_bytes());
+    }
+    data
 }
 
 fn image_input(random: &mut Random) -> Vec<u8> {

@@ -92,7 +92,12 @@ impl Label {
                 ))
                 .advice("use a newer nacre"));
         }
-        if raw.number == 0 || raw.number > u32::from(nacre_engine::MAX_TIERS) || raw.reserved != [0; 500] {
+        let blocks = MIN_BLOCKS..=u64::MAX / BLOCK_SIZE;
+        if raw.number == 0
+            || raw.number > u32::from(nacre_engine::MAX_TIERS)
+            || !blocks.contains(&raw.blocks)
+            || raw.reserved != [0; 500]
+        {
             return Err(damaged(device, "its superblock makes no sense"));
         }
         if raw.blocks > device.len() / BLOCK_SIZE {
@@ -290,6 +295,30 @@ mod tests {
         disks[1].read(0, &mut block).unwrap();
         disks[0].write(0, &block).unwrap();
         assert_eq!(Label::read(&disks[0]).unwrap_err().kind(), Kind::DeviceLost);
+    }
+
+    /// How long the device had been was told of a number of blocks that no device has: a panic in builds that look for
+    /// overflows. Found by the fuzz target tier.
+    #[test]
+    fn sizes_that_no_tier_has_are_refused() {
+        let (memory, disk) = machine();
+        let label = Label::create(&disk, &new()).unwrap();
+        let image = memory.image();
+        for (blocks, is_sensible) in
+            [(0, false), (1, false), (255, false), (256, true), (u64::MAX, false), (1 << 52, false)]
+        {
+            let mut raw = label.raw;
+            raw.blocks = blocks;
+            raw.checksum = raw.compute_checksum();
+            disk.poke(0, zerocopy::IntoBytes::as_bytes(&raw));
+            disk.poke((BLOCKS - 1) * BLOCK_SIZE, &[0; BLOCK_SIZE as usize]);
+            let read = Label::read(&disk).map_err(|error| error.kind());
+            assert_eq!(
+                read.map(|label| label.is_some()),
+                if is_sensible { Ok(true) } else { Err(Kind::Corrupt) }
+            );
+            memory.load(&image);
+        }
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! An edit has 14 bytes: structure (2), offset in it (2), what is done (1), how the structure is chosen and whether its
 //! checksum is made right again (1), a value (8). A structure is one of all, or one of its kind.
 
+use nacre_engine::BLOCK_SIZE;
+use nacre_media::block::{BlockDevice, Pages, SimDisk};
 use nacre_media::{Pm, SimPm};
 
 use super::Input;
@@ -10,10 +12,42 @@ use super::Input;
 /// Edits that one input may have.
 const MAX_EDITS: usize = 64;
 
+/// Where an image is edited.
+pub(super) trait Place {
+    /// False where it cannot be read.
+    fn look(&self, offset: u64, bytes: &mut [u8]) -> bool;
+    fn change(&self, offset: u64, bytes: &[u8]);
+}
+
+impl Place for SimPm {
+    fn look(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        self.read(offset, bytes).is_ok()
+    }
+
+    fn change(&self, offset: u64, bytes: &[u8]) {
+        self.poke(offset, bytes);
+    }
+}
+
+impl Place for SimDisk {
+    fn look(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        let first = offset / BLOCK_SIZE * BLOCK_SIZE;
+        let mut blocks =
+            Pages::new(((offset - first) as usize + bytes.len()).next_multiple_of(BLOCK_SIZE as usize));
+        let is_read = BlockDevice::read(self, first, &mut blocks).is_ok();
+        bytes.copy_from_slice(&blocks[(offset - first) as usize..][..bytes.len()]);
+        is_read
+    }
+
+    fn change(&self, offset: u64, bytes: &[u8]) {
+        self.poke(offset, bytes);
+    }
+}
+
 /// Edits the image, and gives the structures whose checksums are to be made right again. `range` is the offset and the
 /// length of a structure.
 pub(super) fn apply<S: Copy>(
-    pm: &SimPm,
+    image: &impl Place,
     all: &[S],
     kinds: &[Vec<S>],
     range: impl Fn(&S) -> (u64, u64),
@@ -36,7 +70,7 @@ pub(super) fn apply<S: Copy>(
         let width = [1u64, 2, 4, 8][usize::from(what & 3)].min(len - within);
         let mut bytes = [0; 8];
         let bytes = &mut bytes[..width as usize];
-        if pm.read(offset + within, bytes).is_err() {
+        if !image.look(offset + within, bytes) {
             continue;
         }
         for (byte, given) in bytes.iter_mut().zip(value.to_le_bytes()) {
@@ -47,7 +81,7 @@ pub(super) fn apply<S: Copy>(
                 _ => 0,
             };
         }
-        pm.poke(offset + within, bytes);
+        image.change(offset + within, bytes);
         if how & 1 == 0 {
             touched.push(structure);
         }

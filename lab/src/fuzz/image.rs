@@ -21,7 +21,7 @@ pub fn damaged_image(data: &[u8]) {
     let edit = || {
         let pm = memory(&ground.image);
         let range = |structure: &Structure| (structure.offset, structure.len);
-        for structure in edit::apply(&pm, &ground.structures, &ground.kinds, range, input) {
+        for structure in edit::apply(&*pm, &ground.structures, &ground.kinds, range, input) {
             // A superblock that was changed beyond recognition cannot be sealed; then it is simply damaged.
             let _ = reseal(&*pm, &structure);
         }

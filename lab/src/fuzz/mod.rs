@@ -3,6 +3,8 @@
 //! - [`image`]: an image whose structures are changed, with right checksums or without: it may be refused or repaired.
 //! - [`inplace`]: an image of the in-place layout whose structures are changed, its journal among them.
 //! - [`log`]: entries of any content, with right checksums, as the log of an inode.
+//! - [`tier`]: memory and a disk below it, what is on either changed: superblocks of the tier, images of logs, entries that
+//!   name blocks of it.
 //! - [`fuse`]: FUSE requests of any form, to a server over a sound file system of either layout.
 //!
 //! What people write to the command is read by the target `options`, whose body is in the command's own crate.
@@ -16,6 +18,7 @@ mod ground;
 pub mod image;
 pub mod inplace;
 pub mod log;
+pub mod tier;
 
 /// The bytes of an input, taken from the front; when they are used up there are only zeros.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +40,12 @@ impl<'d> Input<'d> {
         let mut bytes = [0; N];
         bytes[..count].copy_from_slice(front);
         bytes
+    }
+
+    /// The next bytes, and what is behind them.
+    pub(crate) fn split(self, at: usize) -> (Input<'d>, Input<'d>) {
+        let (front, rest) = self.0.split_at(at.min(self.0.len()));
+        (Input(front), Input(rest))
     }
 
     pub(crate) fn byte(&mut self) -> u8 {

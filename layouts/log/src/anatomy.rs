@@ -1,15 +1,16 @@
 //! Where the structures of an image are, and how a changed one is made to validate again: for fuzzing and for tests
 //! that damage images on purpose.
 
-use nacre_engine::{BLOCK_SIZE, Block, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Result, TierRun};
 use nacre_media::Pm;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::badblocks::seed as bad_blocks_seed;
 use crate::format::{
     CHECKPOINT_MAGIC, CHUNK_INODES, CheckpointHeader, INLINE_LINES, INODE_CACHED_OFFSET, INODE_HEAD_OFFSET,
-    LINE, PAGE_LINES, PAGE_NEXT_OFFSET, RawInode, RawPageHeader, RawSuperblock, SUPERBLOCK_COPY_OFFSET,
-    SUPERBLOCK_OFFSET, entry_checksum, inode_seed, open_word, region, seal_word,
+    ImageEntry, LINE, PAGE_LINES, PAGE_NEXT_OFFSET, RawInode, RawPageHeader, RawSuperblock,
+    SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, entry_checksum, inode_seed, kind, open_word, place, region,
+    seal_word,
 };
 use crate::scan::{parse_entry, read_inode};
 use crate::table::{InodeTable, chunk_seed};
@@ -139,6 +140,33 @@ fn entries(lines: &[u8], count: usize, seed: u32, mut add: impl FnMut(usize, u64
             None => line += 1,
         }
     }
+}
+
+/// Entries among these structures that name images of logs, and the blocks of tiers that those are in.
+pub fn images<P: Pm>(pm: &P, structures: &[Structure]) -> Result<Vec<(Structure, TierRun)>> {
+    let mut found = Vec::new();
+    for structure in structures.iter().filter(|structure| structure.kind == Kind::Entry) {
+        let mut entry = ImageEntry::default();
+        pm.read(structure.offset, entry.as_mut_bytes())?;
+        if entry.header.kind == kind::IMAGE {
+            let start = Block(entry.place & place::BLOCK_MASK);
+            found.push((
+                *structure,
+                TierRun { tier: place::tier(entry.place), start, len: entry.image_blocks.into() },
+            ));
+        }
+    }
+    Ok(found)
+}
+
+/// Makes an image whose content was changed validate again: the entry that names it does.
+pub fn reseal_image<P: Pm>(pm: &P, entry: &Structure, content: &[u8]) -> Result<()> {
+    let mut raw = ImageEntry::default();
+    pm.read(entry.offset, raw.as_mut_bytes())?;
+    raw.image_checksum = crc32c::crc32c_append(entry.seed, content);
+    let copied = pm.copy(entry.offset, raw.as_bytes())?;
+    pm.fence(copied);
+    reseal(pm, entry)
 }
 
 /// Makes a structure whose contents were changed validate again.
