@@ -330,3 +330,10 @@ fn two_names_with_one_number() {
 fn an_end_that_only_an_interrupted_operation_shows() {
     any_log(include_bytes!("../../fuzz/corpus/log/a40bef0f3d58c9e15a0c756ace302f5aca2de718"));
 }
+
+/// Among them one that gives a tier more blocks than any device has: a mount took memory for a bit of each, and the process
+/// ended there.
+#[test]
+fn corpus_of_tiers() {
+    corpus("tier", damaged_tier);
+}

@@ -326,7 +326,7 @@ fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Re
     }
     let alloc = allocator(&superblock, &bad);
     walk.free_the_rest(&alloc, superblock.first_data_block(), blocks);
-    let tiers = Tiers::new(&reach);
+    let tiers = Tiers::new(&reach)?;
     walk.free_the_rest_of_tiers(&tiers);
     report.free_blocks = alloc.free_blocks();
     report.used_blocks = blocks - superblock.first_data_block() - report.free_blocks;
@@ -377,7 +377,7 @@ fn in_use_at_unmount(pm: &impl Pm, superblock: &Superblock) -> Option<BTreeMap<u
     let (first, seed) = (Block(raw.checkpoint), superblock.seed());
     let first_data_block = superblock.first_data_block();
     let reach = Reach::of(pm.len() / BLOCK_SIZE, raw);
-    let tiers = Tiers::new(&reach);
+    let tiers = Tiers::new(&reach).ok()?;
     checkpoint::read(pm, seed, first, raw.mount_epoch, first_data_block, &reach, &alloc, &tiers, &inodes)
         .ok()?;
     let mut in_use = BTreeMap::new();
@@ -419,17 +419,17 @@ fn check_checkpoint<P: Pm>(
     }
     let alloc = allocator(superblock, bad);
     let reach = Reach::of(pm.len() / BLOCK_SIZE, raw);
-    let tiers = Tiers::new(&reach);
     let read = table(superblock).and_then(|inodes| {
+        let tiers = Tiers::new(&reach)?;
         inodes.load_chunks(pm)?;
         let first = Block(raw.checkpoint);
         let (seed, epoch) = (superblock.seed(), raw.mount_epoch);
         let first_data_block = superblock.first_data_block();
         checkpoint::read(pm, seed, first, epoch, first_data_block, &reach, &alloc, &tiers, &inodes)?;
-        Ok(inodes)
+        Ok((inodes, tiers))
     });
-    let inodes = match read {
-        Ok(inodes) => inodes,
+    let (inodes, tiers) = match read {
+        Ok(read) => read,
         Err(error) => return report.add(error.to_string(), REPAIR),
     };
     let runs = |alloc: &Allocator, tiers: &Tiers| {

@@ -77,7 +77,7 @@ impl<P: Pm + 'static> LogFs<P> {
             alloc.withdraw(block);
         }
         let reach = Reach::of(pm.len() / BLOCK_SIZE, &superblock.raw);
-        let tiers = Tiers::new(&reach);
+        let tiers = Tiers::new(&reach)?;
         let recovery = bring_up(&*pm, &mut superblock, &reach, &alloc, &tiers, &inodes, options)?;
         inodes.offer_free();
 

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Tier, TierChange, TierRun, TierSpace, TierState};
-use nacre_layout_parts::format::{MAX_TIERS, RawTier, incompatible, tier_state};
+use nacre_layout_parts::format::{MAX_TIER_BLOCKS, MAX_TIERS, RawTier, incompatible, tier_state};
 use nacre_media::Pm;
 
 use crate::alloc::{Allocator, Purpose, Run, Runs, for_each_mask};
@@ -130,11 +130,13 @@ impl Limbo {
 
 impl Tiers {
     /// Tiers on which nothing is free yet.
-    pub(crate) fn new(reach: &Reach) -> Tiers {
+    pub(crate) fn new(reach: &Reach) -> Result<Tiers> {
         let tiers = Tiers::default();
+        // Of a size that nobody has, too: the superblock may be another's.
+        reach.tiers().try_for_each(|(number, blocks)| has_memory_for(number, blocks))?;
         let space = reach.tiers().map(|(number, blocks)| (number, Allocator::new(blocks, 1, 0)));
         *tiers.space.write() = space.collect();
-        tiers
+        Ok(tiers)
     }
 
     /// These blocks are not in use: for a mount that finds out what is free.
@@ -415,6 +417,15 @@ impl<P: Pm> Shared<P> {
                 Error::new(Kind::InvalidInput).object(format!("tier {number} of {} blocks", row.blocks))
             );
         }
+        let all: u64 = raw.tiers.iter().map(|tier| tier.blocks).sum();
+        if is_new && row.state != 0 && all.saturating_add(row.blocks) > MAX_TIER_BLOCKS {
+            return Err(Error::new(Kind::InvalidInput)
+                .object(format!("tier {number} of {} blocks", row.blocks))
+                .advice("all tiers of a file system have 256 TiB at most"));
+        }
+        if is_new && row.state != 0 {
+            has_memory_for(number, row.blocks)?;
+        }
         if !is_new && row.state != 0 && row.blocks != before.blocks {
             return Err(Error::new(Kind::InvalidInput)
                 .object(format!("tier {number}: {} blocks instead of {}", row.blocks, before.blocks)));
@@ -444,6 +455,19 @@ impl<P: Pm> Shared<P> {
         *self.reach.write() = Reach::of(self.pm.len() / BLOCK_SIZE, &superblock.raw);
         Ok(())
     }
+}
+
+/// Whether there could be a map of what is free on a tier. Nothing of it is kept, or touched.
+fn has_memory_for(number: u8, blocks: u64) -> Result<()> {
+    let words = usize::try_from(blocks.div_ceil(64)).unwrap_or(usize::MAX);
+    Vec::<u64>::new().try_reserve_exact(words).map_err(|_| {
+        Error::new(Kind::NoSpace)
+            .object(format!(
+                "tier {number} of {blocks} blocks: {} MiB of DRAM for a map of what is free",
+                words >> 17
+            ))
+            .advice("use a machine with more memory")
+    })
 }
 
 /// The tiers that a superblock names.

@@ -49,6 +49,8 @@ pub mod incompatible {
 
 /// The most tiers that a file system has.
 pub const MAX_TIERS: usize = 32;
+/// The most blocks that they have together, 256 TiB: a bit for each is in DRAM.
+pub const MAX_TIER_BLOCKS: u64 = 1 << 36;
 
 /// A device for blocks below persistent memory. Row *n* - 1 is of tier *n*; a row that is not in use is zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]

@@ -6,8 +6,8 @@ use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{
-    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MIN_DEVICE_SIZE, RawSuperblock, RawTier, Region,
-    SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, incompatible, state, tier_state, volume_seed,
+    CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MAX_TIER_BLOCKS, MIN_DEVICE_SIZE, RawSuperblock,
+    RawTier, Region, SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, incompatible, state, tier_state, volume_seed,
 };
 
 /// Counts that grow by one are smaller: no file system lives long enough to reach it, and one that was made up must not
@@ -272,15 +272,17 @@ fn regions_collide(regions: &[Region]) -> bool {
 
 fn tiers_are_valid(raw: &RawSuperblock) -> bool {
     let has_tiers = raw.features_incompatible & incompatible::TIERS != 0;
-    raw.tiers.iter().enumerate().all(|(index, tier)| {
-        let is_known = matches!(tier.state, tier_state::ACTIVE | tier_state::DRAINING);
-        let is_sane = is_known
+    let blocks = raw.tiers.iter().fold(0, |sum: u64, tier| sum.saturating_add(tier.blocks));
+    blocks <= MAX_TIER_BLOCKS
+        && raw.tiers.iter().enumerate().all(|(index, tier)| {
+            let is_known = matches!(tier.state, tier_state::ACTIVE | tier_state::DRAINING);
+            let is_sane = is_known
             // Two of them are the tier's own.
-            && (3..1 << 48).contains(&tier.blocks)
+            && (3..=MAX_TIER_BLOCKS).contains(&tier.blocks)
             && tier.reserved == [0; 6]
             && raw.tiers[..index].iter().all(|other| other.state == 0 || other.uuid != tier.uuid);
-        *tier == RawTier::default() || has_tiers && is_sane
-    })
+            *tier == RawTier::default() || has_tiers && is_sane
+        })
 }
 
 fn region_is_inside(region: &Region, device_blocks: u64) -> bool {

@@ -191,6 +191,13 @@ fn tiers_are_known_over_mounts_and_go_when_they_are_empty() {
     let kind = |change| fs.change_tier(change).unwrap_err().kind();
     assert_eq!(kind(TierChange::Set(Tier { number: 4, ..tier() })), Kind::Exists, "the same device");
     assert_eq!(kind(TierChange::Set(Tier { blocks: 100, ..tier() })), Kind::InvalidInput);
+    // More than all tiers have together, or than there is memory for.
+    for blocks in [1 << 36, (1 << 48) - 1] {
+        assert_eq!(
+            kind(TierChange::Set(Tier { number: 4, uuid: [9; 16], blocks, ..tier() })),
+            Kind::InvalidInput
+        );
+    }
     assert_eq!(kind(TierChange::Set(Tier { number: 33, uuid: [9; 16], ..tier() })), Kind::InvalidInput);
     assert_eq!(kind(TierChange::Set(Tier { number: 0, uuid: [9; 16], ..tier() })), Kind::InvalidInput);
     assert_eq!(kind(TierChange::Remove(5)), Kind::InvalidInput);
