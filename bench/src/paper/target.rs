@@ -42,6 +42,9 @@ const OPTIONS_OF_TIERED: [&str; 1] = ["anticache"];
 /// Options that only these have, and that are parameters of a target with a tier.
 const PARAMETERS_OF_TIERED: [&str; 2] = ["group", "sync_threshold"];
 
+/// Writes wait nowhere: each is durable when it returns, as on a mount that is told nothing.
+const THROUGH: &str = "through";
+
 /// What of [`Settings`] says how a target is made. The rest says how it is worked on, or is there to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setting {
@@ -228,7 +231,8 @@ impl<'a> Subject<'a> {
     /// What a tiered system has of its DRAM, in eighths: the write buffer, the cache of what is on tiers, and the kernel's page
     /// cache. On a mount most of it is the kernel's, as on a mount of peers: what is found there is no request.
     fn shares(&self) -> [u64; 3] {
-        match (self.is_mounted(), self.buffers() && !self.kernel_buffers()) {
+        let waits_elsewhere = self.is_mounted_with("writeback") || self.is_mounted_with(THROUGH);
+        match (self.is_mounted(), self.buffers() && !waits_elsewhere) {
             (false, true) => [4, 4, 0],
             (false, false) => [0, 8, 0],
             (true, true) => [2, 2, 4],
@@ -236,10 +240,10 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Whether writes wait in the kernel's page cache, as those of peers do.
-    fn kernel_buffers(&self) -> bool {
+    /// Whether it is a mount with a disk below, and this is one of its options.
+    fn is_mounted_with(&self, name: &str) -> bool {
         let options = self.settings.options.as_deref().unwrap_or_default();
-        self.is_mounted() && self.is_tiered() && options.split(',').any(|option| option == "writeback")
+        self.is_mounted() && self.is_tiered() && options.split(',').any(|option| option == name)
     }
 
     fn pm(&self) -> Result<Fate, String> {
@@ -288,7 +292,8 @@ impl<'a> Subject<'a> {
                 // In the process these presets buffer writes without being told.
                 "lazy" if self.buffers() => taken.extend(self.is_mounted().then_some(option)),
                 // In the process there is no kernel that could; those without a disk write through, as NOVA does.
-                "writeback" => taken.extend(self.kernel_buffers().then_some(option)),
+                "writeback" => taken.extend(self.is_mounted_with(key).then_some(option)),
+                THROUGH => parameters.extend(self.is_mounted_with(key).then(|| ("buffer", "0m".to_owned()))),
                 _ if OPTIONS_OF_TIERED.contains(&key) && !self.is_tiered() => {}
                 _ => return Err(self.refusal(option, "no target has such a parameter yet")),
             }
@@ -479,14 +484,18 @@ mod tests {
         let library = text("tpfs-fig13.optane", "TPFS-2", Way::Library, 0.01).unwrap();
         assert_eq!(library, "preset:tpfs,tier=optane-ssd,pm=21m,buffer=82m,cache=82m,emulate=optane");
         // Its caches are together as large as the one of the others, and writes wait where those of the others do.
-        let mounted = text("tpfs-fig13.optane", "TPFS-2", Way::Mount, 0.01).unwrap();
+        let mounted = text("tpfs-fig11.optane", "TPFS-2", Way::Mount, 0.01).unwrap();
         let caches = "cache=21m,dram=144m";
         assert_eq!(
             mounted,
             format!("mount:tpfs,options=writeback,tier=optane-ssd,pm=21m,{caches},emulate=optane")
         );
-        let through = text("tpfs-fig9.optane", "TPFS-128", Way::Mount, 0.01).unwrap();
-        assert!(through.contains("buffer=41m,cache=41m,dram=82m"), "{through}");
+        let lazy = text("tpfs-fig9.optane", "TPFS-128", Way::Mount, 0.01).unwrap();
+        assert!(lazy.contains("buffer=41m,cache=41m,dram=82m"), "{lazy}");
+        // Where all that is written is synchronised, nothing waits.
+        let through = text("tpfs-fig13.optane", "TPFS-2", Way::Mount, 0.01).unwrap();
+        let expected = "mount:tpfs,buffer=0m,tier=optane-ssd,pm=21m,cache=21m,dram=144m,emulate=optane";
+        assert_eq!(through, expected);
         let sata = text("tpfs-fig13.sata", "TPFS-2", Way::Library, 0.01).unwrap();
         assert!(sata.contains("tier=sata-ssd"), "{sata}");
         let tiny = text("tpfs-fig13.optane", "TPFS-2", Way::Mount, 0.0001).unwrap();
@@ -499,7 +508,7 @@ mod tests {
         let default = text("tpfs-fig13.optane", "nacre-2", Way::Library, 0.01).unwrap();
         assert_eq!(default, library.replace("preset:tpfs", "preset:nacre"));
         let default = text("tpfs-fig13.sata", "nacre-2", Way::Mount, 0.01).unwrap();
-        assert_eq!(default, mounted.replace("mount:tpfs", "mount:nacre").replace("optane-ssd", "sata-ssd"));
+        assert_eq!(default, through.replace("mount:tpfs", "mount:nacre").replace("optane-ssd", "sata-ssd"));
         let in_memory = text("hinfs-fig7", "nacre", Way::Library, 1.0).unwrap();
         assert_eq!(in_memory, "preset:nacre,buffer=2048m,emulate=pcm");
         // One that buffers writes has its buffer, and hardly a page cache above it.

@@ -70,7 +70,7 @@ const KINDS: &[(&str, &str)] = &[
     ),
     (
         "mount:NAME",
-        "the same through FUSE (root); emulate=, pm=, buffer=, tier= and what is of tiers as there, options=OPTIONS as mount -o has them",
+        "the same through FUSE (root); emulate=, pm=, buffer= (0 for none), tier= and what is of tiers as there, options=OPTIONS as mount -o has them",
     ),
     (
         "dir:PATH",
@@ -212,6 +212,9 @@ impl Plan {
                 if preset.buffers_writes() {
                     buffer = given(&spec, "buffer")?;
                 }
+                if buffer == Some(0) && kind == "preset" {
+                    return Err(format!("{name}: buffer=0 is for mounts, where nothing waits then"));
+                }
                 if kind == "preset" {
                     if preset.layout() == LayoutKind::Inplace {
                         name_index = match &*spec.text("name_index", "")? {
@@ -349,7 +352,9 @@ impl Plan {
 
     /// Its write buffer, in words.
     fn buffered(&self) -> String {
-        self.buffer.map_or_else(String::new, |bytes| format!(", with a buffer of {}", size::print(bytes)))
+        self.buffer
+            .filter(|bytes| *bytes > 0)
+            .map_or_else(String::new, |bytes| format!(", with a buffer of {}", size::print(bytes)))
     }
 
     fn set_up_preset(&self, preset: Preset, name: &str, ground: &Ground<'_>) -> Result<Prepared, Error> {
@@ -401,6 +406,7 @@ impl Plan {
         let options = self.options.as_deref().unwrap_or_default();
         let in_kernel = options.split(',').any(|option| option == "writeback");
         let lazy = match self.buffer {
+            Some(0) => None,
             Some(bytes) => Some(format!("lazy={bytes}")),
             None if in_kernel => None,
             // As people mount it who say nothing else.
