@@ -147,8 +147,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             return;
         }
         let held = Cause::of(self.phase_of_itself(keeper));
-        let queued =
-            |inode, blocks: u64, cause| Queued { inode, bytes: blocks * BLOCK_SIZE, way: Way::Space, cause };
+        let queued = |inode, blocks: u64, cause| Queued {
+            inode,
+            bytes: blocks.saturating_mul(BLOCK_SIZE),
+            way: Way::Space,
+            cause,
+        };
         let cold = keeper.heats.coldest_ones(NAMED);
         first.extend(cold.map(|(id, blocks)| queued(id.number, blocks, held)));
         let now_ms = self.sink.time_ms();
@@ -175,7 +179,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let hot = heats.hottest_ones(NAMED);
         first.extend(hot.map(|(id, blocks)| Queued {
             inode: id.number,
-            bytes: blocks * BLOCK_SIZE,
+            bytes: blocks.saturating_mul(BLOCK_SIZE),
             way,
             cause,
         }));

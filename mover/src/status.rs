@@ -232,7 +232,7 @@ impl Ages {
     fn add(&mut self, age_ms: u64, bytes: u64) {
         let at = AGES_S.iter().position(|limit| age_ms < limit * 1000).unwrap_or(AGES_S.len());
         self.files[at] += 1;
-        self.bytes[at] += bytes;
+        self.bytes[at] = self.bytes[at].saturating_add(bytes);
     }
 }
 
@@ -287,7 +287,7 @@ fn look(heats: &Heats, is_below: bool, now_ms: u64) -> (Ages, Vec<HotFile>) {
     let mut files = Vec::new();
     let ago = |time_ms: u64| (time_ms > 0).then(|| now_ms.saturating_sub(time_ms));
     for (id, heat, blocks) in heats.known() {
-        let size = blocks * BLOCK_SIZE;
+        let size = blocks.saturating_mul(BLOCK_SIZE);
         let (read_ago_ms, written_ago_ms) = (ago(heat.read_ms), ago(heat.modified_ms));
         let age_ms = if is_below { read_ago_ms } else { written_ago_ms };
         ages.add(age_ms.unwrap_or(u64::MAX), size);
@@ -461,6 +461,10 @@ mod tests {
         assert_eq!(numbers.len(), HOTTEST);
         assert_eq!(numbers[..6], [1, 2, 3, 4, 5, 6], "{numbers:?}");
         assert!(hottest.iter().all(|file| file.read_ago_ms.is_none() && file.written_ago_ms.is_some()));
+        // A file may have more blocks than have a number of bytes: it ends where no device does.
+        heats.found(InodeId { number: 1 << 20, generation: 1, volume: 0 }, 1 << 53, now_ms);
+        assert_eq!(look(&heats, false, now_ms).1.iter().map(|file| file.size).max(), Some(u64::MAX));
+        heats.forget(InodeId { number: 1 << 20, generation: 1, volume: 0 });
         // As files that are read from tiers, none of them was ever read.
         assert_eq!(look(&heats, true, now_ms).0.files, [0, 0, 0, 107]);
     }
