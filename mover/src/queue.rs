@@ -90,7 +90,7 @@ impl Cause {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// What waits, for who asks while blocks move: as it is now.
+    /// Keeps what waits now for who asks while blocks move.
     pub(crate) fn note_queue(&self, keeper: &Keeper) {
         let queue = self.queue(keeper);
         *self.queue.lock() = queue;

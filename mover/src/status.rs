@@ -1,6 +1,7 @@
 //! What the mover says of itself: what it does and why it waits, and how hot the files are that it knows.
 //!
-//! Nobody waits for these answers: while blocks move, what only the one who moves them knows is left out.
+//! Nobody waits for these answers: while blocks move, what only the one who moves them knows is left out, or is as it was when
+//! they were chosen.
 
 use std::collections::BTreeMap;
 

@@ -648,6 +648,8 @@ mod tests {
         assert!(plan("peer:tmpfs,dram=64m").unwrap_err().contains("no parameter dram"));
         assert_eq!(plan("preset:hinfs,buffer=8m").unwrap().buffer, Some(8 << 20));
         assert!(plan("preset:pmfs,buffer=8m").unwrap_err().contains("no parameter buffer"));
+        assert!(plan("preset:hinfs,buffer=0m").unwrap_err().contains("buffer=0 is for mounts"));
+        assert_eq!(plan("mount:tpfs,buffer=0m").unwrap().buffer, Some(0));
         assert_eq!(plan("preset:hinfs,name_index=on").unwrap().name_index, Some(true));
         assert!(plan("preset:hinfs,name_index=2").unwrap_err().contains("on or off"));
         assert!(plan("preset:nova,name_index=on").unwrap_err().contains("no parameter name_index"));

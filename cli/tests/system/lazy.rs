@@ -112,28 +112,32 @@ fn a_remount_changes_how_long_writes_wait() {
 /// sync(2) and syncfs(2) reach what the kernel buffers, and a lazy mount not at all: nothing of what it was told to keep may
 /// be claimed for them.
 #[test]
-fn what_sync_and_syncfs_reach() {
-    if !harness::can_mount("sync and syncfs") {
+fn what_syncs_of_each_kind_reach() {
+    if !harness::can_mount("sync, syncfs and fsync") {
         return;
     }
     for (options, is_reached) in [(None, true), (Some("writeback"), true), (Some(LAZY), false)] {
-        for whole_system in [true, false] {
+        for call in ["sync", "syncfs", "fsync"] {
             let mut ground = Ground::nacre("64M", options);
             let content = vec![7; 300_000];
-            let path = ground.dir().join("file");
-            fs::write(&path, &content).expect("write");
-            let dir = File::open(ground.dir()).expect("open");
-            if whole_system {
-                rustix::fs::sync();
-            } else {
-                rustix::fs::syncfs(&dir).expect("syncfs");
+            // The kernel may have learnt from the first that there is nothing to ask for.
+            let paths = ["first", "second"].map(|name| ground.dir().join(name));
+            for path in &paths {
+                fs::write(path, &content).expect("write");
+                match call {
+                    "sync" => rustix::fs::sync(),
+                    "syncfs" => rustix::fs::syncfs(File::open(ground.dir()).expect("open")).expect("syncfs"),
+                    _ => File::open(path).and_then(|file| file.sync_all()).expect("fsync"),
+                }
             }
-            drop(dir);
             ground.kill();
             ground.set_options(None);
             ground.mount();
-            let found = fs::read(&path).expect("read");
-            assert_eq!(found == content, is_reached, "{options:?}: {} bytes", found.len());
+            for path in &paths {
+                let found = fs::read(path).expect("read");
+                let is_there = is_reached || call == "fsync";
+                assert_eq!(found == content, is_there, "{options:?}, {call}: {} bytes", found.len());
+            }
             ground.unmount();
             ground.fsck();
         }

@@ -191,7 +191,7 @@ fn kept(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::Op;
-    use crate::crash::{Log, LogWithDisk, cached, deep, fixed, random, sequences, tiered};
+    use crate::crash::{Log, LogWithDisk, between_tiers, cached, deep, fixed, random, sequences, tiered};
 
     #[test]
     fn every_operation_can_be_written_and_read() {
@@ -202,6 +202,7 @@ mod tests {
         }
         all.extend((0..20).flat_map(|seed| cached(&Log, seed).ops));
         all.extend((0..20).flat_map(|seed| cached(&LogWithDisk::with_two(), seed).ops));
+        all.extend(between_tiers().into_iter().flat_map(|workload| workload.ops));
         all.extend(tiered().into_iter().flat_map(|workload| workload.ops));
         for op in all {
             assert_eq!(Op::parse(&op.to_text()).unwrap(), op, "{}", op.to_text());

@@ -410,31 +410,29 @@ fn changes_of_worn() -> Vec<Op> {
     ]
 }
 
+/// Operations of which the last one is crashed, after others that are not looked at.
+fn sequence(place: &str, setup: &[Op], ops: &[&Op]) -> Workload {
+    let words: Vec<String> = ops.iter().map(|op| op.to_text()).collect();
+    Workload {
+        name: format!("{place}: {}", words.join("; ")),
+        setup: setup.to_vec(),
+        ops: ops.iter().map(|op| (*op).clone()).collect(),
+        explored_from: ops.len() - 1,
+        ..Workload::default()
+    }
+}
+
 /// Each operation and each relocation, each relocation before and behind each operation, with files on memory and on the
 /// disk.
 pub fn tiered() -> Vec<Workload> {
-    let setup = {
-        let mut ops = setup();
-        ops.extend(large());
-        ops.extend(worn());
-        ops
-    };
+    let setup = [setup(), large(), worn()].concat();
     let down = [Op::Demote("d/a", 0, ALL), Op::Demote("d/b", 0, ALL), Op::Demote("d/large", 0, ALL)];
     let below = [&setup[..], &down].concat();
     // Their logs are there, too: what fits into the inode's lines besides, and what does not.
     let whole = [&setup[..], &rewritten(), &down, &logs_down()].concat();
     let (plain, moves) = (operations(), relocations());
     let mut all = Vec::new();
-    let mut add = |place: &str, setup: &Vec<Op>, ops: &[&Op]| {
-        let words: Vec<String> = ops.iter().map(|op| op.to_text()).collect();
-        all.push(Workload {
-            name: format!("{place}: {}", words.join("; ")),
-            setup: setup.clone(),
-            ops: ops.iter().map(|op| (*op).clone()).collect(),
-            explored_from: ops.len() - 1,
-            ..Workload::default()
-        });
-    };
+    let mut add = |place: &str, setup: &[Op], ops: &[&Op]| all.push(sequence(place, setup, ops));
     for op in &plain {
         add("below", &below, &[op]);
     }
@@ -454,8 +452,8 @@ pub fn tiered() -> Vec<Workload> {
     all
 }
 
-/// Each relocation alone, and before and behind each operation, with files on memory and on both of two disks, and each pair
-/// of those that change which tiers there are.
+/// Each relocation alone, behind each other one, and before and behind each operation, with files on memory and on both of two
+/// disks; and each with both disks gone, or one that went and came back.
 pub fn between_tiers() -> Vec<Workload> {
     let files = [setup(), large(), worn()].concat();
     let apart = [
@@ -469,16 +467,7 @@ pub fn between_tiers() -> Vec<Workload> {
     let setup = [&files[..], &apart].concat();
     let mut moves = relocations();
     moves.extend(["d/a", "d/b", "d/large", "d/worn"].map(Op::DemoteLast));
-    let sequence = |ops: &[&Op]| {
-        let words: Vec<String> = ops.iter().map(|op| op.to_text()).collect();
-        Workload {
-            name: format!("between: {}", words.join("; ")),
-            setup: setup.clone(),
-            ops: ops.iter().map(|op| (*op).clone()).collect(),
-            explored_from: ops.len() - 1,
-            ..Workload::default()
-        }
-    };
+    let sequence = |ops: &[&Op]| sequence("between", &setup, ops);
     let (others, mut all) = (operations(), Vec::new());
     for one in &moves {
         all.push(sequence(&[one]));
