@@ -216,6 +216,10 @@ impl Recorder {
     /// Puts what is pending into histograms; the time for it does not count.
     #[cold]
     fn settle(&mut self) {
+        // Of who has done nothing there is nothing to take off, be it for as short as it takes to see that.
+        if self.pending.is_empty() {
+            return;
+        }
         self.operations += self.pending.len() as u64;
         for lap in self.pending.drain(..) {
             self.times.add((lap >> TICK_BITS) as usize, lap & ((1 << TICK_BITS) - 1));
@@ -327,7 +331,7 @@ impl Measured {
 /// When the threads of a round work that take turns.
 struct Turns {
     cores: u64,
-    /// The first beginning, in ticks, or 0.
+    /// The beginning of the first that says so, in ticks, or 0: another may have begun a moment before it.
     begin: AtomicU64,
     /// The last end.
     end: AtomicU64,
@@ -339,7 +343,8 @@ impl Turns {
     fn start(&self, slice: Duration) -> Recorder {
         let mut recorder = Recorder::start(slice);
         let first = self.begin.compare_exchange(0, recorder.begin, Ordering::Relaxed, Ordering::Relaxed);
-        recorder.end -= recorder.begin.saturating_sub(first.err().unwrap_or(recorder.begin));
+        // All are over together.
+        recorder.end = first.err().unwrap_or(recorder.begin) + (recorder.end - recorder.begin);
         recorder.taking_turns = Some(in_ticks(LONGEST_PAUSE));
         recorder
     }
