@@ -2,7 +2,8 @@
 //!
 //! Where most reads of the last four seconds came from persistent memory, what is read most of it moves to disk, and into
 //! DRAM, from where it is read from then on. Where most came from tiers, what is read most of these moves up, while
-//! persistent memory has room below its threshold (TPFS, equation 2, 5.2 and 5.4).
+//! persistent memory has room below its threshold (TPFS, equation 2, 5.2 and 5.4). Under the same condition what DRAM
+//! [does not have](crate::missed) moves up, whether reads are in balance or not.
 
 use std::ops::ControlFlow;
 
@@ -10,7 +11,7 @@ use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Durability, Error, FileBlock, InodeId, Kind, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
-use nacre_policy::{Dataflow, Flow};
+use nacre_policy::{Dataflow, DiskReads, Flow};
 
 use crate::batch::{Batch, Part};
 use crate::fs::MoverFs;
@@ -33,27 +34,44 @@ const SECOND_MS: u64 = 1000;
 #[derive(Debug, Default)]
 pub(crate) struct Balance {
     dataflow: Dataflow,
+    disk_reads: DiskReads,
     /// What the last four seconds ask for.
     flow: Option<Flow>,
     /// Blocks that may move for that until the second is over.
     left: u64,
     /// Blocks of these that may move before it is looked again.
     turn: u64,
+    /// Blocks that may move up until the second is over because a disk was waited for.
+    left_of_missed: u64,
     began_ms: u64,
-    /// Bytes that were read from persistent memory and from tiers when it began.
-    read: (u64, u64),
+    /// Bytes that were read when it began.
+    read: Reads,
+}
+
+/// Bytes that were read until now.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reads {
+    memory: u64,
+    /// From tiers, or from DRAM before them.
+    tiers: u64,
+    /// Those of them that a disk was waited for, where not in order.
+    missed: u64,
 }
 
 impl Balance {
     /// Takes in how much was read so far, with so many bytes of DRAM for blocks of tiers. When a second is over, there is a
     /// new answer.
-    fn look(&mut self, now_ms: u64, read: (u64, u64), dram: u64) {
+    fn look(&mut self, now_ms: u64, read: Reads, dram: u64) {
         if now_ms.saturating_sub(self.began_ms) < SECOND_MS {
             return;
         }
-        let (memory, tiers) = (read.0.saturating_sub(self.read.0), read.1.saturating_sub(self.read.1));
+        let memory = read.memory.saturating_sub(self.read.memory);
+        let tiers = read.tiers.saturating_sub(self.read.tiers);
+        let missed = read.missed.saturating_sub(self.read.missed);
         (self.began_ms, self.read) = (now_ms, read);
         self.flow = self.dataflow.second(memory, tiers);
+        let is_waited_for = self.disk_reads.second(memory.saturating_add(tiers), missed);
+        self.left_of_missed = if is_waited_for { UP_IN_A_SECOND / BLOCK_SIZE } else { 0 };
         self.left = match self.flow {
             None => 0,
             Some(Flow::ToDram) => dram / DRAM_SHARE / BLOCK_SIZE,
@@ -70,6 +88,11 @@ impl Balance {
     pub(crate) fn is_spent(&self) -> bool {
         self.left == 0
     }
+
+    /// Blocks that may move up now because a disk was waited for.
+    pub(crate) fn left_of_missed(&self) -> u64 {
+        self.left_of_missed
+    }
 }
 
 impl Keeper {
@@ -80,8 +103,14 @@ impl Keeper {
         self.allowance = self.allowance.saturating_sub_unsigned(blocks * BLOCK_SIZE);
     }
 
+    /// So many blocks moved up because a disk was waited for.
+    pub(crate) fn account_missed(&mut self, blocks: u64) {
+        self.balance.left_of_missed = self.balance.left_of_missed.saturating_sub(blocks);
+        self.allowance = self.allowance.saturating_sub_unsigned(blocks * BLOCK_SIZE);
+    }
+
     /// A file does not move for the sake of reads; gives what is to be told of that.
-    fn passed_by(&mut self, id: InodeId, error: Error) -> Option<Error> {
+    pub(crate) fn passed_by(&mut self, id: InodeId, error: Error) -> Option<Error> {
         match error.kind() {
             // It was removed.
             Kind::Stale => {
@@ -113,12 +142,15 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             return Ok(0);
         }
         // Also where nothing moves for it: it may again, and then what was read until then is no second's.
-        keeper.balance.look(now_ms, self.sink.reads(), self.tiers.pages().capacity());
+        let (memory, tiers) = self.sink.reads();
+        let (missed, windows) = self.missed.take();
+        keeper.balance.look(now_ms, Reads { memory, tiers, missed }, self.tiers.pages().capacity());
         if !self.balances() {
             return Ok(0);
         }
         keeper.balance.turn = keeper.balance.left.min(AT_ONCE / BLOCK_SIZE);
-        let (mut hot, mut moved) = (None, 0);
+        let mut moved = self.raise_missed(keeper, windows, goes_on)?;
+        let mut hot = None;
         while goes_on() && keeper.balance.turn > 0 && keeper.allowance > 0 && self.may_move() {
             let went = match keeper.balance.flow {
                 Some(Flow::ToDram) => self.lower_hottest(keeper, &mut hot, goes_on)?,
@@ -176,13 +208,18 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     fn raise_hottest(&self, keeper: &mut Keeper) -> Result<Option<u64>> {
         let Some(hot) = keeper.below.hottest(None) else { return Ok(None) };
         let (moved, failure) = self.raise(keeper, &hot);
-        self.raised.fetch_add(moved, Ordering::Relaxed);
-        if moved > 0
-            && let Ok(attr) = self.layout.node(hot.id).and_then(|node| self.layout.getattr(&node))
-        {
-            keeper.heats.found(hot.id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
+        if moved > 0 {
+            self.note_raised(keeper, hot.id, moved);
         }
         failure.map_or(Ok(Some(moved)), Err)
+    }
+
+    /// So many blocks of a file came up, and may move down again.
+    pub(crate) fn note_raised(&self, keeper: &mut Keeper, id: InodeId, blocks: u64) {
+        self.raised.fetch_add(blocks, Ordering::Relaxed);
+        if let Ok(attr) = self.layout.node(id).and_then(|node| self.layout.getattr(&node)) {
+            keeper.heats.found(id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
+        }
     }
 
     /// Brings up what of a file is hot, group by group, while there is room; gives the number of blocks that moved, and what
@@ -224,7 +261,7 @@ mod tests {
     use nacre_engine::BLOCK_SIZE;
     use nacre_policy::Flow;
 
-    use super::{Balance, DRAM_SHARE, UP_IN_A_SECOND};
+    use super::{Balance, DRAM_SHARE, Reads, UP_IN_A_SECOND};
 
     const DRAM: u64 = 64 << 20;
 
@@ -234,15 +271,17 @@ mod tests {
         let mut answers = Vec::new();
         for (second, read) in [(1, 100), (2, 200), (3, 300), (4, 400), (5, 500), (6, 500)] {
             for tenth in 0..10 {
-                balance.look(second * 1000 + tenth * 100, (read, 0), DRAM);
+                let read = Reads { memory: read, tiers: 0, missed: 0 };
+                balance.look(second * 1000 + tenth * 100, read, DRAM);
             }
             answers.push((balance.flow, balance.left));
         }
         let down = (Some(Flow::ToDram), DRAM / DRAM_SHARE / BLOCK_SIZE);
         assert_eq!(answers, [(None, 0), (None, 0), (None, 0), down, down, (None, 0)]);
         for second in 7..=10 {
-            balance.look(second * 1000, (500, second * 9), DRAM);
+            balance.look(second * 1000, Reads { memory: 500, tiers: second * 9, missed: second }, DRAM);
         }
         assert_eq!((balance.flow, balance.left), (Some(Flow::ToPm), UP_IN_A_SECOND / BLOCK_SIZE));
+        assert_eq!(balance.left_of_missed(), UP_IN_A_SECOND / BLOCK_SIZE);
     }
 }

@@ -271,12 +271,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             if let Place::Tier { tier, block: first } = place {
                 let extent = TierRun { tier, start: first, len };
                 let on_tier = first.offset() + (at - start.offset());
-                self.tiers.read(on_tier, &mut buffer[..count], extent, ahead).map_err(|error| {
-                    error
-                        .operation("read")
-                        .object(format!("inode {} at byte {at}", self.layout.id(node).number))
-                })?;
+                let id = self.layout.id(node);
+                let missed =
+                    self.tiers.read(on_tier, &mut buffer[..count], extent, ahead).map_err(|error| {
+                        error.operation("read").object(format!("inode {} at byte {at}", id.number))
+                    })?;
                 self.sink.count(Access::ReadBelow, count as u64);
+                // Who reads on in order waits seldom, wherever it is.
+                if missed > 0 && ahead == 0 && self.sink.is_on() {
+                    self.missed.note(id, Span::of(at, count as u64), missed);
+                }
                 return Ok(count);
             }
             drop(reading);

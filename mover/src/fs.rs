@@ -20,6 +20,7 @@ use crate::ahead::{Ahead, Readers};
 use crate::data::ATTEMPTS;
 use crate::drain::Drain;
 use crate::keeper::Keeper;
+use crate::missed::Missed;
 use crate::predict::{Placement, Predictors};
 use crate::promises::Promises;
 use crate::queue::Queue;
@@ -106,6 +107,8 @@ pub struct MoverFs<L: Tiered, D> {
     /// Seconds that local time is ahead of UTC at a time in milliseconds since 1970.
     pub(crate) ahead_s: fn(u64) -> i64,
     pub(crate) sink: Sink,
+    /// Reads that a disk was waited for.
+    pub(crate) missed: Missed,
     pub(crate) predictors: Predictors,
     pub(crate) readers: Readers,
     /// What comes behind reads.
@@ -175,6 +178,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             readers: Readers::new(),
             ahead: Arc::new(Ahead::new()),
             sink: Sink::default(),
+            missed: Missed::default(),
             promises: Promises::default(),
             held: Mutex::default(),
             keeper: Mutex::new(Keeper::new(options.known_files)),

@@ -43,6 +43,7 @@ mod fs;
 mod hours;
 mod keeper;
 mod migrate;
+mod missed;
 mod names;
 mod pieces;
 mod pin;

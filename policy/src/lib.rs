@@ -26,4 +26,4 @@ pub use placement::{FileAccess, Incoming, Route, Rules};
 pub use read_ahead::ReadAhead;
 pub use schedule::{Hours, Minute};
 pub use temperature::{Heat, Temperatures};
-pub use thresholds::{Dataflow, Flow};
+pub use thresholds::{Dataflow, DiskReads, Flow};

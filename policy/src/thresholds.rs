@@ -99,9 +99,32 @@ impl Dataflow {
     }
 }
 
+/// Above this share of all bytes that are read, those that a disk itself has to give are too many: one that takes fifty times as
+/// long as persistent memory costs a fifth more then.
+const OF_DISK: f64 = 1.0 / 256.0;
+
+/// Reads that find their blocks neither in persistent memory nor in DRAM. To the [dataflow](Dataflow) both DRAM and disks
+/// count as what is below persistent memory: where few reads wait for a disk it sees a balance, and these few can take most
+/// of the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DiskReads {
+    /// Seconds, one behind the other, in which there were too many.
+    seconds: usize,
+}
+
+impl DiskReads {
+    /// A second is over in which so many bytes were read, and so many of them from a disk; true when what is read from there
+    /// is to have a place in persistent memory.
+    pub fn second(&mut self, read: u64, from_disk: u64) -> bool {
+        let are_too_many = from_disk as f64 > read as f64 * OF_DISK;
+        self.seconds = if are_too_many { (self.seconds + 1).min(SECONDS) } else { 0 };
+        self.seconds == SECONDS
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Dataflow, Flow, MINUTE_MS, Recent, utilisation_threshold};
+    use super::{Dataflow, DiskReads, Flow, MINUTE_MS, Recent, utilisation_threshold};
 
     #[test]
     fn reads_raise_the_threshold_and_writes_lower_it() {
@@ -157,6 +180,21 @@ mod tests {
         assert_eq!([(); 3].map(|()| flow.second(0, 100)), [None; 3]);
         assert_eq!(flow.second(49, 100), Some(Flow::ToPm));
         assert_eq!(flow.second(50, 100), None, "nor 0.5 below 0.5");
+    }
+
+    #[test]
+    fn few_reads_of_disks_are_too_many_for_four_seconds() {
+        let mut reads = DiskReads::default();
+        assert_eq!(
+            [2, 9, 2, 2, 256].map(|of_disk| reads.second(256, of_disk)),
+            [false, false, false, true, true]
+        );
+        assert_eq!(
+            [1, 2, 2, 2, 0].map(|of_disk| reads.second(256, of_disk)),
+            [false; 5],
+            "one of 256 is not above that"
+        );
+        assert!(!(0..9).any(|_| reads.second(0, 0)));
     }
 
     #[test]

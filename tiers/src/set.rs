@@ -357,16 +357,17 @@ impl<D: BlockDevice> TierSet<D> {
     }
 
     /// Reads bytes of a tier through the page cache. What is missing is fetched with as much behind it as `ahead` blocks,
-    /// within `extent`: blocks that are known not to be written by others meanwhile, in which the bytes lie.
-    pub fn read(&self, offset: u64, into: &mut [u8], extent: TierRun, ahead: u64) -> Result<()> {
+    /// within `extent`: blocks that are known not to be written by others meanwhile, in which the bytes lie. Gives how many
+    /// bytes the device was waited for.
+    pub fn read(&self, offset: u64, into: &mut [u8], extent: TierRun, ahead: u64) -> Result<u64> {
         let tier = extent.tier;
         let (first, end) = (extent.start.0, extent.start.0 + extent.len);
         debug_assert!(offset >= extent.start.offset() && offset + into.len() as u64 <= end * BLOCK_SIZE);
-        let mut done = 0;
+        let (mut done, mut missed) = (0, 0);
         loop {
             done += self.pages.read(tier, offset + done as u64, &mut into[done..]);
             if done == into.len() {
-                return Ok(());
+                return Ok(missed);
             }
             let at = offset + done as u64;
             let block = (at / BLOCK_SIZE).max(first);
@@ -391,6 +392,7 @@ impl<D: BlockDevice> TierSet<D> {
             let count = fetched.copy_to(&mut into[done..], within, have);
             fetched.keep(have);
             self.pages.note_missed(count);
+            missed += count as u64;
             done += count;
         }
     }

@@ -1,9 +1,9 @@
 //! What moved for the sake of reads had a flush for each file.
 
-use nacre_engine::{Extents, FileBlock, Names, XattrMode};
+use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, Names, XattrMode};
 use nacre_mover::{MoverOptions, PIN, Placement, Rules};
 
-use crate::machine::{Machine, Node, TIER, content, time};
+use crate::machine::{BLOCK, Machine, Node, TIER, content, time};
 
 /// Milliseconds at which the first second is over.
 const NOW_MS: u64 = 1_700_001_000_000;
@@ -76,4 +76,50 @@ fn the_limit_holds_for_what_moves_together() {
     machine.fs.pause(true);
     read_for(&machine, &files, 12..16);
     assert_eq!(machine.flushes(TIER), flushes, "it is paused");
+}
+
+/// Memory gave nearly all that was read, DRAM the rest but for a little, of which each read waited for the disk: to the
+/// balance of reads that was no reason to move anything.
+#[test]
+fn what_a_disk_is_waited_for_comes_up_though_reads_are_in_balance() {
+    const FAR: u64 = 2000;
+    let options = MoverOptions { page_cache: 1024 * BLOCK_SIZE, ..MoverOptions::default() };
+    let machine = Machine::with(&[64 << 20], options);
+    let sizes = [40, 40, FAR as usize, 1];
+    let files = machine.files(sizes);
+    let [near, hot, far, pinned] = &files[..] else { panic!("four files") };
+    for node in [hot, far, pinned] {
+        assert!(machine.fs.move_files_down(std::slice::from_ref(node), TIER, false)[0].is_ok());
+    }
+    machine.fs.set_xattr(pinned, PIN, b"1", XattrMode::Set, None, time(0)).expect("set");
+    let far_content = content(2, FAR as usize);
+    let mut block = [0; BLOCK];
+    let mut device_reads = Vec::new();
+    for second in 0..8 {
+        let now = Some(time(1000 + second as usize));
+        // Of each window a block that is not in DRAM yet, the last one first: in no order.
+        for at in (0..FAR).rev().filter(|at| at % 16 == second) {
+            machine.fs.read(far, at * BLOCK_SIZE, &mut block, now).expect("read");
+            assert!(block[..] == far_content[at as usize * BLOCK..][..BLOCK], "block {at}");
+            for node in [near, hot] {
+                (0..8).for_each(|more| {
+                    let offset = (at * 7 + more * 5) % 40 * BLOCK_SIZE;
+                    machine.fs.read(node, offset, &mut block, now).expect("read");
+                });
+            }
+        }
+        machine.fs.read(pinned, 0, &mut block, now).expect("read");
+        device_reads.push(machine.fs.tiers().traffic_of(TIER).reads);
+        machine.fs.keep(NOW_MS + second * 1000 + 500, &|| true).expect("blocks move");
+        assert_eq!(machine.fs.status().raised > 0, second >= 3, "after {second}");
+        assert_eq!((machine.fs.status().lowered, machine.below(hot)), (0, 40), "they are in balance");
+    }
+    assert!(device_reads[..4].is_sorted_by(|before, then| then - before >= FAR / 16), "{device_reads:?}");
+    assert_eq!((machine.below(pinned), machine.below(near)), (1, 0));
+    assert!(machine.below(far) <= FAR / 4, "{} blocks, of what is in DRAM", machine.below(far));
+    // What came up was read once for that, and not again.
+    assert_eq!(device_reads[5..], [device_reads[5]; 3]);
+    let expected: Vec<_> = sizes.into_iter().enumerate().map(|(number, len)| content(number, len)).collect();
+    drop(files);
+    machine.crash(&expected);
 }
