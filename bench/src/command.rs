@@ -92,6 +92,9 @@ struct RunArgs {
     /// Run at least so many rounds before those that count
     #[arg(long, value_name = "ROUNDS", default_value_t = 0)]
     warm_up: u64,
+    /// Work at least so long before the rounds that count, for who moves data while it is used
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    settle: u64,
     /// Write at least so much in each round, and end it with a sync of everything that counts: for who buffers writes
     #[arg(long, value_name = "SIZE", value_parser = nacre_engine::size::parse)]
     flush: Option<u64>,
@@ -190,6 +193,7 @@ impl RunArgs {
             memory: self.memory,
             cold: Some(self.cold.as_str().to_owned()),
             warm_up: Some(self.warm_up),
+            settle: Some(self.settle),
             flush: self.flush,
             ..plain
         };
@@ -245,6 +249,7 @@ impl RunArgs {
             entrants: entrants.to_vec(),
             cold: self.cold,
             warm_up: self.warm_up,
+            settle: self.settle,
             flush: self.flush,
         };
         Ok(Request {
@@ -275,6 +280,7 @@ impl RunArgs {
         option("--metric", self.metric.as_ref().map(ToString::to_string));
         option("--cold", (self.cold != Cold::Never).then(|| self.cold.as_str().to_owned()));
         option("--warm-up", (self.warm_up > 0).then(|| self.warm_up.to_string()));
+        option("--settle", (self.settle > 0).then(|| self.settle.to_string()));
         option("--flush", self.flush.map(|bytes| bytes.to_string()));
         command.push_str(&self.common.as_options(Some(self.scale)));
         if let Some(emulate) = &self.emulate {

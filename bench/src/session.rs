@@ -118,6 +118,7 @@ impl<'a> Session<'a> {
             memory: None,
             cold: None,
             warm_up: None,
+            settle: None,
             flush: None,
             disk: Some(Place {
                 path: disk.display().to_string(),

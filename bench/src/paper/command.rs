@@ -11,6 +11,7 @@ use crate::Error;
 use crate::machine;
 use crate::report::schema::{self, Absent, Options};
 use crate::run::cold::Cold;
+use crate::run::effort::QUICK;
 use crate::run::experiment::{self, Place, Request};
 use crate::run::memory::Groups;
 use crate::session::{Common, Session, factor};
@@ -62,7 +63,8 @@ impl PaperArgs {
     pub(crate) fn run(self) -> Result<(), Error> {
         let (traces, dax, in_process) = (self.traces.clone(), self.dax.clone(), self.in_process);
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        let mut means = Means { traces, dax, uncapped: false, in_process, cores };
+        let hasty = self.common.effort == QUICK;
+        let mut means = Means { traces, dax, uncapped: false, in_process, hasty, cores };
         if self.list {
             print!("{}", list::list(&means));
             return Ok(());
@@ -124,6 +126,9 @@ impl PaperArgs {
         }
         if place.warm_up > 0 {
             option("--warm-up", &place.warm_up.to_string());
+        }
+        if place.settle > 0 {
+            option("--settle", &place.settle.to_string());
         }
         if let Some(bytes) = place.flush {
             option("--flush", &bytes.to_string());

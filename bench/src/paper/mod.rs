@@ -163,6 +163,9 @@ pub struct Settings {
     pub cold: Option<Cold>,
     /// The work ran twice before, so that the file system is used.
     pub aged: Option<bool>,
+    /// Work goes on for so many seconds before the rounds that count: who moves data while it is used is measured when it
+    /// has moved, as in a paper that runs for minutes. Not with the effort `quick`.
+    pub settles: Option<u64>,
     /// A round writes as much as `dram` so many times, and ends when all of that is durable: else what a buffer holds
     /// at the end would cost nothing.
     pub wraps: Option<u64>,
@@ -377,6 +380,7 @@ impl Settings {
             runs: self.runs.or(other.runs),
             cold: self.cold.or(other.cold),
             aged: self.aged.or(other.aged),
+            settles: self.settles.or(other.settles),
             wraps: self.wraps.or(other.wraps),
             machine: text(&self.machine, &other.machine),
         }

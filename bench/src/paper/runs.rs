@@ -32,6 +32,8 @@ pub(super) struct Means {
     pub(super) uncapped: bool,
     /// Neither mounts nor peers are to run.
     pub(super) in_process: bool,
+    /// Figures are to show that they run, and need not mean much: nobody waits until data has moved.
+    pub(super) hasty: bool,
     /// Cores that there are, or 0 where that does not matter.
     pub(super) cores: usize,
 }
@@ -211,6 +213,7 @@ impl<'a> Runs<'a> {
             entrants,
             cold: common.cold.unwrap_or(Cold::Never),
             warm_up: if common.aged == Some(true) { AGEING } else { 0 },
+            settle: if means.hasty { 0 } else { common.settles.unwrap_or(0) },
             flush: match common.wraps {
                 Some(wraps) => amount(common.dram.as_deref(), LEAST_BUFFER, &common, sizes)?
                     .map(|megabytes| wraps * (megabytes << 20)),
@@ -417,6 +420,13 @@ mod tests {
 
         let aged = runs("spfs-fig7a.read", 1.0);
         assert!(aged.places.iter().all(|place| place.warm_up == 2 && place.cold == Cold::Never));
+
+        let settled = |hasty| {
+            let means = Means { hasty, ..Means::default() };
+            let runs = Runs::new(find("tpfs-fig8.optane")[0], 0.001, &means);
+            runs.places.iter().map(|place| place.settle).collect::<HashSet<_>>()
+        };
+        assert_eq!((settled(false), settled(true)), (HashSet::from([30]), HashSet::from([0])));
     }
 
     #[test]

@@ -459,8 +459,8 @@ mod tests {
     #[test]
     fn settings_of_a_system_are_of_its_target() {
         for system in experiments().flat_map(|experiment| &experiment.systems) {
-            let Settings { cold, aged, wraps, seconds, runs, .. } = &system.settings;
-            let alike = cold.is_none() && aged.is_none() && wraps.is_none();
+            let Settings { cold, aged, settles, wraps, seconds, runs, .. } = &system.settings;
+            let alike = cold.is_none() && aged.is_none() && settles.is_none() && wraps.is_none();
             assert!(alike && seconds.is_none() && runs.is_none(), "{}", system.name);
         }
     }

@@ -281,6 +281,7 @@ fn differences(a: &Report, b: &Report) -> Vec<Difference> {
     let whole = |report: &Report| if report.complete { "yes" } else { "no" }.to_owned();
     let unsaid = |value: Option<String>| value.unwrap_or_else(|| "not said".to_owned());
     let warm_up = |report: &Report| report.options.warm_up.map(|rounds| rounds.to_string());
+    let settle = |report: &Report| report.options.settle.map(|seconds| seconds.to_string());
     let flush = |report: &Report| report.options.flush.map_or_else(|| "nothing".to_owned(), size::print);
     let disk = |report: &Report| report.options.disk.as_ref().map(Place::words);
     let both = [
@@ -297,6 +298,7 @@ fn differences(a: &Report, b: &Report) -> Vec<Difference> {
         ("page caches held to", held(a), held(b)),
         ("page caches emptied", unsaid(a.options.cold.clone()), unsaid(b.options.cold.clone())),
         ("rounds before those that count", unsaid(warm_up(a)), unsaid(warm_up(b))),
+        ("seconds before those that count", unsaid(settle(a)), unsaid(settle(b))),
         ("a round writes and syncs", flush(a), flush(b)),
         ("files for disks", unsaid(disk(a)), unsaid(disk(b))),
         ("complete", whole(a), whole(b)),
@@ -407,6 +409,7 @@ mod tests {
         let text = compare(0.03, |report| {
             report.options.cold = Some("rounds".to_owned());
             report.options.warm_up = Some(5);
+            report.options.settle = Some(40);
             report.options.flush = Some(64 << 20);
             let on_memory = Place { path: "/tmp".to_owned(), file_system: "tmpfs".to_owned() };
             report.options.disk = Some(on_memory);
@@ -416,6 +419,7 @@ mod tests {
         for said in [
             "page caches emptied: a has never, b has rounds",
             "rounds before those that count: a has 0, b has 5",
+            "seconds before those that count: a has not said, b has 40",
             "a round writes and syncs: a has nothing, b has 64 MiB",
             "files for disks: a has /tmp (ext4), b has /tmp (tmpfs)",
             "a has op/s (more is better), b has op/s (less is better)",

@@ -41,6 +41,7 @@ pub fn report() -> Report {
             emulate: Some("pcm".to_owned()),
             cold: Some("never".to_owned()),
             warm_up: Some(0),
+            settle: None,
             flush: None,
             disk: Some(Place { path: "/tmp".to_owned(), file_system: "ext4".to_owned() }),
         },

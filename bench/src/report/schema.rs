@@ -69,6 +69,9 @@ pub struct Options {
     /// Rounds before those that count, at least.
     #[serde(default)]
     pub warm_up: Option<u64>,
+    /// Seconds of work before those, at least.
+    #[serde(default)]
+    pub settle: Option<u64>,
     /// What each round wrote at least before the sync that ended it, in bytes; none also where no sync did.
     #[serde(default)]
     pub flush: Option<u64>,

@@ -82,16 +82,15 @@ impl Effort {
         }
     }
 
-    /// Whether targets are to be set up anew before this turn of a sitting: when it had its rounds, each of the targets
-    /// came first equally often, and it lasted as long as what it took to set them up.
+    /// Whether targets are to be set up anew before a turn of a sitting, with so many that counted before it: when it had its
+    /// rounds, each of the targets came first equally often, and it lasted as long as what it took to set them up.
     pub(super) fn is_sitting_over(
         &self,
-        turn: u64,
+        counted: u64,
         targets: usize,
         lasted: Duration,
         set_up: Duration,
     ) -> bool {
-        let Some(counted) = turn.checked_sub(self.warm_up) else { return false };
         counted >= self.sitting && counted.is_multiple_of(targets.max(1) as u64) && lasted >= set_up
     }
 }
@@ -124,13 +123,13 @@ mod tests {
 
     #[test]
     fn a_sitting_is_as_long_as_its_preparation_and_fair_to_all() {
-        let over = |turn, lasted| {
-            DEFAULT.is_sitting_over(turn, 3, Duration::from_secs(lasted), Duration::from_secs(5))
+        let over = |counted, lasted| {
+            DEFAULT.is_sitting_over(counted, 3, Duration::from_secs(lasted), Duration::from_secs(5))
         };
-        let (begin, rounds) = (DEFAULT.warm_up, DEFAULT.sitting);
-        assert!((0..begin + rounds).all(|turn| !over(turn, 9)));
-        let fair = begin + rounds.next_multiple_of(3);
-        assert!((begin + rounds..=fair).all(|turn| over(turn, 9) == (turn == fair)));
+        let rounds = DEFAULT.sitting;
+        assert!((0..rounds).all(|counted| !over(counted, 9)));
+        let fair = rounds.next_multiple_of(3);
+        assert!((rounds..=fair).all(|counted| over(counted, 9) == (counted == fair)));
         assert!(!over(fair, 4));
         assert!(!QUICK.is_sitting_over(1000, 3, Duration::MAX, Duration::ZERO));
     }

@@ -32,6 +32,8 @@ pub struct Place {
     pub cold: Cold,
     /// At least so many rounds come before those that count.
     pub warm_up: u64,
+    /// At least so many seconds of work come before them.
+    pub settle: u64,
     /// Each round writes at least so many bytes, and a sync of everything ends it, which counts.
     pub flush: Option<u64>,
 }

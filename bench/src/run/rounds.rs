@@ -130,6 +130,7 @@ pub fn run_point(
         workload,
         cold: place.cold,
         flush: place.flush,
+        settle: Duration::from_secs(place.settle),
         ground,
         effort,
         sides,
@@ -154,6 +155,7 @@ struct Turns<'a> {
     workload: &'a str,
     cold: Cold,
     flush: Option<u64>,
+    settle: Duration,
     ground: Ground<'a>,
     effort: Effort,
     sides: Vec<Side<'a>>,
@@ -171,18 +173,33 @@ impl Turns<'_> {
             if begin.is_some_and(|begin| self.is_over(begin)) || !self.sit_down(sitting)? {
                 break;
             }
+            let settled = self.warm_up(sitting)?;
+            let Some(first) = settled.filter(|_| !self.sides.is_empty()) else { return Ok(()) };
             let (seated, preparing) = (Instant::now(), preparing.elapsed());
             let begin = *begin.get_or_insert(seated);
             for turn in 0.. {
                 if self.effort.is_sitting_over(turn, self.sides.len(), seated.elapsed(), preparing) {
                     break;
                 }
-                if self.is_over(begin) || !self.round(sitting, turn, begin)? {
+                if self.is_over(begin) || !self.round(sitting, first + turn, Some(begin))? {
                     return Ok(());
                 }
             }
         }
         Ok(())
+    }
+
+    /// The rounds at the begin of a sitting that do not count; gives the number of the next one. `None` when the run is to end.
+    fn warm_up(&mut self, sitting: u64) -> Result<Option<u64>, Error> {
+        let seated = Instant::now();
+        let mut turn = 0;
+        while !self.sides.is_empty() && (turn < self.effort.warm_up || seated.elapsed() < self.settle) {
+            if !self.round(sitting, turn, None)? {
+                return Ok(None);
+            }
+            turn += 1;
+        }
+        Ok(Some(turn))
     }
 
     fn is_over(&self, begin: Instant) -> bool {
@@ -220,10 +237,11 @@ impl Turns<'_> {
         Ok(true)
     }
 
-    /// One round of each target. False when the run is to end.
-    fn round(&mut self, sitting: u64, turn: u64, begin: Instant) -> Result<bool, Error> {
+    /// One round of each target, which counts if a time is given at which those that do began. False when the run is to end.
+    fn round(&mut self, sitting: u64, turn: u64, begin: Option<Instant>) -> Result<bool, Error> {
+        let passed = begin.map_or(0.0, |begin| begin.elapsed().as_secs_f64());
         let done = f64::max(
-            begin.elapsed().as_secs_f64() / self.effort.limit.as_secs_f64(),
+            passed / self.effort.limit.as_secs_f64(),
             self.counted as f64 / self.effort.rounds.1 as f64,
         );
         let what = format!("{}: round {}", self.workload, self.counted + 1);
@@ -241,7 +259,7 @@ impl Turns<'_> {
         // Random numbers begin anew with each sitting, and are others.
         let seed = self.setting.seed.wrapping_add(sitting);
         let order = Order::Run { number: turn, seed, slice: self.effort.slice, flush: self.flush };
-        let counts = (turn >= self.effort.warm_up).then_some((sitting, self.counted));
+        let counts = begin.map(|_| (sitting, self.counted));
         // Another one begins each time, so that nobody always follows the same.
         let first = (sitting + turn) as usize % self.sides.len();
         let mut failed = Vec::new();

@@ -56,7 +56,7 @@ fn a_sweep_has_a_point_for_each_value_and_its_metric_is_what_was_asked_for() {
 }
 
 #[test]
-fn a_flush_makes_rounds_longer_and_a_warm_up_makes_more_of_them() {
+fn a_flush_makes_rounds_longer_and_who_warms_up_or_settles_has_more_of_them() {
     let run = Run::new("flush");
     let written = |report: &Value| point(report)["counters"]["user.written"].as_f64().expect("a counter");
     let (plain, _) = measured(&run, WORK, &[SLOW], &[]);
@@ -71,6 +71,11 @@ fn a_flush_makes_rounds_longer_and_a_warm_up_makes_more_of_them() {
     assert_eq!(point(&warm)["samples"].as_array().map(Vec::len), Some(3));
     assert_eq!(point(&warm)["sittings"], serde_json::json!([3]));
     assert!(warm["seconds"].as_f64().expect("a time") >= 1.0, "{warm}");
+
+    let (settled, _) = measured(&run, WORK, &[SLOW], &["--settle", "1"]);
+    assert_eq!((&plain["options"]["settle"], &settled["options"]["settle"]), (&0.into(), &1.into()));
+    assert_eq!(point(&settled)["sittings"], serde_json::json!([3]));
+    assert!(settled["seconds"].as_f64().expect("a time") >= 1.0, "{settled}");
 }
 
 #[test]

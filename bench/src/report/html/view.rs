@@ -170,6 +170,7 @@ impl<'a> Run<'a> {
         let asked = [
             ("page caches emptied", options.cold.clone()),
             ("rounds before", options.warm_up.map(|rounds| rounds.to_string())),
+            ("seconds before", options.settle.map(|seconds| seconds.to_string())),
             ("a round writes and syncs", options.flush.map(size::print)),
             ("files for disks", options.disk.as_ref().map(Place::words)),
         ];
