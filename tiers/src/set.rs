@@ -23,7 +23,7 @@ use crate::traffic::{Counts, TierTraffic};
 /// Bytes of one transfer at the most: larger ones are split, so that a device works on several parts at once.
 const TRANSFER: usize = 1 << 20;
 
-/// Transfers that a thread in the background makes at once: then it lets reads of others go first.
+/// Transfers that a thread in the background makes at once: then it lets those of others go first.
 const IN_BACKGROUND: usize = 4;
 /// How often it waits for these, each time for so long, before it goes on all the same: 5 ms.
 const WAITS: u32 = 25;
@@ -41,7 +41,7 @@ pub struct TierSet<D> {
     pages: PageCache,
     /// What is being fetched before it is asked for.
     fetching: Fetching,
-    /// Reads that somebody waits for.
+    /// Transfers and flushes that somebody waits for.
     awaited: AtomicU64,
     /// About now, in milliseconds since 1970.
     time_ms: AtomicU64,
@@ -85,8 +85,31 @@ impl<D: BlockDevice> Detached<D> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Urgency {
     IsAwaited,
-    /// Reads that somebody waits for go first.
+    /// What somebody waits for goes first.
     GivesWay,
+}
+
+impl Urgency {
+    /// That of what this thread does.
+    fn usual() -> Urgency {
+        if background::is() { Urgency::GivesWay } else { Urgency::IsAwaited }
+    }
+}
+
+/// Something that somebody waits for, as long as this lives.
+struct Awaited<'s>(&'s AtomicU64);
+
+impl<'s> Awaited<'s> {
+    fn begin(count: &'s AtomicU64) -> Awaited<'s> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Awaited(count)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Where a tier is.
@@ -323,13 +346,7 @@ impl<D: BlockDevice> TierSet<D> {
     fn read_batch(&self, tier: u8, batch: &mut [Transfer<'_>]) -> Result<()> {
         let there = self.there(tier)?;
         self.counts(tier).read(batch.iter().map(|transfer| transfer.len() as usize).sum());
-        if background::is() {
-            let read = self.transfer(&there, batch, Urgency::GivesWay);
-            return self.was_read(tier, &there, read);
-        }
-        self.awaited.fetch_add(1, Ordering::Relaxed);
-        let read = self.transfer(&there, batch, Urgency::IsAwaited);
-        self.awaited.fetch_sub(1, Ordering::Relaxed);
+        let read = self.transfer(&there, batch, Urgency::usual());
         self.was_read(tier, &there, read)
     }
 
@@ -337,6 +354,7 @@ impl<D: BlockDevice> TierSet<D> {
     /// comes behind them waits for them all.
     fn transfer(&self, there: &There<D>, batch: &mut [Transfer<'_>], urgency: Urgency) -> Result<()> {
         if urgency == Urgency::IsAwaited {
+            let _awaited = Awaited::begin(&self.awaited);
             return there.count(there.device.transfer(batch));
         }
         let longest = batch.iter().map(Transfer::len).max().unwrap_or(0).clamp(BLOCK_SIZE, TRANSFER as u64);
@@ -346,7 +364,7 @@ impl<D: BlockDevice> TierSet<D> {
         })
     }
 
-    /// Waits for reads that somebody waits for, but not for long: there may always be some.
+    /// Waits for what somebody else waits for, but not for long: there may always be somebody.
     fn give_way(&self) {
         for _ in 0..WAITS {
             if self.awaited.load(Ordering::Relaxed) == 0 {
@@ -413,13 +431,13 @@ impl<D: BlockDevice> TierSet<D> {
     }
 
     /// Writes whole blocks that nobody reads; what the page cache had of them is forgotten. They are durable after a
-    /// [flush](TierSet::flush). In the background it gives way to reads.
+    /// [flush](TierSet::flush). In the background it gives way to who is not.
     pub fn write(&self, pieces: &[(TierRun, &[u8])]) -> Result<()> {
-        self.write_as(pieces, if background::is() { Urgency::GivesWay } else { Urgency::IsAwaited })
+        self.write_as(pieces, Urgency::usual())
     }
 
-    /// The same without giving way, also in the background: where writes wait for the room that it makes, a read that goes
-    /// first would stop them.
+    /// The same without giving way, also in the background: where writes wait for the room that it makes, who goes first
+    /// would stop them.
     pub fn write_at_once(&self, pieces: &[(TierRun, &[u8])]) -> Result<()> {
         self.write_as(pieces, Urgency::IsAwaited)
     }
@@ -449,6 +467,8 @@ impl<D: BlockDevice> TierSet<D> {
 
     /// Makes durable what was written to these tiers.
     pub fn flush(&self, tiers: impl IntoIterator<Item = u8>) -> Result<Durable> {
+        // One in the background is not put off: it holds what was written before it together.
+        let _awaited = (Urgency::usual() == Urgency::IsAwaited).then(|| Awaited::begin(&self.awaited));
         let mut proof = Durable::nothing_before();
         for tier in tiers {
             let there = self.there(tier)?;
@@ -556,6 +576,8 @@ mod tests {
     struct Noting {
         disk: SimDisk,
         made: Mutex<Vec<usize>>,
+        /// Held where a flush is to last.
+        flushing: Mutex<()>,
     }
 
     impl BlockDevice for Noting {
@@ -570,6 +592,7 @@ mod tests {
             self.disk.transfer(batch)
         }
         fn flush(&self) -> Result<Durable> {
+            drop(self.flushing.lock());
             self.disk.flush()
         }
         fn discard(&self, offset: u64, len: u64) -> Result<()> {
@@ -579,14 +602,14 @@ mod tests {
 
     /// Whoever reads a few blocks would wait for all of a group that moves.
     #[test]
-    fn large_transfers_in_the_background_leave_room_between_for_reads() {
+    fn large_transfers_in_the_background_leave_room_between_for_others() {
         let memory = Arc::new(SimPm::with_disks(1 << 20, &[16 << 20]));
         let set = TierSet::new(0);
         let label =
             NewLabel { uuid: None, volume: Uuid::nil(), number: 2, token: 1, now: Timestamp::new(1, 0) };
         let disk = SimDisk::of(&memory, 0);
         let label = Label::create(&disk, &label).unwrap();
-        set.attach(2, Noting { disk, made: Mutex::default() }, label);
+        set.attach(2, Noting { disk, made: Mutex::default(), flushing: Mutex::default() }, label);
         let made = || std::mem::take(&mut *set.there(2).unwrap().device.made.lock());
         let bytes = content(0, 10 * (TRANSFER / BLOCK) as u64);
         let write = || set.write(&[(run(10, (bytes.len() / BLOCK) as u64), &bytes[..])]).unwrap();
@@ -610,6 +633,22 @@ mod tests {
         assert_eq!(made(), [4, 4, 2]);
         in_background(&|| set.write_at_once(&[(run(10, (bytes.len() / BLOCK) as u64), &bytes[..])]).unwrap());
         assert_eq!(made(), [10]);
+        set.awaited.fetch_sub(1, Ordering::Relaxed);
+        // Not only reads are waited for.
+        let there = set.there(2).unwrap();
+        std::thread::scope(|scope| {
+            let lasts = there.device.flushing.lock();
+            scope.spawn(|| drop(set.flush([2]).unwrap()));
+            while set.awaited.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            let begin = std::time::Instant::now();
+            in_background(&write);
+            assert!(begin.elapsed() >= 3 * WAITS * WAIT);
+            drop(lasts);
+        });
+        in_background(&|| drop(set.flush([2]).unwrap()));
+        assert_eq!(set.awaited.load(Ordering::Relaxed), 0);
     }
 
     #[test]
