@@ -40,7 +40,8 @@ pub(crate) struct MountArgs {
     /// reads, 2), tier_balance=on|off (blocks move because they are read, on),
     /// mover_hours=22:00-06:00 (when blocks move by themselves, in local time; several as 12:00-13:00+22:00-06:00; always),
     /// mover_limit=SIZE (what moves in a second at the most; none), log_threshold=PERCENT (of memory in use, above which logs of
-    /// files are compacted, 95), disk_threshold=PERCENT (of memory in use, above which large asynchronous writes go to disk at
+    /// files are compacted, 95), tier_threshold=PERCENT (of a tier in use, above which what was not used for long moves to slower
+    /// ones, 90), disk_threshold=PERCENT (of memory in use, above which large asynchronous writes go to disk at
     /// once; 0 in the preset tpfs, else 5 below where blocks move down), log=FILE, nofail;
     /// with remount, lazy_* and what is set of tiers (tier_cache to disk_threshold) of the mount that is there
     #[arg(short, long, value_name = "OPTIONS")]

@@ -162,7 +162,7 @@ const LAZY_DEFAULT: u64 = 256 << 20;
 /// The least that it may name.
 const LAZY_MIN: u64 = 1 << 20;
 /// How data comes to tiers and from there: all that a remount can change, with the settings of the buffer.
-const TIER_SETTINGS: [&str; 10] = [
+const TIER_SETTINGS: [&str; 11] = [
     "tier_cache",
     "tier_group",
     "sync_threshold",
@@ -172,6 +172,7 @@ const TIER_SETTINGS: [&str; 10] = [
     "mover_hours",
     "mover_limit",
     "log_threshold",
+    "tier_threshold",
     "disk_threshold",
 ];
 /// How it is written that the mover moves as much as it can.
@@ -377,6 +378,7 @@ fn tier_options(settings: &TierSettings) -> Vec<String> {
         mover_hours,
         mover_limit,
         log_threshold,
+        tier_threshold,
         disk_threshold,
     } = *settings;
     let limit = |limit| match limit {
@@ -393,6 +395,7 @@ fn tier_options(settings: &TierSettings) -> Vec<String> {
         mover_hours.map(|hours| hours.to_string()),
         mover_limit.map(limit),
         log_threshold.map(|percent| percent.to_string()),
+        tier_threshold.map(|percent| percent.to_string()),
         disk_threshold.map(|percent| percent.to_string()),
     ];
     let option = |(name, value): (&str, Option<String>)| value.map(|value| format!("{name}={value}"));
@@ -477,10 +480,13 @@ fn take_tier_setting(settings: &mut TierSettings, key: &str, value: &str) -> Res
             settings.disk_threshold =
                 Some(percent.map_err(|_| format!("{value:?} is no percentage; give 0 to 100"))?);
         }
-        "log_threshold" => {
+        "log_threshold" | "tier_threshold" => {
             let percent = value.parse();
-            settings.log_threshold =
-                Some(percent.map_err(|_| format!("{value:?} is no percentage; give 50 to 100"))?);
+            let percent = Some(percent.map_err(|_| format!("{value:?} is no percentage; give 50 to 100"))?);
+            match key {
+                "log_threshold" => settings.log_threshold = percent,
+                _ => settings.tier_threshold = percent,
+            }
         }
         _ if value == NO_LIMIT => settings.mover_limit = Some(MoverLimit::None),
         _ => settings.mover_limit = Some(MoverLimit::Rate(size()?)),
@@ -568,7 +574,7 @@ mod tests {
         assert_eq!((settings.tier_settings.cache, settings.tiers.len()), (Some(8 << 20), 1));
         assert_eq!(settings.to_string(), "rw,tier_cache=8M,tier=/srv/disk");
         let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2,read_factor=0,\
-                   tier_balance=off,mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M,log_threshold=99,disk_threshold=0";
+                   tier_balance=off,mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M,log_threshold=99,tier_threshold=60,disk_threshold=0";
         assert_eq!(take(all).unwrap().to_string(), all);
         let none = "rw,mover_hours=always,mover_limit=none";
         assert_eq!(take(none).unwrap().to_string(), none);
@@ -612,6 +618,8 @@ mod tests {
             ("mover_limit=slow", "mover_limit"),
             ("log_threshold=20", "50 to 100"),
             ("log_threshold=high", "log_threshold"),
+            ("tier_threshold=101", "50 to 100"),
+            ("tier_threshold=full", "tier_threshold"),
             ("disk_threshold=101", "0 to 100"),
             ("disk_threshold=-1", "disk_threshold"),
             ("emulate=nothing", "emulate"),

@@ -204,6 +204,7 @@ fn describe(status: &Value) -> String {
         ("moved", bytes("moved")),
         ("logs", logs(status)),
         ("for reads", format!("{} moved down into DRAM, {} up", bytes("lowered"), bytes("raised"))),
+        ("to slower tiers", bytes("descended")),
         (
             "accesses",
             format!(
@@ -276,6 +277,7 @@ fn way(way: &str) -> &'static str {
     match way {
         "lowered" => "down into DRAM, because it is read",
         "raised" => "up, because it is read",
+        "descended" => "to a slower tier, because this one is nearly full",
         "told" => "to where it was told to be",
         _ => "down, because space is short",
     }
@@ -443,6 +445,12 @@ mod tests {
         assert!(text.contains("no file was synchronised twice"), "{text}");
         (status["lowered"], status["raised"]) = (json!(8192), json!(4096));
         assert!(describe(&status).contains("8 KiB moved down into DRAM, 4 KiB up"));
+        status["descended"] = json!(12288);
+        assert!(
+            describe(&status)
+                .lines()
+                .any(|line| line.contains("to slower tiers") && line.ends_with("12 KiB"))
+        );
         (status["synchronicity_right"], status["synchronicity_wrong"]) = (json!(7), json!(1));
         assert!(describe(&status).contains("87.5 % of 8 intervals"));
         assert!(describe(&status).contains("not compacted"));
@@ -462,6 +470,7 @@ mod tests {
             { "inode": 6, "bytes": 4096, "way": "space", "why": "turn" },
             { "inode": 7, "bytes": 4096, "way": "space", "why": "young", "young_for_ms": 1001 },
             { "inode": 8, "bytes": 4096, "way": "raised", "why": "no_room" },
+            { "inode": 9, "bytes": 4096, "way": "descended", "why": "turn" },
         ]);
         let text = describe(&status);
         let waits: Vec<&str> =
@@ -472,6 +481,7 @@ mod tests {
             "inode 6, 4 KiB, down, because space is short: for its turn",
             "inode 7, 4 KiB, down, because space is short: 2 s more, until its blocks are old enough",
             "inode 8, 4 KiB, up, because it is read: for room in memory below the threshold",
+            "inode 9, 4 KiB, to a slower tier, because this one is nearly full: for its turn",
         ];
         assert_eq!(waits, expected, "{text}");
         (status["cache_hits"], status["cache_misses"]) = (json!(3), json!(1));

@@ -13,7 +13,7 @@ use std::collections::{HashSet, VecDeque};
 
 use nacre_engine::{
     BLOCK_SIZE, Copied, CopiedFile, Error, FileBlock, InodeId, Kind, Movable, Place, PlacedExtent, Result,
-    TierRun, Tiered, Timestamp,
+    Tier, TierRun, Tiered, Timestamp,
 };
 use nacre_media::Durable;
 use nacre_media::block::{BlockDevice, MOST_LENT, Pages};
@@ -366,10 +366,21 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         why: Why,
         may_go_on: &mut dyn FnMut() -> bool,
     ) -> Vec<(InodeId, Result<Moved>)> {
+        self.place_on(&self.takers(None), batch, why, may_go_on)
+    }
+
+    /// The same, to one of these tiers.
+    pub(crate) fn place_on(
+        &self,
+        tiers: &[Tier],
+        batch: Batch<L::Node>,
+        why: Why,
+        may_go_on: &mut dyn FnMut() -> bool,
+    ) -> Vec<(InodeId, Result<Moved>)> {
         let mut placed = Vec::new();
         let mut left = batch.parts;
         let mut full: Vec<Error> = left.iter().map(|_| Kind::NoSpace.into()).collect();
-        for tier in self.takers(None) {
+        for tier in tiers {
             if left.is_empty() {
                 break;
             }
@@ -377,7 +388,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Why::Reads => true,
                 // While there is room (TPFS, 5.3).
                 Why::Space | Why::Promise => self.tiers.pages().bytes() < self.tiers.pages().capacity() / 2,
-                Why::Drain => false,
+                Why::Drain | Why::Descent => false,
             };
             let (promised, partly) = (why == Why::Promise, matches!(why, Why::Space | Why::Promise));
             let to = To { tier: tier.number, keep, promised, partly };

@@ -47,6 +47,8 @@ pub struct MoverOptions {
     pub rate: Option<u64>,
     /// The usage of persistent memory above which the logs of files are compacted, in percent.
     pub log_threshold: u8,
+    /// The usage of a tier above which cold files on it move to slower ones, in percent; they never do with 100.
+    pub tier_threshold: u8,
     /// Usage of persistent memory, in percent, above which large asynchronous writes go to disk at once: 0 for always. Where
     /// nothing is said it is as [`MoverFs::with_large_writes`] has it.
     pub disk_threshold: Option<u8>,
@@ -67,6 +69,7 @@ impl Default for MoverOptions {
             hours: Hours::default(),
             rate: None,
             log_threshold: 95,
+            tier_threshold: 90,
             disk_threshold: None,
             known_files: 1 << 16,
         }
@@ -128,12 +131,16 @@ pub struct MoverFs<L: Tiered, D> {
     /// Blocks that were moved down, and up, because they were read.
     pub(crate) lowered: AtomicU64,
     pub(crate) raised: AtomicU64,
+    /// Blocks that moved from a tier that is nearly full to a slower one.
+    pub(crate) descended: AtomicU64,
     /// Blocks are moved only for who needs space now.
     pub(crate) paused: AtomicBool,
     /// Bytes that are moved in a second at the most, but for who needs space now.
     pub(crate) rate: AtomicU64,
     /// Percent.
     pub(crate) log_threshold: AtomicU64,
+    /// Percent of a tier.
+    pub(crate) tier_threshold: AtomicU64,
     /// When large asynchronous writes go to disk; where nothing was said, as usual.
     usual_large: LargeWrites,
     pub(crate) large: AtomicU64,
@@ -192,9 +199,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             moved: AtomicU64::new(0),
             lowered: AtomicU64::new(0),
             raised: AtomicU64::new(0),
+            descended: AtomicU64::new(0),
             paused: AtomicBool::new(false),
             rate: AtomicU64::new(u64::MAX),
             log_threshold: AtomicU64::new(options.log_threshold.into()),
+            tier_threshold: AtomicU64::new(options.tier_threshold.into()),
             usual_large: LargeWrites::ToDisk,
             large: AtomicU64::new(0),
             large_to_disk: AtomicBool::new(true),
@@ -243,7 +252,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// From now on it is as these options say: the page cache, what is moved as one, the rules of the predictors, whether
     /// blocks move for the sake of reads, in which hours they move, how many bytes in a second, and above which usage logs
-    /// are compacted and large writes go to disk. The others are as it was set up.
+    /// are compacted, tiers give files to slower ones and large writes go to disk. The others are as it was set up.
     pub fn change(&self, options: &MoverOptions) {
         self.tiers.pages().resize(options.page_cache);
         self.group.store(options.group, Ordering::Relaxed);
@@ -251,6 +260,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         *self.hours.lock() = options.hours;
         self.limit(options.rate);
         self.log_threshold.store(options.log_threshold.into(), Ordering::Relaxed);
+        self.tier_threshold.store(options.tier_threshold.into(), Ordering::Relaxed);
         self.steer(options.disk_threshold);
         if let Placement::Predicted(rules) = options.placement {
             self.predictors.change(rules);

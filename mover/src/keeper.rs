@@ -19,6 +19,7 @@ use crate::balance::Balance;
 use crate::batch::{Batch, Part};
 use crate::compact::Logs;
 use crate::data::ATTEMPTS;
+use crate::descent::Descent;
 use crate::fs::{MoverFs, WHERE_BLOCKS_MOVE};
 use crate::status::{Doing, Way};
 use crate::walk::{Left, Walk};
@@ -33,6 +34,8 @@ pub(crate) struct Keeper {
     pub(crate) balance: Balance,
     /// Through all files, for those of which nothing is known.
     pub(crate) walk: Walk,
+    /// Of files on tiers that are nearly full.
+    pub(crate) descent: Descent,
     /// Through all files, for their logs.
     pub(crate) logs: Logs,
     /// Its own way, of those that wait for room: they take files that are not cold, too.
@@ -54,6 +57,7 @@ impl Keeper {
             below: Heats::new(known_files),
             balance: Balance::default(),
             walk: Walk::default(),
+            descent: Descent::default(),
             logs: Logs::default(),
             logs_for_room: Logs::default(),
             unheard: 0,
@@ -108,6 +112,8 @@ pub(crate) enum Why {
     Reads,
     /// The tier that they are on is to be empty.
     Drain,
+    /// It is nearly full, and slower ones are not.
+    Descent,
 }
 
 impl Why {
@@ -187,7 +193,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Looks at what was accessed, and moves files that were told to move, cold blocks down while usage is above the
-    /// threshold, and blocks that are read to where reads want them; gives the number of blocks. Logs are compacted while
+    /// threshold, blocks that are read to where reads want them, and cold files from tiers that are nearly full to slower
+    /// ones; gives the number of blocks. Logs are compacted while
     /// usage is above theirs. For a thread that does it again and again, a few times in a second, at a time in milliseconds
     /// since 1970.
     ///
@@ -208,7 +215,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let lowered = self.lower_coldest(&mut keeper, &mut cold, now_ms, goes_on);
         keeper.put_back(cold);
         self.compact_cold(&mut keeper, now_ms, &|| goes_on() && !self.is_awaited());
-        Ok(granted + lowered? + self.balance(&mut keeper, now_ms, &|| goes_on() && !self.is_awaited())?)
+        let free = || goes_on() && !self.is_awaited();
+        let balanced = self.balance(&mut keeper, now_ms, &free);
+        let descended = self.descend(&mut keeper, now_ms, &free);
+        Ok(granted + lowered? + balanced? + descended?)
     }
 
     /// Moves what is coldest down while usage is above the threshold, and as much as is allowed; gives the number of blocks.

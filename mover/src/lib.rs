@@ -38,6 +38,7 @@ mod balance;
 mod batch;
 mod compact;
 mod data;
+mod descent;
 mod drain;
 mod fs;
 mod hours;

@@ -10,6 +10,7 @@ use nacre_engine::{BLOCK_SIZE, TierState, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::Flow;
+use nacre_policy::temperature::WHOLE_FILE_MS;
 
 use crate::fs::MoverFs;
 use crate::keeper::Keeper;
@@ -30,7 +31,7 @@ pub struct Queue {
     /// It looks for files of which it knows nothing.
     pub is_looking: bool,
     /// What comes first, of each kind a few: what was told to move, tiers that wait to be drained on, what is cold, what is
-    /// young, and what reads ask for.
+    /// young, what reads ask for, and what goes from tiers that are nearly full to slower ones.
     pub first: Vec<Queued>,
 }
 
@@ -104,6 +105,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.add_drains(&mut first);
         self.add_cold(keeper, &mut first);
         self.add_read(keeper, &mut first);
+        self.add_descending(keeper, &mut first);
         Queue {
             files: files as u64,
             young: young as u64,
@@ -183,6 +185,25 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             way,
             cause,
         }));
+    }
+
+    /// Where tiers are nearly full.
+    fn add_descending(&self, keeper: &Keeper, first: &mut Vec<Queued>) {
+        if self.slope().is_none() {
+            return;
+        }
+        let held = match self.phase_of_itself(keeper) {
+            phase @ (Phase::Paused | Phase::NoTier | Phase::OutsideHours) => Some(Cause::Mover(phase)),
+            _ => self.is_limited(keeper).then_some(Cause::Mover(Phase::Limited)),
+        };
+        let now_ms = self.sink.time_ms();
+        for (used_ms, id) in keeper.descent.coldest_ones(NAMED) {
+            let young_ms = used_ms.saturating_add(WHOLE_FILE_MS + 1).saturating_sub(now_ms);
+            let cause = held.unwrap_or(if young_ms > 0 { Cause::Young(young_ms) } else { Cause::Turn });
+            let size = self.layout.node(id).and_then(|node| self.layout.getattr(&node));
+            let bytes = size.map_or(0, |attr| attr.size);
+            first.push(Queued { inode: id.number, bytes, way: Way::Descended, cause });
+        }
     }
 
     /// Whether as much was moved as the limit allows for now.

@@ -62,6 +62,8 @@ pub struct MoverStatus {
     pub lowered: u64,
     /// Bytes that moved up because they were read.
     pub raised: u64,
+    /// Bytes that moved from tiers that are nearly full to slower ones.
+    pub descended: u64,
     /// Bytes that were read from persistent memory since the mount, while there were tiers.
     pub read: u64,
     /// Bytes that were read from tiers, or from DRAM before them.
@@ -153,6 +155,8 @@ pub enum Way {
     Lowered,
     /// Up, because they are read.
     Raised,
+    /// From a tier that is nearly full to a slower one.
+    Descended,
     /// To where the file was told to be.
     Told,
     /// They do not: the log of the file is compacted, because space is short.
@@ -173,6 +177,7 @@ impl Way {
             Way::Space => "space",
             Way::Lowered => "lowered",
             Way::Raised => "raised",
+            Way::Descended => "descended",
             Way::Told => "told",
             Way::Compacted => "compacted",
             Way::Drained { .. } => "drained",
@@ -319,7 +324,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 let is_done = self.is_nothing_left(keeper) && !keeper.heats.is_any_resting();
                 let is_told = !self.wishes.is_empty();
                 let is_idle = !is_too_full || is_done || keeper.failure.is_some();
-                (is_idle && !is_told, keeper.failure.clone())
+                (is_idle && !is_told && !self.is_descending(keeper), keeper.failure.clone())
             }
             None => (false, None),
         };
@@ -339,6 +344,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             moved: self.moved.load(Ordering::Relaxed) * BLOCK_SIZE,
             lowered: self.lowered.load(Ordering::Relaxed) * BLOCK_SIZE,
             raised: self.raised.load(Ordering::Relaxed) * BLOCK_SIZE,
+            descended: self.descended.load(Ordering::Relaxed) * BLOCK_SIZE,
             hours: self.hours(),
             next_window: self.next_window(),
             rate: Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX),

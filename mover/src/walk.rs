@@ -177,24 +177,29 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if let Ok(node) = self.layout.node(id)
             && let Ok(attr) = self.layout.getattr(&node)
             && !self.is_pinned(&node)
-            && self.is_in_memory(&node)
+            && self.has_blocks(&node, |_| false, |place| matches!(place, Place::Pm(_)))
         {
             keeper.heats.found(id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
         }
     }
 
-    /// Whether something of a file is on persistent memory.
-    fn is_in_memory(&self, node: &L::Node) -> bool {
-        // All of it is on a tier, and nobody has to read where.
-        if self.layout.log_image_at(node).is_some() {
-            return false;
+    /// Whether some blocks of a file are where this says; of one that is on one tier as a whole, and of which nobody has to read
+    /// where, `is_tier` says it.
+    pub(crate) fn has_blocks(
+        &self,
+        node: &L::Node,
+        is_tier: impl Fn(u8) -> bool,
+        is_there: impl Fn(&Place) -> bool,
+    ) -> bool {
+        if let Some(image) = self.layout.log_image_at(node) {
+            return is_tier(image.tier);
         }
         let mut at = 0;
         while let Ok(Some(data)) = self.next_data(node, at) {
             let Ok(found) = self.layout.resolve(node, FileBlock(data), RESOLVED_AT_ONCE) else {
                 return false;
             };
-            if found.iter().any(|extent| matches!(extent.place, Place::Pm(_))) {
+            if found.iter().any(|extent| is_there(&extent.place)) {
                 return true;
             }
             at = data.saturating_add(RESOLVED_AT_ONCE);

@@ -431,6 +431,11 @@ impl Heats {
         self.files.iter().filter(is_here).map(|(id, file)| (*id, file.heat, file.size))
     }
 
+    /// When the blocks of a file were read, on average; 0 where nothing is known of that.
+    pub(crate) fn read_ms(&self, id: InodeId) -> u64 {
+        self.files.get(&id).map_or(0, |file| file.heat.read_ms)
+    }
+
     /// Files for which the lists have room.
     pub(crate) fn room(&self) -> usize {
         self.max_files.saturating_sub(self.lists.len())

@@ -41,6 +41,8 @@ pub struct MoverInfo {
     pub lowered: u64,
     /// Bytes that it moved up because they were read.
     pub raised: u64,
+    /// Bytes that it moved from tiers that are nearly full to slower ones.
+    pub descended: u64,
     /// Bytes that it moves in a second at the most.
     pub rate: Option<u64>,
     /// The hours in which it moves blocks by itself, as `22:00-06:00`; none when it always does.
@@ -90,7 +92,7 @@ pub struct DoingInfo {
     /// Files that move together, this one the first of them; 0 where a drain looks for files.
     pub files: u64,
     /// `space`: down, because space is short; `lowered`: into DRAM, because they are read; `raised`: up, for that;
-    /// `told`: to where the file was told to be; `drained`: away from a tier that is drained; `compacted`: nowhere, its log
+    /// `descended`: from a tier that is nearly full to a slower one; `told`: to where the file was told to be; `drained`: away from a tier that is drained; `compacted`: nowhere, its log
     /// is compacted.
     pub way: &'static str,
     /// The number of the tier that is drained, where one is.
@@ -212,6 +214,7 @@ impl MoverInfo {
             moved: status.moved,
             lowered: status.lowered,
             raised: status.raised,
+            descended: status.descended,
             rate: status.rate,
             hours: (!status.hours.is_always()).then(|| status.hours.to_string()),
             next_window_ms: status.next_window.map(|next| next.at_ms),

@@ -15,8 +15,8 @@ const SYNC_THRESHOLD: RangeInclusive<u64> = BLOCK_SIZE..=1 << 40;
 /// From a block on, and more than any disk writes in a second.
 const RATE: RangeInclusive<u64> = BLOCK_SIZE..=1 << 40;
 
-/// From where blocks move down at the least, in percent; above 100 no memory is used.
-const LOG_THRESHOLD: RangeInclusive<u64> = 50..=100;
+/// From where blocks move down at the least, in percent; above 100 nothing is used.
+const THRESHOLD: RangeInclusive<u8> = 50..=100;
 
 /// How much the mover moves in a second at the most, but for who needs space now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +72,10 @@ pub struct TierSettings {
     /// by default 95. With 100 they are compacted only for who needs space now.
     #[serde(default)]
     pub log_threshold: Option<u8>,
+    /// The percentage of a tier in use above which files on it that were not used for long move to slower ones, 50 to 100; by
+    /// default 90. With 100 they stay.
+    #[serde(default)]
+    pub tier_threshold: Option<u8>,
     /// The percentage of memory in use above which large asynchronous writes go to disk at once, 0 for always to 100; by default
     /// always in the preset `tpfs`, and in others 5 percent below where blocks move down.
     #[serde(default)]
@@ -82,7 +86,16 @@ impl TierSettings {
     /// An error says which of them cannot be had, and what can.
     pub fn check(&self) -> Result<()> {
         // All that can be said of the others can be had.
-        let Self { cache, group, sync_threshold, mover_limit, log_threshold, disk_threshold, .. } = *self;
+        let Self {
+            cache,
+            group,
+            sync_threshold,
+            mover_limit,
+            log_threshold,
+            tier_threshold,
+            disk_threshold,
+            ..
+        } = *self;
         let rate = mover_limit.and_then(MoverLimit::rate);
         let settings = [
             ("tier_cache", cache, CACHE, 1, "give 1 MiB to 1 TiB"),
@@ -103,11 +116,11 @@ impl TierSettings {
                 return Err(Error::new(Kind::InvalidInput).object(object).advice(advice));
             }
         }
-        if let Some(percent) = log_threshold
-            && !LOG_THRESHOLD.contains(&percent.into())
-        {
-            let object = format!("log_threshold of {percent} percent");
-            return Err(Error::new(Kind::InvalidInput).object(object).advice("give 50 to 100"));
+        for (name, percent) in [("log_threshold", log_threshold), ("tier_threshold", tier_threshold)] {
+            if let Some(percent) = percent.filter(|percent| !THRESHOLD.contains(percent)) {
+                let object = format!("{name} of {percent} percent");
+                return Err(Error::new(Kind::InvalidInput).object(object).advice("give 50 to 100"));
+            }
         }
         if let Some(percent) = disk_threshold.filter(|percent| *percent > 100) {
             let object = format!("disk_threshold of {percent} percent");
@@ -133,6 +146,7 @@ impl TierSettings {
             hours: self.mover_hours.unwrap_or(usual.hours),
             rate: self.mover_limit.map_or(usual.rate, MoverLimit::rate),
             log_threshold: self.log_threshold.unwrap_or(usual.log_threshold),
+            tier_threshold: self.tier_threshold.unwrap_or(usual.tier_threshold),
             disk_threshold: self.disk_threshold,
             ..usual
         })
@@ -176,12 +190,14 @@ mod tests {
             mover_hours: Some("22:00-06:00".parse().unwrap()),
             mover_limit: Some(MoverLimit::Rate(1 << 20)),
             log_threshold: Some(99),
+            tier_threshold: Some(60),
             disk_threshold: Some(0),
         };
         let told = all.mover_options().unwrap();
         assert_eq!((told.page_cache, told.group, told.read_ahead), (8 << 20, 256, usual.read_ahead));
         assert!(usual.balance && !told.balance);
         assert_eq!((usual.log_threshold, told.log_threshold), (95, 99));
+        assert_eq!((usual.tier_threshold, told.tier_threshold), (90, 60));
         assert_eq!((usual.disk_threshold, told.disk_threshold), (None, Some(0)));
         assert_eq!((told.hours.to_string().as_str(), told.rate), ("22:00-06:00", Some(1 << 20)));
         let none = TierSettings { mover_limit: Some(MoverLimit::None), ..none };
@@ -208,6 +224,7 @@ mod tests {
             (TierSettings { disk_threshold: Some(101), ..none }, "disk_threshold of 101", "0 to 100"),
             (TierSettings { log_threshold: Some(49), ..none }, "log_threshold of 49", "50 to 100"),
             (TierSettings { log_threshold: Some(101), ..none }, "log_threshold of 101", "50 to 100"),
+            (TierSettings { tier_threshold: Some(49), ..none }, "tier_threshold of 49", "50 to 100"),
         ] {
             let error = asked.check().unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(can), "{error}");

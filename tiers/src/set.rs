@@ -638,7 +638,7 @@ mod tests {
         let there = set.there(2).unwrap();
         std::thread::scope(|scope| {
             let lasts = there.device.flushing.lock();
-            scope.spawn(|| drop(set.flush([2]).unwrap()));
+            scope.spawn(|| set.flush([2]).map(drop).unwrap());
             while set.awaited.load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }
@@ -647,7 +647,7 @@ mod tests {
             assert!(begin.elapsed() >= 3 * WAITS * WAIT);
             drop(lasts);
         });
-        in_background(&|| drop(set.flush([2]).unwrap()));
+        in_background(&|| set.flush([2]).map(drop).unwrap());
         assert_eq!(set.awaited.load(Ordering::Relaxed), 0);
     }
 

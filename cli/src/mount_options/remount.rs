@@ -85,6 +85,7 @@ impl MountSettings {
             mover_hours: asked.mover_hours.or(is.mover_hours),
             mover_limit: asked.mover_limit.or(is.mover_limit),
             log_threshold: asked.log_threshold.or(is.log_threshold),
+            tier_threshold: asked.tier_threshold.or(is.tier_threshold),
             disk_threshold: asked.disk_threshold.or(is.disk_threshold),
         };
     }

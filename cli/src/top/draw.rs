@@ -164,10 +164,11 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
         titled(
             "moved",
             format!(
-                "{} for space, {} down for reads, {} up for reads",
+                "{} for space, {} down for reads, {} up for reads, {} to slower tiers",
                 rate(|mover| mover.moved),
                 rate(|mover| mover.lowered),
-                rate(|mover| mover.raised)
+                rate(|mover| mover.raised),
+                rate(|mover| mover.descended)
             ),
         ),
     ];

@@ -57,6 +57,7 @@ pub(crate) struct Mover {
     pub(crate) moved: u64,
     pub(crate) lowered: u64,
     pub(crate) raised: u64,
+    pub(crate) descended: u64,
     pub(crate) rate: Option<u64>,
     pub(crate) hours: Option<String>,
     pub(crate) next_window: Option<String>,

@@ -1,6 +1,7 @@
 //! Each file that moved had a write, a flush of the device and a commit of its own: with many small files, moving was
 //! waiting for flushes. Files that move together share the write and the flush, and each stands for itself in all else.
 
+mod descent;
 mod drains;
 mod machine;
 mod orders;

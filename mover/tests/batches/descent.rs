@@ -1,0 +1,182 @@
+//! What came to a tier first stayed there, however cold it became, and what was moved down later went past it to a slower one.
+
+use std::collections::BTreeMap;
+
+use nacre_engine::{BLOCK_SIZE, Extents, FileBlock, InodeId, Names, Place, Tiered, XattrMode};
+use nacre_mover::{Cause, MoverOptions, PIN, Phase, Queued, Way};
+
+use crate::machine::{Machine, Node, OTHER, TIER, content, time};
+
+/// All files are old by then, in milliseconds.
+const LATER_MS: u64 = 1_700_000_000_000 + 10_000_000;
+/// Bytes of the first tier.
+const SMALL: u64 = 4 << 20;
+/// Blocks of each file.
+const BLOCKS: usize = 8;
+
+fn usual() -> MoverOptions {
+    MoverOptions { balance: false, ..MoverOptions::default() }
+}
+
+/// Files of which the first tier is nearly full, with a slower one beside it.
+fn full(options: MoverOptions) -> (Machine, Vec<Node>) {
+    let machine = Machine::with(&[SMALL, 64 << 20], options);
+    let files = machine.files([BLOCKS; 120]);
+    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    assert!(share(&machine) >= 93);
+    (machine, files)
+}
+
+/// Percent of the first tier that are in use.
+fn share(machine: &Machine) -> u64 {
+    machine.used(TIER) * 100 / machine.fs.layout().tier_space(TIER).expect("a tier").blocks
+}
+
+/// How many blocks of a file are on each tier.
+fn places(machine: &Machine, node: &Node) -> BTreeMap<u8, u64> {
+    let mut places = BTreeMap::new();
+    for extent in machine.fs.resolve(node, FileBlock(0), u64::MAX).expect("resolve") {
+        let Place::Tier { tier, .. } = extent.place else { panic!("{extent:?}") };
+        *places.entry(tier).or_default() += extent.len;
+    }
+    places
+}
+
+fn descending(machine: &Machine) -> Vec<Queued> {
+    let first = machine.fs.status().queue.first;
+    first.into_iter().filter(|queued| queued.way == Way::Descended).collect()
+}
+
+#[test]
+fn what_was_used_longest_ago_goes_to_the_slower_tier_until_there_is_room() {
+    let (machine, files) = full(usual());
+    // Those that were written first were read later than all others were written.
+    for node in &files[..10] {
+        machine.read_at(node, Some(time(5000)));
+    }
+    machine.fs.set_xattr(&files[12], PIN, b"1", XattrMode::Set, None, time(12)).expect("set");
+    let flushes = machine.flushes(OTHER);
+    machine.fs.keep(LATER_MS, &|| true).expect("blocks move");
+    let on = |number: usize| places(&machine, &files[number]);
+    let all = BLOCKS as u64;
+    let gone: Vec<usize> = (0..120).filter(|number| on(*number) == BTreeMap::from([(OTHER, all)])).collect();
+    // One more than it takes to be at the threshold may be enough.
+    let expected: Vec<usize> = (10..10 + gone.len() + 1).filter(|number| *number != 12).collect();
+    assert!(gone == expected && gone.len() >= 4, "{gone:?}");
+    assert!((0..120).all(|number| gone.contains(&number) || on(number) == BTreeMap::from([(TIER, all)])));
+    assert!((89..=90).contains(&share(&machine)), "{}", share(&machine));
+    let status = machine.fs.status();
+    assert_eq!(status.descended, gone.len() as u64 * all * BLOCK_SIZE);
+    assert!(status.is_idle && status.doing.is_none());
+    assert_eq!(machine.flushes(OTHER), flushes + 1, "they are one batch");
+    // There is nothing to do any more.
+    machine.fs.keep(LATER_MS + 60_000, &|| true).expect("it looks");
+    assert_eq!((machine.fs.status().descended, machine.flushes(OTHER)), (status.descended, flushes + 1));
+    let expected: Vec<_> = (0..120).map(|number| content(number, BLOCKS)).collect();
+    drop(files);
+    machine.crash(&expected);
+}
+
+#[test]
+fn it_waits_for_what_keeps_the_mover_and_says_so() {
+    let (machine, files) = full(MoverOptions { tier_threshold: 100, ..usual() });
+    let keep = |now_ms| machine.fs.keep(now_ms, &|| true).expect("it looks");
+    keep(LATER_MS);
+    assert_eq!((machine.fs.status().descended, descending(&machine)), (0, Vec::new()), "it never does");
+    machine.fs.change(&usual());
+    machine.fs.pause(true);
+    assert!(machine.fs.status().is_idle);
+    keep(LATER_MS);
+    machine.fs.pause(false);
+    assert!(!machine.fs.status().is_idle, "it will look for some");
+    // Until it has looked for them, and not longer.
+    for most in 1..100 {
+        let asked = std::cell::Cell::new(0);
+        let goes_on = || asked.replace(asked.get() + 1) < most;
+        machine.fs.keep(LATER_MS, &goes_on).expect("it looks");
+        if !descending(&machine).is_empty() {
+            break;
+        }
+    }
+    assert_eq!(machine.fs.status().descended, 0);
+    let bytes = BLOCKS as u64 * BLOCK_SIZE;
+    let queued = |node: &Node, cause| {
+        let InodeId { number, .. } = machine.fs.id(node);
+        Queued { inode: number, bytes, way: Way::Descended, cause }
+    };
+    let eight = |cause| -> Vec<Queued> { files[..8].iter().map(|node| queued(node, cause)).collect() };
+    assert_eq!(descending(&machine), eight(Cause::Turn));
+    machine.fs.pause(true);
+    assert_eq!(descending(&machine), eight(Cause::Mover(Phase::Paused)));
+    machine.fs.pause(false);
+    let hours = "02:00-03:00".parse().expect("hours");
+    machine.fs.change(&MoverOptions { hours, ..usual() });
+    keep(LATER_MS);
+    assert_eq!(descending(&machine), eight(Cause::Mover(Phase::OutsideHours)));
+    machine.fs.change(&MoverOptions { rate: Some(4096), ..usual() });
+    keep(LATER_MS + 1000);
+    let moved = machine.fs.status().descended;
+    assert!(moved > 0 && moved <= 2 * bytes, "{moved}");
+    machine.fs.change(&usual());
+    keep(LATER_MS + 2000);
+    assert!((89..=90).contains(&share(&machine)), "{}", share(&machine));
+}
+
+#[test]
+fn what_was_used_lately_stays_until_it_was_not() {
+    let machine = Machine::with(&[SMALL, 64 << 20], usual());
+    let files = machine.files([BLOCKS; 120]);
+    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    // The last of them is 119 seconds younger than the first.
+    let now_ms = 1_700_000_000_000 + 20_000;
+    machine.fs.keep(now_ms, &|| true).expect("it looks");
+    assert_eq!(machine.fs.status().descended, 0);
+    let queue = descending(&machine);
+    assert_eq!(queue.first().map(|first| first.cause), Some(Cause::Young(10_001)), "{queue:?}");
+    machine.fs.keep(now_ms + 13_000, &|| true).expect("blocks move");
+    let gone = (0..120).filter(|number| places(&machine, &files[*number]).contains_key(&OTHER)).count();
+    assert_eq!(gone, 3, "those that are older than thirty seconds");
+    // One that was used since is passed by.
+    machine.read_at(&files[3], Some(time(200)));
+    machine.fs.keep(now_ms + 15_000, &|| true).expect("blocks move");
+    let on = |number: usize| places(&machine, &files[number]).into_keys().collect::<Vec<_>>();
+    assert_eq!([2, 3, 4, 5].map(on), [vec![OTHER], vec![TIER], vec![OTHER], vec![TIER]]);
+}
+
+#[test]
+fn a_large_file_goes_group_by_group_and_one_that_cannot_keeps_no_other() {
+    let machine = Machine::with(&[SMALL, 64 << 20], MoverOptions { group: 16, ..usual() });
+    let sizes = [200, 40, 700];
+    let files = machine.files(sizes);
+    assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+    // A block of the first one cannot be read.
+    let place = machine.fs.resolve(&files[0], FileBlock(0), 1).expect("resolve")[0].place;
+    let Place::Tier { block, .. } = place else { panic!("{place:?}") };
+    machine.disks[0].unreadable.lock().unwrap().push(block.0 + 1);
+    machine.fs.change(&MoverOptions { group: 16, tier_threshold: 50, ..usual() });
+    let error = machine.fs.keep(LATER_MS, &|| true).expect_err("a block cannot be read");
+    assert!(error.to_string().contains("media"), "{error}");
+    machine.fs.keep(LATER_MS, &|| true).expect("the others move");
+    let gone = |number: usize| places(&machine, &files[number]).get(&OTHER).copied().unwrap_or(0);
+    assert_eq!(gone(1), 40);
+    assert!((300..700).contains(&gone(2)) && gone(0) < 200, "{} {}", gone(2), gone(0));
+    assert!((48..=50).contains(&share(&machine)), "{}", share(&machine));
+    machine.disks[0].unreadable.lock().unwrap().clear();
+    let expected: Vec<_> = sizes.into_iter().enumerate().map(|(number, len)| content(number, len)).collect();
+    drop(files);
+    machine.crash(&expected);
+}
+
+/// Where no slower one has room, or none is slower, all stays where it is.
+#[test]
+fn it_does_not_go_where_it_is_as_full() {
+    let machine = Machine::with(&[SMALL, SMALL], usual());
+    let files = machine.files([BLOCKS; 240]);
+    let (first, second) = files.split_at(120);
+    for (files, tier) in [(first, TIER), (second, OTHER)] {
+        assert!(machine.fs.move_files_down(files, tier, false).iter().all(Result::is_ok));
+    }
+    machine.fs.keep(LATER_MS, &|| true).expect("it looks");
+    assert_eq!(machine.fs.status().descended, 0);
+    assert!(machine.fs.status().is_idle);
+}
