@@ -65,6 +65,8 @@ pub struct TierSpace {
     pub blocks: u64,
     /// Blocks that are not in use.
     pub free: u64,
+    /// After a crash something on it may have to be read before it is known what is free; until then nothing is.
+    pub is_counted: bool,
 }
 
 /// Blocks of a tier.

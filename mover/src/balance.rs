@@ -105,7 +105,11 @@ impl Keeper {
 
     /// So many blocks moved up because a disk was waited for.
     pub(crate) fn account_missed(&mut self, blocks: u64) {
-        self.balance.left_of_missed = self.balance.left_of_missed.saturating_sub(blocks);
+        let Balance { left_of_missed, left, flow, .. } = &mut self.balance;
+        *left_of_missed = left_of_missed.saturating_sub(blocks);
+        if *flow == Some(Flow::ToPm) {
+            *left = left.saturating_sub(blocks);
+        }
         self.allowance = self.allowance.saturating_sub_unsigned(blocks * BLOCK_SIZE);
     }
 
@@ -122,7 +126,7 @@ impl Keeper {
             Kind::Busy => None,
             // There may be room later.
             Kind::NoSpace => {
-                self.balance.turn = 0;
+                (self.balance.turn, self.balance.left_of_missed) = (0, 0);
                 None
             }
             _ => Some(error),
@@ -148,9 +152,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if !self.balances() {
             return Ok(0);
         }
+        let raised = self.raise_missed(keeper, windows, goes_on);
         keeper.balance.turn = keeper.balance.left.min(AT_ONCE / BLOCK_SIZE);
-        let mut moved = self.raise_missed(keeper, windows, goes_on)?;
-        let mut hot = None;
+        let (mut hot, mut moved) = (None, 0);
         while goes_on() && keeper.balance.turn > 0 && keeper.allowance > 0 && self.may_move() {
             let went = match keeper.balance.flow {
                 Some(Flow::ToDram) => self.lower_hottest(keeper, &mut hot, goes_on)?,
@@ -160,7 +164,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             let Some(blocks) = went else { break };
             moved += blocks;
         }
-        Ok(moved)
+        Ok(raised? + moved)
     }
 
     /// Moves what was read last of persistent memory to the fastest tier that has room, and into DRAM, as one batch of one

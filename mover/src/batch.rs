@@ -366,7 +366,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         why: Why,
         may_go_on: &mut dyn FnMut() -> bool,
     ) -> Vec<(InodeId, Result<Moved>)> {
-        self.place_on(&self.takers(None), batch, why, may_go_on)
+        let mut tiers = self.takers(None);
+        if why == Why::Drain {
+            // What goes down again from there at once is better placed elsewhere.
+            tiers.sort_by_key(|tier| self.is_nearly_full(tier.number));
+        }
+        self.place_on(&tiers, batch, why, may_go_on)
     }
 
     /// The same, to one of these tiers.

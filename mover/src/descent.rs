@@ -4,12 +4,13 @@
 //! Of the tiers of each rank those go first of which more than a threshold is in use, while slower ones are below theirs. All
 //! files are looked at for what is there, some names at a time, and the one that was used longest ago goes first: written, or
 //! read, as far as the mover heard of it. It ends at the first that was used lately. What moves goes as
-//! [batches](crate::batch), as what moves down from memory.
+//! [batches](crate::batch), as what moves down from memory. A look of the mover does some of that: nobody needs the room at
+//! once.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{BLOCK_SIZE, FileBlock, InodeId, Kind, Place, Result, Tier, Tiered};
+use nacre_engine::{BLOCK_SIZE, Error, FileBlock, InodeId, Kind, Place, Result, Tier, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::WHOLE_FILE_MS;
@@ -23,6 +24,13 @@ use crate::status::{Doing, Way};
 use crate::walk::{AT_ONCE, PAUSE_MS, Trail};
 use crate::watch::millis;
 
+/// Names that are looked at in a look of the mover.
+const NAMES: usize = 4096;
+/// Blocks that move in one, a batch more at the most.
+const BLOCKS: u64 = (64 << 20) / BLOCK_SIZE;
+/// Where nothing that was found could move, the next way begins after twice the time, up to this.
+const LONGEST_PAUSE_MS: u64 = 64 * PAUSE_MS;
+
 /// What is known of files on tiers that are nearly full.
 #[derive(Debug, Default)]
 pub(crate) struct Descent {
@@ -30,16 +38,25 @@ pub(crate) struct Descent {
     trail: Trail,
     /// When it last came to its end, in milliseconds since 1970.
     ended_ms: Option<u64>,
-    /// The tiers that it looks for.
-    from: Vec<u8>,
+    /// How long after that the next one may begin.
+    pause_ms: u64,
+    /// Something moved since the way began.
+    has_moved: bool,
+    /// There was no room for all that was found.
+    has_dropped: bool,
+    /// The rank of the tiers that it looks for.
+    rank: u8,
     /// Files that have something there, by when they were used.
     files: BTreeSet<(u64, InodeId)>,
+    /// The file that moves in parts, and its first block that was not looked at.
+    part: Option<(InodeId, u64)>,
 }
 
 /// From where blocks go, and to where.
 #[derive(Debug)]
 pub(crate) struct Slope {
-    /// Tiers of one rank, of which too much is in use.
+    rank: u8,
+    /// Tiers of that rank of which too much is in use.
     from: Vec<u8>,
     /// Slower ones, the fastest first.
     to: Vec<Tier>,
@@ -58,16 +75,33 @@ impl Descent {
         self.files.insert((used_ms, id));
         if self.files.len() > most {
             self.files.pop_last();
+            self.has_dropped = true;
         }
+    }
+
+    fn has_cold(&self, now_ms: u64) -> bool {
+        self.files.first().is_some_and(|(used_ms, _)| is_cold(*used_ms, now_ms))
+    }
+
+    /// Whether another way may find something at this time.
+    fn may_begin(&self, now_ms: u64) -> bool {
+        let is_more_there = self.has_dropped && self.has_moved && self.files.is_empty();
+        is_more_there || self.ended_ms.is_none_or(|ended_ms| now_ms.abs_diff(ended_ms) >= self.pause_ms)
+    }
+
+    fn begin(&mut self, root: InodeId) {
+        self.pause_ms = match self.has_moved || self.ended_ms.is_none() {
+            true => PAUSE_MS,
+            false => (self.pause_ms * 2).clamp(PAUSE_MS, LONGEST_PAUSE_MS),
+        };
+        (self.has_moved, self.has_dropped) = (false, false);
+        self.files.clear();
+        self.trail.begin(root);
     }
 
     /// Whether there is something to look at, or to move, at this time.
     fn is_at_work(&self, now_ms: u64) -> bool {
         self.ended_ms.is_none() || self.trail.goes_on() || self.has_cold(now_ms)
-    }
-
-    fn has_cold(&self, now_ms: u64) -> bool {
-        self.files.first().is_some_and(|(used_ms, _)| is_cold(*used_ms, now_ms))
     }
 }
 
@@ -76,34 +110,41 @@ fn is_cold(used_ms: u64, now_ms: u64) -> bool {
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
+    /// Blocks of a tier that are in use above the threshold; `None` where that is not known.
+    fn excess_on(&self, tier: u8) -> Option<u64> {
+        let space = self.layout.tier_space(tier).ok().filter(|space| space.is_counted)?;
+        let used = space.blocks.saturating_sub(space.free);
+        Some(used.saturating_sub(space.blocks * self.tier_threshold.load(Ordering::Relaxed) / 100))
+    }
+
+    /// Whether cold files go from a tier to slower ones, where there are such.
+    pub(crate) fn is_nearly_full(&self, tier: u8) -> bool {
+        self.excess_on(tier).is_some_and(|excess| excess > 0)
+    }
+
     /// From where cold files go down to slower tiers now, if from anywhere.
     pub(crate) fn slope(&self) -> Option<Slope> {
-        let most = self.tier_threshold.load(Ordering::Relaxed);
-        let mut tiers: Vec<(Tier, u64)> = Vec::new();
-        for tier in self.usable() {
-            let space = self.layout.tier_space(tier.number).ok()?;
-            let used = space.blocks - space.free.min(space.blocks);
-            tiers.push((tier, used.saturating_sub(space.blocks * most / 100)));
-        }
+        // What cannot be read well is not read for this, nor written.
+        let mut tiers = self.usable();
+        tiers.retain(|tier| !self.tiers.is_doubtful(tier.number));
+        let known = |tier: Tier| Some((tier, self.excess_on(tier.number)?));
+        let mut tiers: Vec<(Tier, u64)> = tiers.into_iter().filter_map(known).collect();
         tiers.sort_by_key(|(tier, _)| (tier.rank, tier.number));
-        let ranks = tiers.chunk_by(|(one, _), (other, _)| one.rank == other.rank);
-        ranks.into_iter().find_map(|alike| {
+        tiers.chunk_by(|(one, _), (other, _)| one.rank == other.rank).find_map(|alike| {
             let rank = alike.first()?.0.rank;
             let full = || alike.iter().filter(|(_, excess)| *excess > 0);
-            let to: Vec<Tier> = tiers
-                .iter()
-                .filter(|(tier, excess)| {
-                    tier.rank > rank && *excess == 0 && !self.tiers.is_doubtful(tier.number)
-                })
-                .map(|(tier, _)| *tier)
-                .collect();
-            let from: Vec<u8> = full().map(|(tier, _)| tier.number).collect();
-            let excess = full().map(|(_, excess)| excess).sum();
-            (!from.is_empty() && !to.is_empty()).then_some(Slope { from, to, excess })
+            let lower = tiers.iter().filter(|(tier, excess)| tier.rank > rank && *excess == 0);
+            let slope = Slope {
+                rank,
+                from: full().map(|(tier, _)| tier.number).collect(),
+                to: lower.map(|(tier, _)| *tier).collect(),
+                excess: full().map(|(_, excess)| excess).sum(),
+            };
+            (!slope.from.is_empty() && !slope.to.is_empty()).then_some(slope)
         })
     }
 
-    /// Whether cold files are going down to slower tiers, or are looked for.
+    /// Whether cold files go down to slower tiers, or are looked for.
     pub(crate) fn is_descending(&self, keeper: &Keeper) -> bool {
         self.sink.is_on()
             && self.may_move()
@@ -111,30 +152,32 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             && self.slope().is_some()
     }
 
-    /// Moves cold files from tiers that are nearly full to slower ones; gives the number of blocks.
+    /// Moves cold files from tiers that are nearly full to slower ones, some of them; gives the number of blocks.
     pub(crate) fn descend(
         &self,
         keeper: &mut Keeper,
         now_ms: u64,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<u64> {
-        let mut moved = 0;
-        while goes_on()
+        let (mut moved, mut names) = (0, 0);
+        while moved < BLOCKS
+            && names < NAMES
+            && goes_on()
             && keeper.allowance > 0
             && self.may_move()
             && let Some(slope) = self.slope()
         {
-            if keeper.descent.from != slope.from {
-                keeper.descent = Descent { from: slope.from.clone(), ..Descent::default() };
-            }
             let descent = &mut keeper.descent;
+            if descent.rank != slope.rank {
+                let Descent { ended_ms, pause_ms, .. } = *descent;
+                *descent = Descent { rank: slope.rank, ended_ms, pause_ms, ..Descent::default() };
+            }
             if descent.trail.goes_on() {
-                self.look_for_more(keeper, now_ms);
+                names += self.look_for_more(keeper, now_ms);
             } else if descent.has_cold(now_ms) {
                 moved += self.descend_batch(keeper, &slope, now_ms, goes_on)?;
-            } else if descent.ended_ms.is_none_or(|ended_ms| now_ms.abs_diff(ended_ms) >= PAUSE_MS) {
-                descent.files.clear();
-                descent.trail.begin(self.layout.id(&self.layout.root()));
+            } else if descent.may_begin(now_ms) {
+                descent.begin(self.layout.id(&self.layout.root()));
             } else {
                 break;
             }
@@ -142,19 +185,19 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(moved)
     }
 
-    /// Looks at some more names.
-    fn look_for_more(&self, keeper: &mut Keeper, now_ms: u64) {
-        let Some(found) = self.advance(&mut keeper.descent.trail, AT_ONCE) else { return };
-        for id in found.files {
+    /// Looks at some more names; gives their number, and one more.
+    fn look_for_more(&self, keeper: &mut Keeper, now_ms: u64) -> usize {
+        let rank = keeper.descent.rank;
+        let alike: Vec<u8> =
+            self.layout.tiers().iter().filter(|tier| tier.rank == rank).map(|tier| tier.number).collect();
+        let found = self.advance(&mut keeper.descent.trail, AT_ONCE);
+        let is_there = |place: &Place| alike.iter().any(|tier| is_on(place, *tier));
+        for id in found.iter().flat_map(|found| found.files.iter().copied()) {
             // One that is gone is nobody's, and who uses one that cannot be read is told.
             if let Ok(node) = self.layout.node(id)
                 && !self.is_pinned(&node)
-                && self.has_blocks(
-                    &node,
-                    |tier| keeper.descent.from.contains(&tier),
-                    |place| keeper.descent.from.iter().any(|tier| is_on(place, *tier)),
-                )
-                && let Ok(used_ms) = self.used_ms(keeper, id, &node)
+                && self.has_blocks(&node, |tier| alike.contains(&tier), is_there)
+                && let Ok(used_ms) = self.used_ms(keeper, id, &node, now_ms)
             {
                 keeper.descent.found(id, used_ms, self.options.known_files);
             }
@@ -162,11 +205,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if !keeper.descent.trail.goes_on() {
             keeper.descent.ended_ms = Some(now_ms);
         }
+        found.map_or(0, |found| found.names) + 1
     }
 
-    /// When a file was written, or read, as far as is known.
-    fn used_ms(&self, keeper: &Keeper, id: InodeId, node: &L::Node) -> Result<u64> {
-        Ok(millis(self.layout.getattr(node)?.mtime).max(keeper.below.read_ms(id)))
+    /// When a file was used, as far as is known: written or changed in another way, whatever it says of that, or read.
+    fn used_ms(&self, keeper: &Keeper, id: InodeId, node: &L::Node, now_ms: u64) -> Result<u64> {
+        let changed_ms = millis(self.layout.getattr(node)?.ctime);
+        let heard_ms = keeper.heats.last_used_ms(id).max(keeper.below.last_used_ms(id));
+        Ok(changed_ms.max(heard_ms).min(now_ms))
     }
 
     /// Moves what is coldest as one batch; gives the number of blocks. A file that fails, or stays, is not tried again before
@@ -183,25 +229,26 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         // What is on the tiers is nobody else's to write before it was read.
         let _reading = Reading::begin(&self.layout);
         let mut batch = Batch::default();
-        // Those of which more comes with the next batch.
-        let mut rest: HashMap<InodeId, u64> = HashMap::new();
-        let mut failure = None;
+        // When those in it were used, and where the rest begins of one that goes on behind it.
+        let mut gathered: HashMap<InodeId, (u64, Option<u64>)> = HashMap::new();
+        let mut failure: Option<Error> = None;
         while batch.blocks() < wanted && goes_on() && keeper.descent.has_cold(now_ms) {
             let Some((used_ms, id)) = keeper.descent.files.pop_first() else { break };
             let Ok(node) = self.layout.node(id) else { continue };
-            if self.is_pinned(&node) {
+            let Ok(used_now_ms) = self.used_ms(keeper, id, &node, now_ms) else { continue };
+            if self.is_pinned(&node) || !self.has_log_at_hand(&node) {
                 continue;
             }
-            let Ok(used_now_ms) = self.used_ms(keeper, id, &node) else { continue };
             if used_now_ms > used_ms {
                 keeper.descent.files.insert((used_now_ms, id));
                 continue;
             }
+            let mut at = keeper.descent.part.filter(|(of, _)| *of == id).map_or(0, |(_, at)| at);
             let is_meant = |place: &Place| slope.from.iter().any(|tier| is_on(place, *tier));
-            match self.add_range(&mut batch, (&node, FileBlock(0), u64::MAX), &mut 0, is_meant) {
-                Ok(true) => {}
+            match self.add_range(&mut batch, (&node, FileBlock(0), u64::MAX), &mut at, is_meant) {
+                Ok(true) => drop(gathered.insert(id, (used_ms, None))),
                 Ok(false) => {
-                    rest.insert(id, used_ms);
+                    gathered.insert(id, (used_ms, Some(at)));
                     break;
                 }
                 Err(error) => failure = failure.or(Some(error)),
@@ -211,26 +258,46 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             return failure.map_or(Ok(0), Err);
         };
         let files = batch.parts().len() as u64;
+        // Others have nothing there any more.
+        let in_batch: HashSet<InodeId> = batch.parts().iter().map(Part::id).collect();
+        gathered.retain(|id, (_, at)| at.is_some() || in_batch.contains(id));
         self.note_queue(keeper);
         let _doing = self.begin(Doing { inode: first.number, files, way: Way::Descended });
-        let mut moved = 0;
-        for (id, placed) in self.place_on(&slope.to, batch, Why::Descent, &mut || true) {
+        let (mut moved, mut is_full) = (0, false);
+        for (id, placed) in self.place_on(&slope.to, batch, Why::Descent, &mut || goes_on()) {
+            let rest = gathered.remove(&id);
             match placed {
-                Ok(placed) if placed.moved > 0 => moved += placed.moved,
-                // It was written meanwhile.
-                Ok(_) => drop(rest.remove(&id)),
-                Err(error) => {
-                    rest.remove(&id);
-                    // A program has it mapped, it was removed, or there is no room for it.
-                    if !matches!(error.kind(), Kind::Busy | Kind::Stale | Kind::NoSpace) {
-                        failure = failure.or(Some(error));
+                Ok(placed) => {
+                    moved += placed.moved;
+                    // What was written meanwhile is not cold.
+                    if let Some((used_ms, Some(at))) = rest.filter(|_| placed.changed == 0) {
+                        keeper.descent.files.insert((used_ms, id));
+                        keeper.descent.part = Some((id, at));
                     }
                 }
+                Err(error) => match error.kind() {
+                    // A program has it mapped, or it was removed.
+                    Kind::Busy | Kind::Stale => {}
+                    // On the tiers, or in memory for the entry that would say it.
+                    Kind::NoSpace => is_full = true,
+                    _ => failure = failure.or(Some(error)),
+                },
             }
         }
-        keeper.descent.files.extend(rest.into_iter().map(|(id, used_ms)| (used_ms, id)));
+        // Those that it did not get to.
+        keeper.descent.files.extend(gathered.into_iter().map(|(id, (used_ms, _))| (used_ms, id)));
+        if is_full {
+            keeper.descent.files.clear();
+        }
+        keeper.descent.has_moved |= moved > 0;
         self.descended.fetch_add(moved, Ordering::Relaxed);
         keeper.allowance = keeper.allowance.saturating_sub_unsigned(moved * BLOCK_SIZE);
         failure.map_or(Ok(moved), Err)
+    }
+
+    /// Whether the log of a file is in memory, as it must be where its blocks move: brought back there if there is room.
+    fn has_log_at_hand(&self, node: &L::Node) -> bool {
+        self.layout.log_image_at(node).is_none()
+            || self.usage() <= f64::from(self.log_threshold()) && self.layout.take_log_back(node).is_ok()
     }
 }

@@ -212,12 +212,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         keeper.allow(self.rate.load(Ordering::Relaxed), now_ms);
         let granted = self.grant(&mut keeper, &|| goes_on() && !self.is_awaited());
         let mut cold = None;
+        let free = || goes_on() && !self.is_awaited();
+        // Some of them: what moves down from memory behind that, for as long as it takes, would leave no time for it.
+        let descended = self.descend(&mut keeper, now_ms, &free);
         let lowered = self.lower_coldest(&mut keeper, &mut cold, now_ms, goes_on);
         keeper.put_back(cold);
         self.compact_cold(&mut keeper, now_ms, &|| goes_on() && !self.is_awaited());
-        let free = || goes_on() && !self.is_awaited();
         let balanced = self.balance(&mut keeper, now_ms, &free);
-        let descended = self.descend(&mut keeper, now_ms, &free);
         Ok(granted + lowered? + balanced? + descended?)
     }
 

@@ -1,13 +1,13 @@
 //! Blocks that readers waited for a disk for, because DRAM did not have them: they get a place in persistent memory while it
-//! has room below its threshold.
+//! has room below its threshold, when that happens to them, or to what is beside them, a second time.
 //!
 //! They are known by windows of a file, in DRAM, from one look of the mover to the next.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
-use nacre_engine::{Block, Durability, FileBlock, InodeId, Place, PlacedExtent, Result, Tiered};
+use nacre_engine::{Block, Durability, Error, FileBlock, InodeId, Kind, Place, PlacedExtent, Result, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
@@ -20,84 +20,138 @@ use crate::status::{Doing, Way};
 const WINDOW: u64 = 16;
 /// Windows that are known between two looks; more are passed over, and missed again.
 const MAX_WINDOWS: usize = 4096;
+/// Windows that are brought up at a look: reads of others go first, for some milliseconds each.
+const AT_ONCE: usize = 256;
+/// Windows that were missed once and are remembered for that, up to twice as many.
+const MAX_ONCE: usize = 1 << 15;
 
 /// By file and window, a bit for each block that was waited for.
-type Windows = HashMap<(InodeId, u64), u16>;
+type Windows = BTreeMap<(InodeId, u64), u16>;
 
 /// What was waited for.
 #[derive(Default)]
 pub(crate) struct Missed {
-    windows: Mutex<Windows>,
+    noted: Mutex<Noted>,
     bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct Noted {
+    windows: HashMap<(InodeId, u64), u16>,
+    /// Windows of which a block was missed, and none before: what is read once is not worth a place.
+    once: HashSet<(InodeId, u64)>,
+    /// Those that were so before these.
+    once_before: HashSet<(InodeId, u64)>,
+}
+
+impl Noted {
+    /// Whether something of a window was missed before, not too long ago.
+    fn is_missed_again(&mut self, key: (InodeId, u64)) -> bool {
+        if self.once.contains(&key) || self.once_before.contains(&key) {
+            return true;
+        }
+        if self.once.len() >= MAX_ONCE {
+            self.once_before = std::mem::take(&mut self.once);
+        }
+        self.once.insert(key);
+        false
+    }
 }
 
 impl Missed {
     /// Of a read of these blocks so many bytes had to come from a disk.
     pub(crate) fn note(&self, id: InodeId, read: Span, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let mut windows = self.windows.lock();
-        for block in read.start..read.end() {
-            let key = (id, block / WINDOW);
-            if windows.len() >= MAX_WINDOWS && !windows.contains_key(&key) {
-                return;
+        let mut noted = self.noted.lock();
+        let (first, last) = (read.start / WINDOW, read.end().saturating_sub(1) / WINDOW);
+        for window in first..=last.min(first.saturating_add(MAX_WINDOWS as u64)) {
+            let key = (id, window);
+            if !noted.is_missed_again(key) || noted.windows.len() >= MAX_WINDOWS {
+                continue;
             }
-            *windows.entry(key).or_default() |= 1 << (block % WINDOW);
+            let blocks = read.start.max(window * WINDOW)..read.end().min((window + 1) * WINDOW);
+            let bits = blocks.map(|block| 1 << (block % WINDOW)).fold(0, |all, bit: u16| all | bit);
+            *noted.windows.entry(key).or_default() |= bits;
         }
     }
 
-    /// Bytes until now, and the windows since this was asked last, in the order of files and blocks.
-    pub(crate) fn take(&self) -> (u64, BTreeMap<(InodeId, u64), u16>) {
-        let windows = std::mem::take(&mut *self.windows.lock());
-        (self.bytes.load(Ordering::Relaxed), windows.into_iter().collect())
+    /// Bytes until now, and windows that were missed again since this was asked last, in the order of files and blocks.
+    pub(crate) fn take(&self) -> (u64, Windows) {
+        let windows = std::mem::take(&mut self.noted.lock().windows);
+        // Which of more, chance says.
+        (self.bytes.load(Ordering::Relaxed), windows.into_iter().take(AT_ONCE).collect())
     }
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Brings up what was waited for, where that is worth it and there is room; gives the number of blocks.
+    /// Brings up what was waited for, where that is worth it and there is room; gives the number of blocks. What fails keeps
+    /// no other, and is told behind them.
     pub(crate) fn raise_missed(
         &self,
         keeper: &mut Keeper,
-        windows: BTreeMap<(InodeId, u64), u16>,
+        windows: Windows,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<u64> {
-        let mut total = 0;
+        let (mut total, mut failure) = (0, None);
         for ((id, window), missed) in windows {
             let most = keeper.balance.left_of_missed().min(self.room_below_threshold());
             if most < WINDOW || keeper.allowance <= 0 || !self.may_move() || !goes_on() {
                 break;
             }
-            match self.raise_window(id, window * WINDOW, missed) {
-                Ok(0) => {}
-                Ok(moved) => {
-                    total += moved;
-                    keeper.account_missed(moved);
-                    self.note_raised(keeper, id, moved);
-                }
-                Err(error) => {
-                    if let Some(error) = keeper.passed_by(id, error) {
-                        return Err(error);
-                    }
-                }
+            let (moved, error) = self.raise_window(id, window * WINDOW, missed);
+            if moved > 0 {
+                total += moved;
+                keeper.account_missed(moved);
+                self.note_raised(keeper, id, moved);
+            }
+            if let Some(error) = error {
+                failure = keeper.passed_by(id, error).or(failure);
             }
         }
-        Ok(total)
+        failure.map_or(Ok(total), Err)
     }
 
-    /// Brings up what of a window was waited for, or would be; gives the number of blocks.
-    fn raise_window(&self, id: InodeId, start: u64, missed: u16) -> Result<u64> {
-        let node = self.layout.node(id)?;
-        if self.is_pinned(&node) {
-            return Ok(0);
-        }
-        let _doing = self.begin(Doing { inode: id.number, files: 1, way: Way::Raised });
+    /// Brings up what of a window was waited for, or would be; where that fails, only what was. Gives the number of blocks,
+    /// and what went wrong.
+    fn raise_window(&self, id: InodeId, start: u64, missed: u16) -> (u64, Option<Error>) {
+        let mut moved = 0;
+        let raised = self.layout.node(id).and_then(|node| {
+            if self.is_pinned(&node) {
+                return Ok(());
+            }
+            let _doing = self.begin(Doing { inode: id.number, files: 1, way: Way::Raised });
+            let mut raise = |with_neighbours: bool| -> Result<()> {
+                for Span { start, len } in self.worth_raising(&node, start, missed, with_neighbours)? {
+                    moved +=
+                        self.bring_up_from(&node, FileBlock(start), len, Durability::Now, |_| true)?.moved;
+                }
+                Ok(())
+            };
+            match raise(true) {
+                Err(error) if error.kind() == Kind::Media => raise(false),
+                other => other,
+            }
+        });
+        (moved, raised.err())
+    }
+
+    /// What of a window is on tiers and was missed or, with its neighbours, is not in DRAM.
+    fn worth_raising(
+        &self,
+        node: &L::Node,
+        start: u64,
+        missed: u16,
+        with_neighbours: bool,
+    ) -> Result<Vec<Span>> {
         let mut spans: Vec<Span> = Vec::new();
         for PlacedExtent { start: first, len, place } in
-            self.layout.resolve(&node, FileBlock(start), WINDOW)?
+            self.layout.resolve(node, FileBlock(start), WINDOW)?
         {
             let Place::Tier { tier, block } = place else { continue };
             for at in first.0.max(start)..(first.0 + len).min(start + WINDOW) {
                 let was_missed = missed & 1 << (at - start) != 0;
-                if !was_missed && self.tiers.pages().has(tier, Block(block.0 + (at - first.0))) {
+                let is_in_dram = || self.tiers.pages().has(tier, Block(block.0 + (at - first.0)));
+                if !was_missed && (!with_neighbours || is_in_dram()) {
                     continue;
                 }
                 match spans.last_mut() {
@@ -106,11 +160,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 }
             }
         }
-        let mut moved = 0;
-        for Span { start, len } in spans {
-            moved += self.bring_up_from(&node, FileBlock(start), len, Durability::Now, |_| true)?.moved;
-        }
-        Ok(moved)
+        Ok(spans)
     }
 }
 
@@ -118,21 +168,30 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 mod tests {
     use nacre_engine::InodeId;
 
-    use super::{MAX_WINDOWS, Missed, Span, WINDOW};
+    use std::collections::BTreeMap;
+
+    use super::{AT_ONCE, MAX_ONCE, MAX_WINDOWS, Missed, Span, WINDOW};
 
     #[test]
     fn blocks_are_known_by_window_and_not_more_than_there_is_room_for() {
         let id = |number| InodeId { number, generation: 1, volume: 0 };
         let missed = Missed::default();
+        missed.note(id(1), Span { start: 0, len: 2 * WINDOW }, 4096);
+        assert_eq!(missed.take(), (4096, BTreeMap::new()), "what is read once stays");
         missed.note(id(1), Span { start: WINDOW - 1, len: 3 }, 4096);
         missed.note(id(1), Span { start: 0, len: 1 }, 4096);
         let (bytes, windows) = missed.take();
-        assert_eq!((bytes, windows.len()), (8192, 2));
-        assert_eq!((windows[&(id(1), 0)], windows[&(id(1), 1)]), (0x8001, 3));
-        for number in 0..2 * MAX_WINDOWS as u64 {
-            missed.note(id(number), Span { start: 0, len: u64::from(u16::MAX) }, 1);
-        }
-        assert_eq!(missed.take().1.len(), MAX_WINDOWS);
+        assert_eq!(bytes, 3 * 4096);
+        assert_eq!(windows, BTreeMap::from([((id(1), 0), 0x8001), ((id(1), 1), 3)]));
+        let read_all = || {
+            for number in 0..10 {
+                missed.note(id(number), Span { start: 0, len: u64::MAX }, 1);
+            }
+            let noted = missed.noted.lock();
+            (noted.windows.len(), noted.once.len().max(noted.once_before.len()) <= MAX_ONCE)
+        };
+        assert_eq!([read_all(), read_all()], [(2, true), (MAX_WINDOWS, true)]);
+        assert_eq!(missed.take().1.len(), AT_ONCE);
         assert!(missed.take().1.is_empty());
     }
 }

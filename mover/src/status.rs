@@ -396,6 +396,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             Phase::OutsideHours
         } else if keeper.failure.is_some() {
             Phase::Failed
+        } else if !self.is_too_full() && self.is_descending(keeper) {
+            if self.is_limited(keeper) { Phase::Limited } else { Phase::Beginning }
         } else if !self.is_too_full() {
             Phase::BelowThreshold
         } else if self.is_limited(keeper) {

@@ -196,6 +196,8 @@ struct FileHeat {
     heat: Heat,
     size: u64,
     last_modified_ms: u64,
+    /// When anything was done with it that was heard of.
+    last_used_ms: u64,
     access: FileAccess,
     /// Modified and read, by part.
     parts: BTreeMap<u64, (u64, u64)>,
@@ -284,6 +286,7 @@ impl Heats {
             file.access.read(sample.blocks);
             file.heat.read(sample.blocks, file.size, sample.at_ms);
         }
+        file.last_used_ms = file.last_used_ms.max(sample.at_ms);
         let heat = file.heat;
         self.list(sample.id, heat);
     }
@@ -431,9 +434,9 @@ impl Heats {
         self.files.iter().filter(is_here).map(|(id, file)| (*id, file.heat, file.size))
     }
 
-    /// When the blocks of a file were read, on average; 0 where nothing is known of that.
-    pub(crate) fn read_ms(&self, id: InodeId) -> u64 {
-        self.files.get(&id).map_or(0, |file| file.heat.read_ms)
+    /// When anything was done with a file that was heard of; 0 where nothing was.
+    pub(crate) fn last_used_ms(&self, id: InodeId) -> u64 {
+        self.files.get(&id).map_or(0, |file| file.last_used_ms)
     }
 
     /// Files for which the lists have room.

@@ -299,7 +299,9 @@ impl Tiers {
         let limbo = self.limbo.lock();
         let waiting: u64 =
             limbo.freed.iter().filter(|(_, run)| run.tier == tier).map(|(_, run)| run.len).sum();
-        Ok(TierSpace { blocks, free: alloc.free_blocks() + waiting })
+        let is_counted =
+            !self.has_uncounted.load(Ordering::Acquire) || !self.uncounted.lock().contains_key(&tier);
+        Ok(TierSpace { blocks, free: alloc.free_blocks() + waiting, is_counted })
     }
 
     /// Free runs of all tiers, in order.

@@ -1,8 +1,9 @@
 //! What came to a tier first stayed there, however cold it became, and what was moved down later went past it to a slower one.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use nacre_engine::{BLOCK_SIZE, Extents, FileBlock, InodeId, Names, Place, Tiered, XattrMode};
+use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, InodeId, Names, Place, Tiered, XattrMode};
 use nacre_mover::{Cause, MoverOptions, PIN, Phase, Queued, Way};
 
 use crate::machine::{Machine, Node, OTHER, TIER, content, time};
@@ -52,7 +53,8 @@ fn what_was_used_longest_ago_goes_to_the_slower_tier_until_there_is_room() {
     let (machine, files) = full(usual());
     // Those that were written first were read later than all others were written.
     for node in &files[..10] {
-        machine.read_at(node, Some(time(5000)));
+        // A block of many: it is the file that is used.
+        machine.fs.read(node, BLOCK_SIZE, &mut [0; 100], Some(time(9980))).expect("read");
     }
     machine.fs.set_xattr(&files[12], PIN, b"1", XattrMode::Set, None, time(12)).expect("set");
     let flushes = machine.flushes(OTHER);
@@ -91,7 +93,7 @@ fn it_waits_for_what_keeps_the_mover_and_says_so() {
     assert!(!machine.fs.status().is_idle, "it will look for some");
     // Until it has looked for them, and not longer.
     for most in 1..100 {
-        let asked = std::cell::Cell::new(0);
+        let asked = Cell::new(0);
         let goes_on = || asked.replace(asked.get() + 1) < most;
         machine.fs.keep(LATER_MS, &goes_on).expect("it looks");
         if !descending(&machine).is_empty() {
@@ -120,6 +122,25 @@ fn it_waits_for_what_keeps_the_mover_and_says_so() {
     machine.fs.change(&usual());
     keep(LATER_MS + 2000);
     assert!((89..=90).contains(&share(&machine)), "{}", share(&machine));
+}
+
+/// It began anew with each look that was to end early, or forgot what it had not got to.
+#[test]
+fn a_look_that_ends_at_any_question_is_gone_on_with() {
+    let (machine, files) = full(MoverOptions { group: 16, ..usual() });
+    let mut looks = 0;
+    while share(&machine) > 90 || machine.fs.status().descended == 0 {
+        let asked = Cell::new(0);
+        let goes_on = || asked.replace(asked.get() + 1) < 5 + looks % 7;
+        machine.fs.keep(LATER_MS, &goes_on).expect("it looks");
+        looks += 1;
+        assert!(looks < 100, "{} blocks moved", machine.used(OTHER));
+    }
+    let on = |number: usize| places(&machine, &files[number]).into_keys().collect::<Vec<_>>();
+    assert!([0, 1, 2, 119].map(on) == [vec![OTHER], vec![OTHER], vec![OTHER], vec![TIER]]);
+    let expected: Vec<_> = (0..120).map(|number| content(number, BLOCKS)).collect();
+    drop(files);
+    machine.crash(&expected);
 }
 
 #[test]
@@ -156,7 +177,9 @@ fn a_large_file_goes_group_by_group_and_one_that_cannot_keeps_no_other() {
     machine.fs.change(&MoverOptions { group: 16, tier_threshold: 50, ..usual() });
     let error = machine.fs.keep(LATER_MS, &|| true).expect_err("a block cannot be read");
     assert!(error.to_string().contains("media"), "{error}");
-    machine.fs.keep(LATER_MS, &|| true).expect("the others move");
+    machine.fs.keep(LATER_MS, &|| true).expect("the disk is left alone for a while");
+    assert_eq!(machine.fs.status().descended, 0);
+    machine.fs.keep(LATER_MS + 10_000, &|| true).expect("the others move");
     let gone = |number: usize| places(&machine, &files[number]).get(&OTHER).copied().unwrap_or(0);
     assert_eq!(gone(1), 40);
     assert!((300..700).contains(&gone(2)) && gone(0) < 200, "{} {}", gone(2), gone(0));

@@ -123,3 +123,24 @@ fn what_a_disk_is_waited_for_comes_up_though_reads_are_in_balance() {
     drop(files);
     machine.crash(&expected);
 }
+
+/// A backup reads all that is cold, once.
+#[test]
+fn what_a_disk_is_waited_for_once_stays() {
+    let options = MoverOptions { page_cache: 64 * BLOCK_SIZE, ..MoverOptions::default() };
+    let machine = Machine::with(&[64 << 20], options);
+    let files = machine.files([40, 1600]);
+    assert!(machine.fs.move_files_down(&files[1..], TIER, false)[0].is_ok());
+    let mut block = [0; BLOCK];
+    for second in 0..10 {
+        let now = Some(time(1000 + second as usize));
+        for at in (second * 160..second * 160 + 160).rev().step_by(16) {
+            machine.fs.read(&files[1], at * BLOCK_SIZE, &mut block, now).expect("read");
+            for more in 0..16 {
+                machine.fs.read(&files[0], (at + more) * 7 % 40 * BLOCK_SIZE, &mut block, now).expect("read");
+            }
+        }
+        machine.fs.keep(NOW_MS + second * 1000 + 500, &|| true).expect("it looks");
+    }
+    assert_eq!((machine.fs.status().raised, machine.below(&files[1])), (0, 1600));
+}

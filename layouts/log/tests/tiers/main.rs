@@ -169,7 +169,7 @@ fn is_elsewhere<T: std::fmt::Debug>(result: nacre_engine::Result<T>) -> bool {
 }
 
 fn used(fs: &Fs) -> u64 {
-    let TierSpace { blocks, free } = fs.tier_space(3).unwrap();
+    let TierSpace { blocks, free, .. } = fs.tier_space(3).unwrap();
     assert_eq!(blocks, TIER - 2);
     blocks - free
 }
@@ -647,7 +647,7 @@ fn allocated_blocks_take_turns_among_tiers_of_one_rank() {
     };
     let used = |fs: &Fs| {
         [3, 5, 9].map(|tier| {
-            let TierSpace { blocks, free } = fs.tier_space(tier).unwrap();
+            let TierSpace { blocks, free, .. } = fs.tier_space(tier).unwrap();
             blocks - free
         })
     };
