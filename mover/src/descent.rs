@@ -89,12 +89,21 @@ impl Descent {
         is_more_there || self.ended_ms.is_none_or(|ended_ms| now_ms.abs_diff(ended_ms) >= self.pause_ms)
     }
 
+    /// From now on it is for the tiers of this rank. That others were looked for just before is no reason to look again sooner.
+    fn turn_to(&mut self, rank: u8) {
+        if self.rank != rank {
+            let Descent { ended_ms, pause_ms, has_moved, .. } = *self;
+            *self = Descent { rank, ended_ms, pause_ms, has_moved, ..Descent::default() };
+        }
+    }
+
     fn begin(&mut self, root: InodeId) {
         self.pause_ms = match self.has_moved || self.ended_ms.is_none() {
             true => PAUSE_MS,
             false => (self.pause_ms * 2).clamp(PAUSE_MS, LONGEST_PAUSE_MS),
         };
         (self.has_moved, self.has_dropped) = (false, false);
+        self.part = None;
         self.files.clear();
         self.trail.begin(root);
     }
@@ -168,10 +177,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             && let Some(slope) = self.slope()
         {
             let descent = &mut keeper.descent;
-            if descent.rank != slope.rank {
-                let Descent { ended_ms, pause_ms, .. } = *descent;
-                *descent = Descent { rank: slope.rank, ended_ms, pause_ms, ..Descent::default() };
-            }
+            descent.turn_to(slope.rank);
             if descent.trail.goes_on() {
                 names += self.look_for_more(keeper, now_ms);
             } else if descent.has_cold(now_ms) {
@@ -236,11 +242,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             let Some((used_ms, id)) = keeper.descent.files.pop_first() else { break };
             let Ok(node) = self.layout.node(id) else { continue };
             let Ok(used_now_ms) = self.used_ms(keeper, id, &node, now_ms) else { continue };
-            if self.is_pinned(&node) || !self.has_log_at_hand(&node) {
-                continue;
-            }
             if used_now_ms > used_ms {
                 keeper.descent.files.insert((used_now_ms, id));
+                continue;
+            }
+            if self.is_pinned(&node) || !self.has_log_at_hand(&node) {
                 continue;
             }
             let mut at = keeper.descent.part.filter(|(of, _)| *of == id).map_or(0, |(_, at)| at);
@@ -299,5 +305,57 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     fn has_log_at_hand(&self, node: &L::Node) -> bool {
         self.layout.log_image_at(node).is_none()
             || self.usage() <= f64::from(self.log_threshold()) && self.layout.take_log_back(node).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_engine::InodeId;
+
+    use super::{Descent, LONGEST_PAUSE_MS, PAUSE_MS};
+
+    fn id(number: u64) -> InodeId {
+        InodeId { number, generation: 1, volume: 0 }
+    }
+
+    /// Goes through nothing; gives for how long the next way may not begin.
+    fn way(descent: &mut Descent, now_ms: u64, moves: bool) -> u64 {
+        assert!(descent.may_begin(now_ms));
+        descent.begin(id(1));
+        descent.trail = super::Trail::default();
+        (descent.ended_ms, descent.has_moved) = (Some(now_ms), descent.has_moved || moves);
+        let pause_ms = descent.pause_ms;
+        assert!(!descent.may_begin(now_ms + pause_ms - 1) && descent.may_begin(now_ms + pause_ms));
+        pause_ms
+    }
+
+    #[test]
+    fn where_nothing_can_move_it_looks_ever_more_seldom_for_whichever_rank() {
+        let mut descent = Descent::default();
+        let mut now_ms = 1_700_000_000_000;
+        let mut pauses = Vec::new();
+        for turn in 0..10 {
+            descent.turn_to(turn % 2);
+            pauses.push(way(&mut descent, now_ms, false) / PAUSE_MS);
+            now_ms += LONGEST_PAUSE_MS;
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64, 64]);
+        // What moved counts, whichever tiers it was from.
+        way(&mut descent, now_ms, true);
+        descent.turn_to(7);
+        assert_eq!(way(&mut descent, now_ms + LONGEST_PAUSE_MS, true), PAUSE_MS);
+        descent.turn_to(7);
+        assert_eq!(way(&mut descent, now_ms + 2 * LONGEST_PAUSE_MS, false), PAUSE_MS);
+    }
+
+    #[test]
+    fn the_coldest_are_kept_and_the_others_looked_for_again_at_once() {
+        let mut descent = Descent::default();
+        way(&mut descent, 1_700_000_000_000, true);
+        (0..10).for_each(|number| descent.found(id(number), 100 - number, 4));
+        assert_eq!(descent.coldest_ones(9).map(|(_, id)| id.number).collect::<Vec<_>>(), [9, 8, 7, 6]);
+        assert!(!descent.may_begin(1_700_000_000_001), "those come first");
+        descent.files.clear();
+        assert!(descent.may_begin(1_700_000_000_001));
     }
 }

@@ -41,7 +41,7 @@ fn mount(memory: &Arc<SimPm>, with_disk: bool) -> Fs {
 
 /// The file `a` with holes and an attribute, all of it on the tier, its log included; and `b` in memory.
 fn machine() -> (Arc<SimPm>, Fs) {
-    let memory = Arc::new(SimPm::with_disks(16 << 20, &[16 << 20]));
+    let memory = Arc::new(SimPm::with_disks(16 << 20, &[16 << 20; 2]));
     mkfs(&*memory, &MkfsOptions::default()).expect("mkfs");
     let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
     let fs = Fs::new(layout, MoverOptions { balance: false, page_cache: 0, ..MoverOptions::default() });
@@ -286,7 +286,8 @@ fn a_damaged_image_harms_its_file_alone_until_that_is_gone() {
     let error = fs.read(&a, 0, &mut [0; 10], None).expect_err("nobody knows where it is");
     assert_eq!(error.kind(), Kind::Corrupt);
     assert_content(&fs, &find(&fs, "b"), 3, byte);
-    assert_eq!(fs.layout().tier_space(TIER).expect("a tier").free, 0, "nobody knows what is free");
+    let space = fs.layout().tier_space(TIER).expect("a tier");
+    assert!(space.free == 0 && !space.is_counted, "nobody knows what is free");
     drop(a);
     fs.into_layout().unmount().expect("unmount");
     let tiers = tiers(&memory);
@@ -296,6 +297,27 @@ fn a_damaged_image_harms_its_file_alone_until_that_is_gone() {
     fs.unlink(&fs.root(), b"a", NOW).expect("unlink");
     let fs = again(&memory, fs, false);
     assert_eq!(used_on_tier(&fs), 0);
+    assert!(fs.layout().tier_space(TIER).expect("a tier").is_counted);
+}
+
+/// It looked full, and all that was cold there went to slower ones, at each mount.
+#[test]
+fn a_tier_of_which_nobody_knows_what_is_free_gives_nothing_to_slower_ones() {
+    for is_damaged in [true, false] {
+        let (memory, fs) = machine();
+        let image = fs.layout().log_image_at(&find(&fs, "a")).expect("an image");
+        fs.move_down(&find(&fs, "b"), TIER, FileBlock(0), u64::MAX, false).expect("room");
+        fs.into_layout().abandon();
+        if is_damaged {
+            SimDisk::of(&memory, 0).poke(image.start.offset() + 40, &[0xff; 3]);
+        }
+        let fs = mount(&memory, true);
+        fs.add(SimDisk::of(&memory, 1), VOLUME, 9, 1, NOW).expect("a slower tier");
+        assert_eq!(fs.layout().tier_space(TIER).expect("a tier").is_counted, !is_damaged);
+        fs.keep(1_800_000_000_000, &|| true).expect("it looks");
+        assert_eq!(fs.status().descended, 0, "damaged: {is_damaged}");
+        assert_content(&fs, &find(&fs, "b"), 3, byte);
+    }
 }
 
 #[test]

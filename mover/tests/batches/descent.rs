@@ -127,20 +127,27 @@ fn it_waits_for_what_keeps_the_mover_and_says_so() {
 /// It began anew with each look that was to end early, or forgot what it had not got to.
 #[test]
 fn a_look_that_ends_at_any_question_is_gone_on_with() {
-    let (machine, files) = full(MoverOptions { group: 16, ..usual() });
+    for group in [16, 4096] {
+        let (machine, files) = full(MoverOptions { group, ..usual() });
+        look_until_there_is_room(&machine);
+        let on = |number: usize| places(&machine, &files[number]).into_keys().collect::<Vec<_>>();
+        assert!([0, 1, 2, 119].map(on) == [vec![OTHER], vec![OTHER], vec![OTHER], vec![TIER]]);
+        let expected: Vec<_> = (0..120).map(|number| content(number, BLOCKS)).collect();
+        drop(files);
+        machine.crash(&expected);
+    }
+}
+
+/// In looks of which each ends at one of its first questions; all are at one time.
+fn look_until_there_is_room(machine: &Machine) {
     let mut looks = 0;
-    while share(&machine) > 90 || machine.fs.status().descended == 0 {
+    while share(machine) > 90 || machine.fs.status().descended == 0 {
         let asked = Cell::new(0);
         let goes_on = || asked.replace(asked.get() + 1) < 5 + looks % 7;
         machine.fs.keep(LATER_MS, &goes_on).expect("it looks");
         looks += 1;
         assert!(looks < 100, "{} blocks moved", machine.used(OTHER));
     }
-    let on = |number: usize| places(&machine, &files[number]).into_keys().collect::<Vec<_>>();
-    assert!([0, 1, 2, 119].map(on) == [vec![OTHER], vec![OTHER], vec![OTHER], vec![TIER]]);
-    let expected: Vec<_> = (0..120).map(|number| content(number, BLOCKS)).collect();
-    drop(files);
-    machine.crash(&expected);
 }
 
 #[test]
@@ -188,6 +195,22 @@ fn a_large_file_goes_group_by_group_and_one_that_cannot_keeps_no_other() {
     let expected: Vec<_> = sizes.into_iter().enumerate().map(|(number, len)| content(number, len)).collect();
     drop(files);
     machine.crash(&expected);
+}
+
+/// One that had gone in parts, and came back, was looked at from where the last of these had begun.
+#[test]
+fn a_large_file_that_comes_back_goes_down_as_a_whole_again() {
+    let options = MoverOptions { group: 16, tier_threshold: 50, ..usual() };
+    let machine = Machine::with(&[SMALL, 64 << 20], options);
+    let files = machine.files([300, 510]);
+    for turn in 0..3 {
+        assert!(machine.fs.move_files_down(&files, TIER, false).iter().all(Result::is_ok));
+        let now_s = 10_000 + turn * 100;
+        machine.fs.read(&files[1], 0, &mut [0; 100], Some(time(now_s as usize))).expect("read");
+        machine.fs.keep((1_700_000_000 + now_s) * 1000, &|| true).expect("blocks move");
+        let gone = [0, 1].map(|number: usize| places(&machine, &files[number]));
+        assert_eq!(gone, [BTreeMap::from([(OTHER, 300)]), BTreeMap::from([(TIER, 510)])], "turn {turn}");
+    }
 }
 
 /// Where no slower one has room, or none is slower, all stays where it is.

@@ -1,6 +1,6 @@
 //! What moved for the sake of reads had a flush for each file.
 
-use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, Names, XattrMode};
+use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, Names, Place, XattrMode};
 use nacre_mover::{MoverOptions, PIN, Placement, Rules};
 
 use crate::machine::{BLOCK, Machine, Node, TIER, content, time};
@@ -143,4 +143,37 @@ fn what_a_disk_is_waited_for_once_stays() {
         machine.fs.keep(NOW_MS + second * 1000 + 500, &|| true).expect("it looks");
     }
     assert_eq!((machine.fs.status().raised, machine.below(&files[1])), (0, 1600));
+}
+
+/// What cannot be read beside it, and nobody asked for, keeps nothing else from coming up.
+#[test]
+fn what_a_disk_is_waited_for_comes_up_beside_what_cannot_be_read() {
+    const WINDOW: u64 = 16;
+    let machine = Machine::with(&[64 << 20], MoverOptions { page_cache: 0, ..MoverOptions::default() });
+    let files = machine.files([40, 20 * WINDOW as usize]);
+    let [near, far] = &files[..] else { panic!("two files") };
+    assert!(machine.fs.move_files_down(std::slice::from_ref(far), TIER, false)[0].is_ok());
+    // The last block of the fourth window.
+    let bad = 4 * WINDOW - 1;
+    let place = machine.fs.resolve(far, FileBlock(bad), 1).expect("resolve")[0];
+    let Place::Tier { block, .. } = place.place else { panic!("{place:?}") };
+    machine.disks[0].unreadable.lock().unwrap().push(block.0 + (bad - place.start.0));
+    let mut block = [0; BLOCK];
+    for second in 0..8 {
+        let now = Some(time(1000 + second as usize));
+        for window in (0..20).rev() {
+            machine.fs.read(far, (window * WINDOW + second) * BLOCK_SIZE, &mut block, now).expect("read");
+            for at in 0..40 {
+                machine.fs.read(near, at * 7 % 40 * BLOCK_SIZE, &mut block, now).expect("read");
+            }
+        }
+        machine.fs.keep(NOW_MS + second * 1000 + 500, &|| true).expect("it looks");
+    }
+    let is_up = |at: u64| {
+        let found = machine.fs.resolve(far, FileBlock(at), 1).expect("resolve");
+        matches!(found[0].place, Place::Pm(_))
+    };
+    let there: Vec<u64> = (0..20 * WINDOW).filter(|at| !is_up(*at)).collect();
+    assert!(there.iter().all(|at| at / WINDOW == bad / WINDOW) && there.contains(&bad), "{there:?}");
+    assert!(there.len() < WINDOW as usize, "what was waited for itself can be read");
 }
