@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nacre::{FileBlock, FileSystem, InodeId, Kind, MovedFiles, MoverLimit, NewTier, TierDevice};
+use nacre::{Block, FileBlock, FileSystem, InodeId, Kind, MovedFiles, MoverLimit, NewTier, TierDevice};
 use nacre_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -41,6 +41,8 @@ pub(crate) enum Order {
     /// Places blocks on it again.
     UseTier(u8),
     RemoveTier(u8),
+    /// Some of it.
+    TrimTier(TierToTrim),
     /// Some of these files, to a tier or up to persistent memory.
     MoveFiles(FilesToMove),
     PauseMover(bool),
@@ -57,6 +59,15 @@ pub(crate) struct TierToAdd {
     pub(crate) rank: Option<u8>,
     pub(crate) force: bool,
     pub(crate) emulate: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TierToTrim {
+    pub(crate) tier: u8,
+    /// The block that it begins with.
+    pub(crate) from: u64,
+    /// Bytes of the shortest run that its device is told of.
+    pub(crate) least: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -173,6 +184,10 @@ impl Control {
             }
             Order::UseTier(number) => json!(fs.use_tier(number)?),
             Order::RemoveTier(number) => json!(fs.remove_tier(number)?),
+            Order::TrimTier(TierToTrim { tier, from, least }) => {
+                let trimmed = fs.trim_tier(tier, Block(from), least, &mut goes_on)?;
+                json!({ "trimmed": trimmed.bytes, "next": trimmed.next.map(|block| block.0) })
+            }
             Order::MoveFiles(FilesToMove { to, from, inodes }) => {
                 let done = fs.move_files(&inodes, to, FileBlock(from), &mut goes_on)?;
                 json!(FilesMoved::of(done))
@@ -242,6 +257,17 @@ impl nacre_fuse::Control for Control {
             "do" => self.order(value),
             _ => return None,
         })
+    }
+
+    fn trim(&self, least: u64) -> Option<Result<u64>> {
+        let tiers = self.file_system.tiers();
+        let mut done = Ok(0);
+        for tier in tiers.iter().filter(|tier| tier.device.is_some()) {
+            // One that fails keeps no other from it.
+            let trimmed = self.file_system.trim_tier(tier.number, Block(0), least, &mut || true);
+            done = done.and_then(|sum| Ok(sum + trimmed?.bytes));
+        }
+        (!tiers.is_empty()).then_some(done)
     }
 }
 

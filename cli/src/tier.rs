@@ -9,7 +9,7 @@ use nacre_engine::size;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::control::{Order, TierToAdd};
+use crate::control::{Order, TierToAdd, TierToTrim};
 use crate::failure::Failure;
 use crate::{mounted, output};
 
@@ -80,6 +80,20 @@ enum TierCommand {
         /// Where the tier is
         #[arg(value_name = "TIER-DEVICE")]
         device: PathBuf,
+    },
+    /// Tell the devices of tiers which of their blocks nobody uses, as fstrim(8) does
+    Trim {
+        /// Leave out runs of less than this, as 1M
+        #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4K")]
+        minimum: u64,
+        #[command(flatten)]
+        how: HowArgs,
+        /// A file or directory on the mounted file system, or its device
+        #[arg(value_name = "DIR|DEVICE")]
+        path: PathBuf,
+        /// Only this one: its number, its UUID, or where it is
+        #[arg(value_name = "TIER")]
+        tier: Option<String>,
     },
     /// Make a device a tier and move everything that is on another one there, which then goes; when it is called again it goes on
     Replace {
@@ -236,7 +250,53 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
             done(&how, &text, result)
         }
         TierCommand::Replace { new, which, device } => replace(&new, &which, &device),
+        TierCommand::Trim { minimum, how, path, tier } => trim(minimum, &how, &path, tier),
     }
+}
+
+/// Trims one tier, or all that are there.
+fn trim(minimum: u64, how: &HowArgs, path: &Path, tier: Option<String>) -> Result<(), Failure> {
+    let (mount, tiers) = match tier {
+        Some(tier) => {
+            let which = WhichArgs { how: how.clone(), path: path.to_owned(), tier };
+            let (mount, tier) = find("tier trim", &which)?;
+            (mount, vec![tier])
+        }
+        None => {
+            let (mut tiers, _) = tiers_of("tier trim", path)?;
+            tiers.retain(|tier| tier.missing.is_none());
+            (mounted::mountpoint("tier trim", path)?, tiers)
+        }
+    };
+    let (mut words, mut results) = (Vec::new(), Vec::new());
+    for tier in &tiers {
+        let number = tier.number;
+        if how.dry_run {
+            words.push(format!("tier {number}: of {} that are free would be told", size::print(tier.free)));
+            results.push(json!({ "tier": number, "free": tier.free }));
+            continue;
+        }
+        let mut trimmed = 0;
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let order = Order::TrimTier(TierToTrim { tier: number, from, least: minimum });
+            let part = mounted::order("tier trim", &mount, order)?;
+            trimmed += part["trimmed"].as_u64().unwrap_or(0);
+            next = part["next"].as_u64();
+        }
+        let told = size::print(trimmed);
+        words.push(match trimmed {
+            0 => {
+                format!("tier {number}: nothing is trimmed: its device has no use for it, or nothing is free")
+            }
+            _ => format!("tier {number}: {told} are trimmed"),
+        });
+        results.push(json!({ "tier": number, "trimmed": trimmed }));
+    }
+    if tiers.is_empty() {
+        words.push(format!("{}: it has no tiers that are there", path.display()));
+    }
+    done(how, &words.join("\n"), json!({ "tiers": results }))
 }
 
 fn list(path: &Path, tiers: &[Tier]) -> Result<(), Failure> {

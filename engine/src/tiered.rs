@@ -176,6 +176,10 @@ pub trait Tiered: Data + Extents {
     /// after a crash.
     fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>>;
 
+    /// Takes the first blocks that are free on a tier, from one on, as one run of at most `most`; `None` where none is free from
+    /// there on. They are given back soon: what counts on room there may have to wait for them.
+    fn take_free_on(&self, tier: u8, from: Block, most: u64) -> Result<Option<TierRun>>;
+
     /// Gives back what was taken and not published.
     fn free_on(&self, run: TierRun);
 

@@ -1,11 +1,12 @@
 //! Attributes, extended attributes and the flags of chattr(1).
 
 use fuser::{Errno, FileAttr, INodeNo, Request, TimeOrNow};
-use nacre_engine::{Attr, FileKind, Kind, Result, SetAttr, XattrMode};
+use nacre_engine::{Attr, BLOCK_SIZE, FileKind, Kind, Result, SetAttr, XattrMode};
 use nacre_vfs::{ACL_ACCESS, Caller, Layout};
 
 use crate::convert::time_or_now;
 use crate::server::{Server, caller};
+use crate::virtual_xattr::may_tell;
 
 /// `FS_IOC_GETFLAGS`, as ioctl_iflags(2) has it on 64-bit machines.
 const GET_FLAGS: u32 = 0x8008_6601;
@@ -17,6 +18,9 @@ const GET_EXTENDED_FLAGS: u32 = 0x801c_581f;
 const SET_EXTENDED_FLAGS: u32 = 0x401c_5820;
 /// `FS_IOC_GETVERSION`.
 const GET_VERSION: u32 = 0x8008_7601;
+
+/// `FITRIM`.
+const TRIM: u32 = 0xc018_5879;
 
 /// Bytes of the kernel's `struct fsxattr`, which begins with the flags.
 const EXTENDED_FLAGS_SIZE: usize = 28;
@@ -140,8 +144,23 @@ impl<L: Layout> Server<L> {
                 }
                 self.set_flags(request, &node, inside(flags_in()?, |flag| flag.2)?)
             }
+            TRIM => self.trim(request, argument),
             _ => Err(Errno::ENOTTY),
         }
+    }
+
+    /// The whole file system only: it has no addresses of which a part could be meant.
+    fn trim(&self, request: &Request, argument: &[u8]) -> Result<Vec<u8>, Errno> {
+        if !may_tell(request.uid()) {
+            return Err(Errno::EPERM);
+        }
+        let [start, len, least] = range_in(argument).ok_or(Errno::EINVAL)?;
+        if start != 0 || len / BLOCK_SIZE < self.vfs.stat().blocks {
+            return Err(Errno::EINVAL);
+        }
+        let told = self.control.as_ref().and_then(|control| control.trim(least));
+        let bytes = told.ok_or(Errno::EOPNOTSUPP)?.map_err(|error| self.refuse(&error))?;
+        Ok([start, bytes, least].iter().flat_map(|word| word.to_le_bytes()).collect())
     }
 
     /// The kernel has checked that the caller may change flags. Where it buffers writes, it may have some that these flags
@@ -159,6 +178,13 @@ impl<L: Layout> Server<L> {
             Err(error) => Err(self.refuse(&error)),
         }
     }
+}
+
+/// The kernel's `struct fstrim_range`: where it begins, how long it is, and the shortest run that counts.
+fn range_in(argument: &[u8]) -> Option<[u64; 3]> {
+    let (words, []) = argument.as_chunks::<8>() else { return None };
+    let words: &[[u8; 8]; 3] = words.try_into().ok()?;
+    Some(words.map(u64::from_le_bytes))
 }
 
 /// Our flags in another column of the table.
@@ -195,7 +221,7 @@ mod tests {
     use fuser::Errno;
     use nacre_engine::Attr;
 
-    use super::{groups_in_status, inside, outside};
+    use super::{groups_in_status, inside, outside, range_in};
 
     #[test]
     fn flags_have_a_number_in_each_interface() {
@@ -205,6 +231,15 @@ mod tests {
         assert_eq!(inside(0x20, |flag| flag.1), Ok(Attr::APPEND_ONLY));
         assert_eq!(inside(0x8, |flag| flag.2), Ok(Attr::IMMUTABLE));
         assert_eq!(inside(0x1, |flag| flag.1), Err(Errno::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn a_range_is_three_numbers() {
+        let words = [0u64, u64::MAX, 4096].map(u64::to_le_bytes).concat();
+        assert_eq!(range_in(&words), Some([0, u64::MAX, 4096]));
+        assert!(
+            range_in(&words[1..]).is_none() && range_in(&words[8..]).is_none() && range_in(&[]).is_none()
+        );
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl<L: Layout> Server<L> {
 }
 
 /// Whether a user may change what the mount does: root, and who mounted it.
-fn may_tell(uid: u32) -> bool {
+pub(crate) fn may_tell(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 

@@ -10,13 +10,16 @@
 //! | `ahead` | how much of a file on a tier is read ahead |
 //! | `predict`, `place` | what files' writes and syncs have shown; writes that go straight to disk |
 //! | `promises` | space for what a buffer above has accepted |
-//! | `migrate`, `batch` | moving blocks: resolve, copy, publish; many files with one write and one flush |
+//! | `migrate`, `batch`, `pieces` | moving blocks: resolve, copy, publish; many files with one write and one flush |
 //! | `drain` | taking everything from a tier before it goes |
+//! | `trim` | telling devices which blocks nobody uses |
 //! | `pin`, `wishes` | files that stay where they are; files that were told where to be |
 //! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
+//! | `balance`, `missed` | moving for the sake of reads: by where they come from, and what a disk is waited for |
+//! | `descent` | cold files on a tier that is nearly full go to slower ones |
 //! | `compact` | making the logs of files as small as they can be, where persistent memory is nearly full |
 //! | `hours` | in which hours of the day anything moves by itself |
-//! | `status` | what it does, why it waits, and how hot files are, for who asks |
+//! | `status`, `queue` | what it does, what waits and why, and how hot files are, for who asks |
 //! | `walk` | looking for files of which nothing is known |
 //!
 //! **Reading.** The layout is asked first, so that files on persistent memory cost nothing more. When it says that blocks
@@ -53,6 +56,7 @@ mod predict;
 mod promises;
 mod queue;
 mod status;
+mod trim;
 mod walk;
 mod watch;
 mod wishes;
@@ -67,4 +71,5 @@ pub use pin::PIN;
 pub use predict::{Accuracy, Placement};
 pub use queue::{Cause, Queue, Queued};
 pub use status::{AGES_S, Ages, Doing, HotFile, MoverStatus, Phase, Temperature, Way};
+pub use trim::Trimmed;
 pub use wishes::TIER;

@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, Tiered};
+use nacre_engine::{
+    BLOCK_SIZE, Block, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, Tiered,
+};
 use nacre_layout_log::{LogFs, Summary};
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
 use nacre_media::{Frames, RealPm, resize_unowned};
-use nacre_mover::{Drained, LargeWrites, MoverFs};
+use nacre_mover::{Drained, LargeWrites, MoverFs, Trimmed};
 use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
 use uuid::Uuid;
@@ -411,6 +413,22 @@ impl FileSystem {
     /// Removes a tier on which nothing is any more. [`Busy`](Kind::Busy) otherwise: drain it first.
     pub fn remove_tier(&self, number: u8) -> Result<()> {
         self.mover()?.remove(number)
+    }
+
+    /// Tells the device of a tier which of its blocks nobody uses, from one on, in runs of at least so many bytes. It ends early
+    /// where `goes_on` says so, which is asked now and then; the next call goes on from there.
+    ///
+    /// [`DeviceLost`](Kind::DeviceLost) for a tier that is missing.
+    pub fn trim_tier(
+        &self,
+        number: u8,
+        from: Block,
+        least: u64,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Trimmed> {
+        let mover = self.mover()?;
+        is_there(mover, number)?;
+        mover.trim(number, from, least, goes_on)
     }
 
     /// Moves the blocks of a file to a tier; gives the number of bytes that moved.

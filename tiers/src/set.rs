@@ -477,8 +477,8 @@ impl<D: BlockDevice> TierSet<D> {
         Ok(proof)
     }
 
-    /// Tells the device that these blocks are not in use any more.
-    pub fn discard(&self, run: TierRun) -> Result<()> {
+    /// Tells the device that these blocks are not in use any more; false where it has no use for that.
+    pub fn discard(&self, run: TierRun) -> Result<bool> {
         let there = self.there(run.tier)?;
         self.pages.drop_range(run.tier, run.start, run.len);
         there.count(there.device.discard(run.start.offset(), run.len * BLOCK_SIZE))
@@ -595,7 +595,7 @@ mod tests {
             drop(self.flushing.lock());
             self.disk.flush()
         }
-        fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        fn discard(&self, offset: u64, len: u64) -> Result<bool> {
             self.disk.discard(offset, len)
         }
     }

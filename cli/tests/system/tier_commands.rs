@@ -2,13 +2,16 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Ground, can_mount, memory, nacre, succeed, text, wait};
+use crate::harness::{
+    Ground, can_mount, has_program, left_out, memory, nacre, run, succeed, text, until, wait,
+};
 use crate::tiers::{LIMIT, MIB, assert_content, json, places, refused, said, terminal, tiers, write};
 
 /// All that these commands may change of a file system.
@@ -258,4 +261,90 @@ fn a_drain_says_how_far_it_is_to_a_terminal_only() {
     assert!(wait(command.spawn().unwrap(), LIMIT).unwrap().success());
     assert_eq!(fs::read_to_string(&err).unwrap(), "");
     assert_eq!(fs::read_to_string(&out).unwrap(), "tier 1: is empty, 1 MiB moved elsewhere\n");
+}
+
+/// A loop device over a file, until the end.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn over(file: &Path) -> Option<Loop> {
+        let output = run(Command::new("losetup").args(["--find", "--show"]).arg(file), LIMIT).unwrap();
+        output.status.success().then(|| Loop(PathBuf::from(text(&output).trim())))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = run(Command::new("losetup").arg("--detach").arg(&self.0), LIMIT);
+    }
+}
+
+/// Bytes that a file takes where it is.
+fn allocated(file: &Path) -> u64 {
+    fs::metadata(file).unwrap().blocks() * 512
+}
+
+/// An SSD that is never told what is free gets slow, and a tier that is a file never gets smaller.
+#[test]
+fn devices_are_told_what_nobody_uses() {
+    if !can_mount("tiers that are trimmed") || !has_program("tiers that are trimmed", "fstrim") {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", None);
+    // Where a mount looks for them.
+    let (dir, beside) = (ground.dir(), ground.image().parent().unwrap().to_owned());
+    assert!(json("tier trim", &[&dir])["tiers"].as_array().unwrap().is_empty());
+    let unsupported = run(Command::new("fstrim").arg(&dir), LIMIT).unwrap();
+    assert!(!unsupported.status.success(), "{}", text(&unsupported));
+
+    let (file, back) = (beside.join("file"), beside.join("back"));
+    File::create(&back).unwrap().set_len(64 << 20).unwrap();
+    json("tier add --size 64M", &[&dir, &file]);
+    let device = Loop::over(&back);
+    let files = if let Some(device) = &device {
+        json("tier add", &[&dir, &device.0]);
+        vec![&file, &back]
+    } else {
+        left_out("trim of a block device", "losetup gives no loop device");
+        vec![&file]
+    };
+    write(&dir, 0..8);
+    for (number, tier) in (0..8).zip([1, 2].into_iter().cycle()) {
+        let tier = if device.is_some() { tier } else { 1 };
+        json(&format!("demote --tier {tier}"), &[dir.join(number.to_string())]);
+    }
+    let sizes = || files.iter().map(|file| allocated(file)).collect::<Vec<_>>();
+    let before = sizes();
+    (4..8).for_each(|number| fs::remove_file(dir.join(number.to_string())).unwrap());
+    let used = || tiers(&dir).iter().map(|tier| number(tier, "size") - number(tier, "free")).sum::<u64>();
+    until("what was removed is free", || used() == 4 * MIB as u64);
+    let dry = json("tier trim -n", &[&dir]);
+    assert_eq!((dry["dry_run"].as_bool(), dry["tiers"].as_array().unwrap().len()), (Some(true), files.len()));
+    assert_eq!(sizes(), before, "only said");
+    assert_eq!(json("tier trim --minimum 1G", &[dir.as_path(), Path::new("1")])["tiers"][0]["tier"], 1);
+
+    let trimmed = json("tier trim", &[&dir]);
+    for (number, (before, after)) in before.iter().zip(sizes()).enumerate() {
+        let told = trimmed["tiers"][number]["trimmed"].as_u64().unwrap();
+        assert!(told > 50 << 20, "{trimmed}");
+        let gone = 4 * MIB as u64 / files.len() as u64;
+        assert!(after + gone <= *before, "{}: {before}, {after} now", files[number].display());
+    }
+    let words = succeed(Command::new("fstrim").arg("-v").arg(&dir), LIMIT);
+    assert!(words.contains("trimmed"), "{words}");
+    let part = run(Command::new("fstrim").args(["--length", "1M"]).arg(&dir), LIMIT).unwrap();
+    assert!(!part.status.success(), "a part of what has no addresses: {}", text(&part));
+    refused("tier trim", &[&dir, Path::new("9")], "no tier of this file system");
+
+    assert_content(&dir, 0..4);
+    ground.remount();
+    assert_content(&dir, 0..4);
+    write(&dir, 4..8);
+    assert_content(&dir, 0..8);
+    ground.unmount();
+    ground.fsck();
+}
+
+fn number(tier: &Value, field: &str) -> u64 {
+    tier[field].as_u64().unwrap_or_else(|| panic!("{tier}"))
 }

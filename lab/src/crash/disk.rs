@@ -100,7 +100,7 @@ impl BlockDevice for Disk {
         self.disk.flush()
     }
 
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
         self.disk.discard(offset, len)
     }
 }

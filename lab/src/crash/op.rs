@@ -67,6 +67,10 @@ pub enum Op {
     DemoteBoth(&'static str, &'static str),
     /// Moves all blocks of a file to the last tier, from memory and from the others.
     DemoteLast(&'static str),
+    /// What is on the first tier goes down by itself to the last, as if that were nearly full: the coldest files first.
+    Descend,
+    /// Tells the device of the first tier which of its blocks nobody uses.
+    Trim,
     /// Brings blocks of a file, so many from one on, up to persistent memory.
     Promote(&'static str, u64, u64),
     /// Makes the log of a file as small as it can be.
@@ -116,6 +120,8 @@ impl fmt::Debug for Op {
             Op::Demote(path, start, blocks) => write!(f, "demote blocks {start}+{blocks} of {path}"),
             Op::DemoteBoth(one, other) => write!(f, "demote {one} and {other} together"),
             Op::DemoteLast(path) => write!(f, "demote {path} to the last tier"),
+            Op::Descend => write!(f, "cold files go to the last tier"),
+            Op::Trim => write!(f, "trim a tier"),
             Op::Promote(path, start, blocks) => write!(f, "promote blocks {start}+{blocks} of {path}"),
             Op::Compact(path) => write!(f, "compact the log of {path}"),
             Op::MoveLog(path) => write!(f, "move the log of {path} to a tier"),
@@ -337,7 +343,9 @@ impl<F: Data> Hands<'_, F> {
             | Op::Compact(..)
             | Op::MoveLog(..)
             | Op::AddTier
-            | Op::RemoveTier => Err(Error::new(Kind::Unsupported)),
+            | Op::RemoveTier
+            | Op::Descend
+            | Op::Trim => Err(Error::new(Kind::Unsupported)),
         }
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Result,
-    Tier, Tiered, Timestamp,
+    BLOCK_SIZE, Block, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode,
+    Result, Tier, Tiered, Timestamp,
 };
 use nacre_layout_log::check::{Repair, check_with_tiers};
 use nacre_layout_log::{LogFs, MountOptions};
@@ -50,6 +50,8 @@ const TWO: [u64; 2] = [4 << 20, 4 << 20];
 const TIER: u8 = 1;
 /// Blocks that are taken at once at the most, where all are to be taken.
 const LARGEST: u64 = 1024;
+/// Behind the times of all operations, and longer than files are warm.
+const LATER_MS: u64 = 2_000_000_000;
 /// The file system's, as [`Log`] makes it.
 const VOLUME: Uuid = Uuid::from_u128(0x6e61_6372_6500_4000_8000_0000_0000_0001);
 
@@ -66,21 +68,7 @@ impl LogWithDisk {
         let Mounting { lanes, background } = mounting;
         let options = MountOptions { lanes: Some(lanes), background, ..MountOptions::default() };
         let layout = LogFs::mount(Arc::clone(pm), &options)?;
-        // Groups of two blocks, so that a file is several. With and without DRAM for what is on the disk.
-        let page_cache = match self.placement {
-            Placement::Predicted(_) => 16 * BLOCK_SIZE,
-            Placement::Disk => 0,
-        };
-        let fs = MoverFs::new(
-            layout,
-            MoverOptions {
-                page_cache,
-                read_ahead: 1,
-                group: 2,
-                placement: self.placement,
-                ..MoverOptions::default()
-            },
-        );
+        let fs = MoverFs::new(layout, self.options());
         // A crash may come before there is one.
         for tier in fs.layout().tiers() {
             // What keeps the only disk from being it, who attaches it says best.
@@ -88,6 +76,21 @@ impl LogWithDisk {
             fs.attach(Disk::of(pm, number), VOLUME, Some(LogWithDisk::token(&fs)))?;
         }
         Ok(fs)
+    }
+
+    /// Groups of two blocks, so that a file is several. With and without DRAM for what is on the disk.
+    fn options(self) -> MoverOptions {
+        let page_cache = match self.placement {
+            Placement::Predicted(_) => 16 * BLOCK_SIZE,
+            Placement::Disk => 0,
+        };
+        MoverOptions {
+            page_cache,
+            read_ahead: 1,
+            group: 2,
+            placement: self.placement,
+            ..MoverOptions::default()
+        }
     }
 
     /// The disk that is a tier.
@@ -151,6 +154,19 @@ impl LogWithDisk {
         fs.move_files_down(&there, LogWithDisk::first(fs), false)
             .into_iter()
             .fold(done, |done, moved| done.and(moved.map(drop)))
+    }
+
+    /// Cold files go from the first tier to the last one until no more is in use there than here, long after all that was done
+    /// before.
+    fn descend(self, fs: &Fs) -> Result<()> {
+        let last = fs.layout().tier_space(LogWithDisk::last(fs))?;
+        let tier_threshold = ((last.blocks - last.free) * 100).div_ceil(last.blocks) as u8;
+        fs.change(&MoverOptions { tier_threshold, ..self.options() });
+        // Later each time: nothing is on the first one that was not written there.
+        let now_ms = LATER_MS * (1 + fs.tiers().traffic_of(LogWithDisk::first(fs)).writes);
+        let done = fs.keep(now_ms, &|| true);
+        fs.change(&self.options());
+        done.map(drop)
     }
 
     /// All portions of it. Only files have logs that can be compacted.
@@ -219,6 +235,10 @@ impl Subject for LogWithDisk {
                 .and_then(|node| fs.move_down(&node, LogWithDisk::last(fs), FileBlock(0), ALL, false))
                 .map(drop),
             Op::DemoteBoth(one, other) => LogWithDisk::demote_both(fs, one, other),
+            Op::Trim if fs.layout().tiers().is_empty() => Ok(()),
+            Op::Trim => fs.trim(LogWithDisk::first(fs), Block(0), 0, &mut || true).map(drop),
+            Op::Descend if fs.layout().tiers().is_empty() => Ok(()),
+            Op::Descend => self.descend(fs),
             Op::Promote(path, start, blocks) => LogWithDisk::walk(fs, path)
                 .and_then(|node| fs.bring_up(&node, FileBlock(*start), *blocks))
                 .map(drop),
@@ -354,6 +374,7 @@ fn relocations() -> Vec<Op> {
         Op::MoveLog("d/a"),
         Op::MoveLog("d/large"),
         Op::Demote("d/worn", 0, ALL),
+        Op::Trim,
         Op::AddTier,
         Op::RemoveTier,
         Op::Remount,
@@ -467,6 +488,7 @@ pub fn between_tiers() -> Vec<Workload> {
     let setup = [&files[..], &apart].concat();
     let mut moves = relocations();
     moves.extend(["d/a", "d/b", "d/large", "d/worn"].map(Op::DemoteLast));
+    moves.push(Op::Descend);
     let sequence = |ops: &[&Op]| sequence("between", &setup, ops);
     let (others, mut all) = (operations(), Vec::new());
     for one in &moves {
@@ -491,8 +513,9 @@ pub fn between_tiers() -> Vec<Workload> {
 mod tests {
     use std::sync::Arc;
 
-    use nacre_engine::{Extents, Tiered};
+    use nacre_engine::{BLOCK_SIZE, Extents, Tiered};
     use nacre_media::SimPm;
+    use nacre_media::block::{BlockDevice, SimDisk};
 
     use super::{ALL, Fs, LogWithDisk, TIER, between_tiers, large, rewritten, worn};
     use crate::crash::explore::MEMORY;
@@ -522,30 +545,72 @@ mod tests {
         subject.unmount(fs).unwrap();
     }
 
-    /// Or else no crash comes while blocks go from one disk to another, be it by a drain or by an order.
-    #[test]
-    fn blocks_go_from_one_disk_to_another() {
-        let workloads = between_tiers();
-        let setup = &workloads[0].setup;
+    /// With two disks, what there is before the operations between them.
+    fn apart() -> (LogWithDisk, Fs) {
         let subject = LogWithDisk::with_two();
         let memory = Arc::new(SimPm::with_disks(MEMORY, subject.disks()));
         subject.mkfs(&memory).unwrap();
         let mut runner = Runner::new(subject.mount(&memory, Mounting::default()).unwrap());
-        for (step, op) in setup.iter().enumerate() {
+        for (step, op) in between_tiers()[0].setup.iter().enumerate() {
             let done = subject.relocate(&runner.fs, op);
             done.unwrap_or_else(|| runner.run(step as u64, op)).unwrap();
         }
-        let fs = runner.into_fs();
-        let used = |tier| fs.layout().tier_space(tier).map(|space| space.blocks - space.free).unwrap();
-        let (first, second) = (used(TIER), used(TIER + 1));
+        (subject, runner.into_fs())
+    }
+
+    fn used(fs: &Fs, tier: u8) -> u64 {
+        fs.layout().tier_space(tier).map(|space| space.blocks - space.free).unwrap()
+    }
+
+    /// Or else no crash comes while blocks go from one disk to another, be it by a drain or by an order.
+    #[test]
+    fn blocks_go_from_one_disk_to_another() {
+        let (subject, fs) = apart();
+        let (first, second) = (used(&fs, TIER), used(&fs, TIER + 1));
         assert!(first > 10 && second > 0, "{first} and {second}");
         subject.relocate(&fs, &Op::DemoteLast("d/large")).unwrap().unwrap();
         // Four of its blocks come from the first disk, and two from memory.
-        assert_eq!((used(TIER), used(TIER + 1)), (first - 4, second + 6));
+        assert_eq!((used(&fs, TIER), used(&fs, TIER + 1)), (first - 4, second + 6));
         subject.relocate(&fs, &Op::RemoveTier).unwrap().unwrap();
         assert_eq!(fs.layout().tiers().len(), 1);
         // What was on the first disk is on the second, but for the image of a log, which is in memory again.
-        assert_eq!(used(TIER + 1), first - 4 - 1 + second + 6);
+        assert_eq!(used(&fs, TIER + 1), first - 4 - 1 + second + 6);
+        subject.unmount(fs).unwrap();
+    }
+
+    /// Or else no crash comes while cold files go from one disk to another by themselves, nor when they do so again.
+    #[test]
+    fn cold_files_descend_from_one_disk_to_another() {
+        let (subject, fs) = apart();
+        let (first, second) = (used(&fs, TIER), used(&fs, TIER + 1));
+        subject.relocate(&fs, &Op::Descend).unwrap().unwrap();
+        let moved = used(&fs, TIER + 1) - second;
+        assert!(moved > 0, "{first} and {second} before");
+        assert!(used(&fs, TIER) <= first - moved, "a log that comes back has its image no longer");
+        subject.relocate(&fs, &Op::DemoteLast("d/a")).unwrap().unwrap();
+        subject.relocate(&fs, &Op::Demote("d/a", 0, ALL)).unwrap().unwrap();
+        let second = used(&fs, TIER + 1);
+        subject.relocate(&fs, &Op::Demote("d/large", 0, ALL)).unwrap().unwrap();
+        subject.relocate(&fs, &Op::Descend).unwrap().unwrap();
+        assert!(used(&fs, TIER + 1) > second, "another one, later");
+        subject.unmount(fs).unwrap();
+    }
+
+    /// Or else no crash comes after what was free on a disk is gone from it.
+    #[test]
+    fn what_is_free_is_forgotten() {
+        let (subject, fs) = apart();
+        let disk = SimDisk::of(fs.layout().pm(), 0);
+        let written = || {
+            let mut bytes = vec![0; disk.len() as usize];
+            disk.read(0, &mut bytes).unwrap();
+            bytes.chunks(BLOCK_SIZE as usize).filter(|block| block.iter().all(|byte| *byte == 0xDC)).count()
+        };
+        assert_eq!(written(), 0);
+        subject.relocate(&fs, &Op::DemoteLast("d/large")).unwrap().unwrap();
+        subject.relocate(&fs, &Op::Trim).unwrap().unwrap();
+        // Its four blocks that were there.
+        assert_eq!(written(), 4);
         subject.unmount(fs).unwrap();
     }
 

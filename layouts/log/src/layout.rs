@@ -319,6 +319,10 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         self.writable()?.tiers.allocate(tier, goal, blocks)
     }
 
+    fn take_free_on(&self, tier: u8, from: Block, most: u64) -> Result<Option<TierRun>> {
+        self.writable()?.tiers.take_free(tier, from, most)
+    }
+
     fn free_on(&self, run: TierRun) {
         self.shared.tiers.free(run);
     }

@@ -291,6 +291,12 @@ impl Tiers {
         Ok(runs.into_iter().map(|Run { start, len }| TierRun { tier, start, len }).collect())
     }
 
+    pub(crate) fn take_free(&self, tier: u8, from: Block, most: u64) -> Result<Option<TierRun>> {
+        let space = self.space.read();
+        let taken = space.get(&tier).ok_or_else(|| unknown(tier))?.take_next(from, most);
+        Ok(taken.map(|Run { start, len }| TierRun { tier, start, len }))
+    }
+
     pub(crate) fn space(&self, tier: u8) -> Result<TierSpace> {
         let space = self.space.read();
         let alloc = space.get(&tier).ok_or_else(|| unknown(tier))?;

@@ -260,6 +260,23 @@ impl Allocator {
         })
     }
 
+    /// Takes the first free blocks from one on, as one run and no more than `most` of them, whatever is set aside; `None`
+    /// where none is free from there on. For who gives them back soon.
+    pub fn take_next(&self, from: Block, most: u64) -> Option<Run> {
+        let mut from = from.0;
+        while let Some(lane) = self.lanes.get((from / self.lane_blocks) as usize) {
+            let base = from / self.lane_blocks * self.lane_blocks;
+            let mut map = lane.map.lock();
+            if let Some(start) = map.next_set(from - base) {
+                let len = map.take_at(start, most);
+                lane.count_taken(len);
+                return Some(Run { start: Block(base + start), len });
+            }
+            from = base + self.lane_blocks;
+        }
+        None
+    }
+
     /// The lane that this thread allocates from first.
     fn own_lane(&self) -> usize {
         lane_of_thread() % self.lanes.len()
@@ -407,6 +424,32 @@ mod tests {
         let allocator = Allocator::new(blocks, lanes, reserve);
         allocator.free(Run { start: Block(0), len: blocks });
         allocator
+    }
+
+    #[test]
+    fn free_runs_are_taken_one_after_the_other_in_all_lanes() {
+        let allocator = full(10_000, 3, 100);
+        let mut all = Runs::new();
+        allocator.allocate(9_900, Purpose::Data, &mut all).unwrap();
+        let rest = allocator.free_blocks();
+        for start in [10, 300, 5_000, 9_999] {
+            // Some may be what was left.
+            if all.iter().any(|run| (run.start.0..run.start.0 + run.len).contains(&start)) {
+                allocator.free(Run { start: Block(start), len: 1 });
+            }
+        }
+        let free = allocator.free_blocks();
+        assert!(free >= rest + 3);
+        let (mut from, mut taken) = (Block(0), Vec::new());
+        while let Some(run) = allocator.take_next(from, 7) {
+            assert!(run.start >= from && (1..=7).contains(&run.len), "{run:?} from {from:?}");
+            from = Block(run.start.0 + run.len);
+            taken.push(run);
+        }
+        assert_eq!((allocator.free_blocks(), taken.iter().map(|run| run.len).sum::<u64>()), (0, free));
+        taken.into_iter().for_each(|run| allocator.free(run));
+        assert_eq!((allocator.free_blocks(), allocator.contradicts_itself()), (free, false));
+        assert_eq!(allocator.take_next(Block(10_000), 1), None, "behind the device");
     }
 
     #[test]

@@ -153,8 +153,8 @@ pub trait BlockDevice: Send + Sync {
     /// elsewhere, or given up.
     fn flush(&self) -> Result<Durable>;
 
-    /// These bytes are not needed any more; they may read as anything. A hint: a device that cannot use it ignores it.
-    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+    /// These bytes are not needed any more, and may read as anything. It is a hint: false where the device has no use for it.
+    fn discard(&self, offset: u64, len: u64) -> Result<bool>;
 
     /// Reads one range.
     #[track_caller]

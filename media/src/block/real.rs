@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
 use super::ring::{Outcome, Rings, part_len};
 use super::{BlockDevice, Io, Pages, Transfer, check};
@@ -316,16 +317,31 @@ impl BlockDevice for RealDisk {
         Ok(Durable::new())
     }
 
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match fallocate(&self.device.file, how, offset, len) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
+        let told = match self.device.kind {
+            // A hole would be zeros, which not every device has for nothing.
+            DeviceKind::Block => discard_blocks(self.device.file.as_fd(), offset, len),
+            _ => {
+                let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(&self.device.file, how, offset, len)
+            }
+        };
+        match told {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Err(errno) => Err(Error::new(kind_of(errno))
                 .operation("discard")
                 .object(format!("{}: {len} bytes at {offset}", self.device.name))
                 .source(io::Error::from(errno))),
         }
     }
+}
+
+/// `BLKDISCARD` of Linux.
+fn discard_blocks(device: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+    const BLKDISCARD: Opcode = opcode::none(0x12, 119);
+    // SAFETY: the request reads two 64-bit numbers, the range in bytes, and writes nothing.
+    unsafe { ioctl(device, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
 }
 
 impl AsRawFd for RealDisk {

@@ -8,11 +8,14 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nacre_engine::{Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 
 use super::{BlockDevice, Transfer, check};
 use crate::sim::SimPm;
 use crate::token::Durable;
+
+/// What blocks read as that were discarded.
+const DISCARDED: u8 = 0xDC;
 
 /// A part of a [`SimPm`] that is a disk.
 #[derive(Clone)]
@@ -98,8 +101,19 @@ impl BlockDevice for SimDisk {
         Ok(Durable::new())
     }
 
-    /// What was there may stay: reads as anything.
-    fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
-        Ok(())
+    /// What was written there reads as something else then, unless a crash comes before a flush.
+    #[track_caller]
+    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
+        let site = Location::caller();
+        let mut there = [0; BLOCK_SIZE as usize];
+        for block in (offset..offset + len).step_by(there.len()) {
+            check(&Transfer::Read { offset: block, into: &mut there }, self)?;
+            // A disk that was never written to there has nothing to lose, and what cannot be read is lost.
+            let is_known = self.memory.disk_read(self.start + block, &mut there).is_ok();
+            if is_known && there.iter().any(|byte| *byte != 0) {
+                self.memory.disk_write(self.start + block, &[DISCARDED; BLOCK_SIZE as usize], site);
+            }
+        }
+        Ok(true)
     }
 }

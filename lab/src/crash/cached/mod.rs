@@ -150,9 +150,9 @@ impl Moves {
             _ => (rng.random_range(0..blocks), rng.random_range(1..=blocks)),
         };
         if self.tiers > 1 && one_of_four(rng) {
-            return Some(Op::DemoteLast(one));
+            return Some(if one_of_four(rng) { Op::Descend } else { Op::DemoteLast(one) });
         }
-        Some(match rng.random_range(0..16) {
+        Some(match rng.random_range(0..17) {
             0..5 => Op::Demote(one, start, count),
             5 => Op::DemoteBoth(one, other),
             6..11 => Op::Promote(one, start, count),
@@ -162,6 +162,7 @@ impl Moves {
                 self.next = Some(Op::MoveLog(one));
                 Op::Demote(one, 0, blocks)
             }
+            15 => Op::Trim,
             _ => {
                 self.tiers -= 1;
                 Op::RemoveTier

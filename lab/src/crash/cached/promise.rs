@@ -94,7 +94,7 @@ impl State {
             | Op::Compact(name)
             | Op::MoveLog(name) => self.has(name),
             Op::DemoteBoth(one, other) => self.has(one) && self.has(other),
-            Op::SyncAll | Op::Remount | Op::AddTier | Op::RemoveTier => true,
+            Op::SyncAll | Op::Remount | Op::AddTier | Op::RemoveTier | Op::Descend | Op::Trim => true,
             _ => false,
         }
     }

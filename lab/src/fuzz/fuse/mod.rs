@@ -45,6 +45,10 @@ impl Control for Answers {
         let wrong = || nacre_engine::Kind::InvalidInput.into();
         (name == "info").then(|| if value.len().is_multiple_of(2) { Ok(()) } else { Err(wrong()) })
     }
+
+    fn trim(&self, least: u64) -> Option<nacre_engine::Result<u64>> {
+        (least > 0).then_some(Ok(least))
+    }
 }
 
 /// Serves an image, asks for what the bytes say, and ends.
