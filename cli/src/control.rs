@@ -5,10 +5,13 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nacre::{Block, FileBlock, FileSystem, InodeId, Kind, MovedFiles, MoverLimit, NewTier, TierDevice};
+use nacre::{
+    Block, FileBlock, FileSystem, InodeId, Kind, MovedFiles, MoverLimit, NewTier, TierDevice, Trimmed,
+};
 use nacre_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -116,11 +119,19 @@ pub(crate) struct Control {
     file_system: FileSystem,
     settings: Mutex<MountSettings>,
     results: Mutex<VecDeque<(String, Value)>>,
+    /// The mount is to end.
+    ends: Arc<AtomicBool>,
 }
 
 impl Control {
     pub(crate) fn new(file_system: FileSystem, settings: MountSettings) -> Control {
-        Control { file_system, settings: Mutex::new(settings), results: Mutex::default() }
+        let (settings, results) = (Mutex::new(settings), Mutex::default());
+        Control { file_system, settings, results, ends: Arc::default() }
+    }
+
+    /// To be set when the mount is to end: what takes long does then.
+    pub(crate) fn ends(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.ends)
     }
 
     fn info(&self) -> Value {
@@ -186,7 +197,8 @@ impl Control {
             Order::RemoveTier(number) => json!(fs.remove_tier(number)?),
             Order::TrimTier(TierToTrim { tier, from, least }) => {
                 let trimmed = fs.trim_tier(tier, Block(from), least, &mut goes_on)?;
-                json!({ "trimmed": trimmed.bytes, "next": trimmed.next.map(|block| block.0) })
+                let Trimmed { bytes, next, is_useless } = trimmed;
+                json!({ "trimmed": bytes, "next": next.map(|block| block.0), "useless": is_useless })
             }
             Order::MoveFiles(FilesToMove { to, from, inodes }) => {
                 let done = fs.move_files(&inodes, to, FileBlock(from), &mut goes_on)?;
@@ -261,13 +273,20 @@ impl nacre_fuse::Control for Control {
 
     fn trim(&self, least: u64) -> Option<Result<u64>> {
         let tiers = self.file_system.tiers();
-        let mut done = Ok(0);
+        let (mut bytes, mut failure, mut has_told) = (0, None, false);
+        // Who asks cannot be told to stop before he has an answer.
+        let mut goes_on = || !self.ends.load(Ordering::Relaxed);
         for tier in tiers.iter().filter(|tier| tier.device.is_some()) {
             // One that fails keeps no other from it.
-            let trimmed = self.file_system.trim_tier(tier.number, Block(0), least, &mut || true);
-            done = done.and_then(|sum| Ok(sum + trimmed?.bytes));
+            match self.file_system.trim_tier(tier.number, Block(0), least, &mut goes_on) {
+                Ok(trimmed) => (bytes, has_told) = (bytes + trimmed.bytes, has_told || !trimmed.is_useless),
+                Err(error) => failure = failure.or(Some(error)),
+            }
         }
-        (!tiers.is_empty()).then_some(done)
+        match failure {
+            Some(error) => Some(Err(error)),
+            None => has_told.then_some(Ok(bytes)),
+        }
     }
 }
 

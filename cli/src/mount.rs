@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
@@ -275,7 +276,9 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         Err(error) => return readiness.fail(Failure::on(&plan.device, &error).message(), MOUNT_FAILURE),
     };
     let mut was_ready = false;
-    let options = serve_options(plan, &file_system, &log);
+    let control = Control::new(file_system.clone(), plan.settings.clone());
+    let ends = control.ends();
+    let options = serve_options(plan, &file_system, &log, control);
     let (tiers_log, dir) = (log.clone(), plan.dir.display().to_string());
     file_system.on_tiers(move |what| tiers_log.say(&format!("{dir}: {what}")));
     let served = nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter| {
@@ -288,7 +291,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
             // Whoever asked for the mount was interrupted and has been told of nothing.
             let _ = unmounter.detach();
         }
-        end_at_signals(signals, unmounter, log.clone());
+        end_at_signals(signals, unmounter, log.clone(), ends);
     });
     drop(options);
     // All nodes are gone; this leaves what makes the next mount fast.
@@ -304,10 +307,11 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
 }
 
 /// Unmounts at the first signal; if programs still use the mount, it ends with the last of them or at a second signal.
-fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log) {
+fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<AtomicBool>) {
     let end = move || {
         let dir = unmounter.mountpoint().display().to_string();
         let name = signals.next();
+        ends.store(true, Ordering::Relaxed);
         match unmounter.unmount() {
             Ok(true) => return,
             Ok(false) => log.say(&format!(
@@ -351,7 +355,7 @@ fn open_options(settings: &MountSettings) -> OpenOptions {
 
 /// Root gets what a file system of the kernel would give: mount(8) takes `dev` and `suid` out of what it hands on, so
 /// what it does not say means both.
-fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptions {
+fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log, control: Control) -> ServeOptions {
     let settings = &plan.settings;
     let root = rustix::process::geteuid().is_root();
     let (log, dir) = (log.clone(), plan.dir.display().to_string());
@@ -379,7 +383,7 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log) -> ServeOptio
                 None => {}
             }
         }),
-        control: Some(Arc::new(Control::new(file_system.clone(), settings.clone()))),
+        control: Some(Arc::new(control)),
     }
 }
 

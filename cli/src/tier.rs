@@ -254,49 +254,71 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
     }
 }
 
-/// Trims one tier, or all that are there.
+/// Trims one tier, or all that are there. One that fails keeps no other from it.
 fn trim(minimum: u64, how: &HowArgs, path: &Path, tier: Option<String>) -> Result<(), Failure> {
+    const OPERATION: &str = "tier trim";
     let (mount, tiers) = match tier {
         Some(tier) => {
             let which = WhichArgs { how: how.clone(), path: path.to_owned(), tier };
-            let (mount, tier) = find("tier trim", &which)?;
+            let (mount, tier) = find(OPERATION, &which)?;
             (mount, vec![tier])
         }
         None => {
-            let (mut tiers, _) = tiers_of("tier trim", path)?;
+            let (mut tiers, _) = tiers_of(OPERATION, path)?;
             tiers.retain(|tier| tier.missing.is_none());
-            (mounted::mountpoint("tier trim", path)?, tiers)
+            (mounted::mountpoint(OPERATION, path)?, tiers)
         }
     };
-    let (mut words, mut results) = (Vec::new(), Vec::new());
+    let (mut words, mut results, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for tier in &tiers {
-        let number = tier.number;
+        let (number, free) = (tier.number, size::print(tier.free));
         if how.dry_run {
-            words.push(format!("tier {number}: of {} that are free would be told", size::print(tier.free)));
+            words.push(format!("tier {number}: of {free} that are free its device would be told"));
             results.push(json!({ "tier": number, "free": tier.free }));
             continue;
         }
-        let mut trimmed = 0;
-        let mut next = Some(0);
-        while let Some(from) = next {
-            let order = Order::TrimTier(TierToTrim { tier: number, from, least: minimum });
-            let part = mounted::order("tier trim", &mount, order)?;
-            trimmed += part["trimmed"].as_u64().unwrap_or(0);
-            next = part["next"].as_u64();
-        }
-        let told = size::print(trimmed);
-        words.push(match trimmed {
-            0 => {
-                format!("tier {number}: nothing is trimmed: its device has no use for it, or nothing is free")
+        match trim_one(OPERATION, &mount, number, minimum) {
+            Ok(Some(trimmed)) => {
+                words.push(format!(
+                    "tier {number}: {} of {free} that are free are trimmed",
+                    size::print(trimmed)
+                ));
+                results.push(json!({ "tier": number, "trimmed": trimmed }));
             }
-            _ => format!("tier {number}: {told} are trimmed"),
-        });
-        results.push(json!({ "tier": number, "trimmed": trimmed }));
+            Ok(None) => {
+                words.push(format!("tier {number}: its device has no use for it"));
+                results.push(json!({ "tier": number, "trimmed": null }));
+            }
+            Err(failure) => failures.push(failure),
+        }
     }
     if tiers.is_empty() {
         words.push(format!("{}: it has no tiers that are there", path.display()));
     }
-    done(how, &words.join("\n"), json!({ "tiers": results }))
+    let last = failures.pop();
+    if last.is_none() || !results.is_empty() {
+        done(how, &words.join("\n"), json!({ "tiers": results }))?;
+    }
+    for failure in &failures {
+        failure.report();
+    }
+    last.map_or(Ok(()), Err)
+}
+
+/// Gives the bytes that the device was told of, or none where it has no use for that.
+fn trim_one(operation: &str, mount: &Path, tier: u8, minimum: u64) -> Result<Option<u64>, Failure> {
+    let mut trimmed = 0;
+    let mut next = Some(0);
+    while let Some(from) = next {
+        let order = Order::TrimTier(TierToTrim { tier, from, least: minimum });
+        let part = mounted::order(operation, mount, order)?;
+        if part["useless"] == true {
+            return Ok(None);
+        }
+        trimmed += part["trimmed"].as_u64().unwrap_or(0);
+        next = part["next"].as_u64();
+    }
+    Ok(Some(trimmed))
 }
 
 fn list(path: &Path, tiers: &[Tier]) -> Result<(), Failure> {

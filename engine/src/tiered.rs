@@ -176,9 +176,13 @@ pub trait Tiered: Data + Extents {
     /// after a crash.
     fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>>;
 
-    /// Takes the first blocks that are free on a tier, from one on, as one run of at most `most`; `None` where none is free from
-    /// there on. They are given back soon: what counts on room there may have to wait for them.
-    fn take_free_on(&self, tier: u8, from: Block, most: u64) -> Result<Option<TierRun>>;
+    /// Takes blocks of the first run of at least `least` free ones on a tier, from one on: at most `most`, and up to the next
+    /// multiple of that. `None` where there is no such run. They are [put back](Tiered::put_back_on) soon: who needs room does
+    /// not find them meanwhile.
+    fn take_free_on(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<Option<TierRun>>;
+
+    /// They are free as before: nobody was given them, and so nobody can be reading them.
+    fn put_back_on(&self, run: TierRun);
 
     /// Gives back what was taken and not published.
     fn free_on(&self, run: TierRun);

@@ -14,6 +14,7 @@ pub trait Control: Send + Sync {
     fn tell(&self, file: InodeId, name: &str, value: &str) -> Option<Result<()>>;
 
     /// Tells devices which bytes of them nobody uses, in runs of at least so many, as fstrim(8) asks; gives how many those are.
-    /// For root or the user that mounted, and with nothing before it that is in parts. `None` where no device can be told.
+    /// For root or the user that mounted, and not in
+    /// parts: it may take long. `None` where no device can be told.
     fn trim(&self, least: u64) -> Option<Result<u64>>;
 }

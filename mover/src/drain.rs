@@ -88,6 +88,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// [`Busy`](Kind::Busy) while another call does it; [`NoSpace`](Kind::NoSpace) when nothing else has room.
     pub fn drain(&self, tier: u8, goes_on: &mut dyn FnMut(&Drained) -> bool) -> Result<Drained> {
         self.set_state(tier, TierState::Draining)?;
+        // What is taken by then is not on it; the next piece sees the state.
+        self.without_trim(tier, || ());
         let begun = self.drains.lock().insert(tier, None);
         let mut drain = match begun {
             Some(None) => {

@@ -25,6 +25,7 @@ use crate::predict::{Placement, Predictors};
 use crate::promises::Promises;
 use crate::queue::Queue;
 use crate::status::AllDoing;
+use crate::trim::Trims;
 use crate::watch::Sink;
 use crate::wishes::Wishes;
 
@@ -124,6 +125,7 @@ pub struct MoverFs<L: Tiered, D> {
     pub(crate) filling: Mutex<()>,
     /// Drains that were begun and are not done; none while one goes on.
     pub(crate) drains: Mutex<BTreeMap<u8, Option<Drain>>>,
+    pub(crate) trims: Trims,
     /// Files that were told to move.
     pub(crate) wishes: Wishes,
     /// Blocks that were moved because space was short.
@@ -195,6 +197,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             ahead_s: |_| 0,
             filling: Mutex::new(()),
             drains: Mutex::new(BTreeMap::new()),
+            trims: Trims::default(),
             wishes: Wishes::default(),
             moved: AtomicU64::new(0),
             lowered: AtomicU64::new(0),
@@ -462,7 +465,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Removes a tier on which nothing is any more: [`Busy`](Kind::Busy) otherwise.
     pub fn remove(&self, number: u8) -> Result<()> {
         let changing = self.changing.lock();
-        self.layout.change_tier(TierChange::Remove(number))?;
+        self.without_trim(number, || self.layout.change_tier(TierChange::Remove(number)))?;
         self.drains.lock().remove(&number);
         let device = self.tiers.forget(number);
         drop(changing);

@@ -233,6 +233,22 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         self.layout.allocate_on(tier, goal, blocks)
     }
+
+    /// Takes blocks of a tier that are put back soon, as [`Tiered::take_free_on`] does, but none of what is set aside.
+    pub(crate) fn take_for_trim(
+        &self,
+        tier: u8,
+        from: Block,
+        least: u64,
+        most: u64,
+    ) -> Result<Option<TierRun>> {
+        let mut shares = self.promises.shares.lock();
+        shares.credit = 0;
+        if shares.below > 0 && self.room_below() < shares.below + most {
+            return Ok(None);
+        }
+        self.layout.take_free_on(tier, from, least, most)
+    }
 }
 
 #[cfg(test)]

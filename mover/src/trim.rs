@@ -2,34 +2,72 @@
 //!
 //! Blocks are taken before the device is told, and given back behind that: or else it might forget what somebody writes
 //! meanwhile. What is free may be forgotten at any time, after a crash, too: it could as well have been written for somebody
-//! else.
+//! else. It goes by pieces, so that others find room, and none is of what is [set aside](crate::promises).
 
-use nacre_engine::{BLOCK_SIZE, Block, Result, Tiered};
+use std::collections::BTreeSet;
+
+use nacre_engine::sync::Mutex;
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierState, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
 use crate::fs::MoverFs;
 
-/// Blocks that are taken at once: who looks for room finds so much less for as long as the device takes.
-const AT_ONCE: u64 = (64 << 20) / BLOCK_SIZE;
-/// Of what is free this part at the most, so that a tier that is nearly full does not seem to be full.
+/// Blocks of a piece at the most: who looks for room finds so much less for as long as the device takes. Pieces end at
+/// multiples of their length, because devices forget by granules.
+const PIECE: u64 = (64 << 20) / BLOCK_SIZE;
+/// Of what is free on a tier a piece is this part at the most, or a block: one that is nearly full does not seem to be full.
 const SHARE: u64 = 16;
 
 /// How far a tier was trimmed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Trimmed {
-    /// Bytes that its device was told of: none where it has no use for that.
+    /// Bytes that its device was told of.
     pub bytes: u64,
     /// Where the next call goes on; `None` where all was looked at.
     pub next: Option<Block>,
+    /// The device has no use for it, and so it ended.
+    pub is_useless: bool,
+}
+
+/// Which tiers are trimmed.
+#[derive(Debug)]
+pub(crate) struct Trims {
+    running: Mutex<BTreeSet<u8>>,
+    /// By number: held for a piece, by who has taken its blocks.
+    pieces: Box<[Mutex<()>]>,
+}
+
+impl Default for Trims {
+    fn default() -> Trims {
+        Trims { running: Mutex::default(), pieces: (0..=MAX_TIERS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl Trims {
+    fn piece(&self, tier: u8) -> &Mutex<()> {
+        &self.pieces[usize::from(tier.min(MAX_TIERS))]
+    }
+}
+
+/// One that goes on.
+struct Running<'t> {
+    trims: &'t Trims,
+    tier: u8,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.trims.running.lock().remove(&self.tier);
+    }
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Tells the device of a tier which blocks nobody uses, from one on, as far as `goes_on` says. Runs of fewer bytes than
-    /// `least` are left out; one of more than what is taken at once is several.
+    /// `least` are left out. It ends where the tier is drained.
     ///
-    /// [`DeviceLost`](nacre_engine::Kind::DeviceLost) where the device is missing, [`Io`](nacre_engine::Kind::Io) or
-    /// [`Media`](nacre_engine::Kind::Media) where it fails.
+    /// [`Busy`](Kind::Busy) while another call does it; [`DeviceLost`](Kind::DeviceLost) where the device is missing,
+    /// [`Media`](Kind::Media) where it fails; [`ReadOnly`](Kind::ReadOnly).
     pub fn trim(
         &self,
         tier: u8,
@@ -37,22 +75,56 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         least: u64,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Trimmed> {
-        let mut done = Trimmed { bytes: 0, next: Some(from) };
+        let described = |error: Error| error.operation("trim").object(format!("tier {tier}"));
+        if !self.trims.running.lock().insert(tier) {
+            return Err(described(Kind::Busy.into()).advice("it is trimmed already"));
+        }
+        let _running = Running { trims: &self.trims, tier };
+        let mut done = Trimmed { next: Some(from), ..Trimmed::default() };
+        // The rest of a run that is long enough.
+        let mut rest = None;
         while let Some(from) = done.next.filter(|_| goes_on()) {
-            let most = (self.layout.tier_space(tier)?.free / SHARE).clamp(1, AT_ONCE);
-            let Some(run) = self.layout.take_free_on(tier, from, most)? else {
+            let least = if rest == Some(from) { 1 } else { least.div_ceil(BLOCK_SIZE).max(1) };
+            let piece = self.trim_piece(tier, from, least).map_err(described)?;
+            done.next = piece.map(|piece| Block(piece.start + piece.len));
+            rest = done.next;
+            done.is_useless = piece.is_some_and(|piece| !piece.is_told);
+            if done.is_useless {
                 done.next = None;
-                break;
-            };
-            // One that ends where as much was taken as may be goes on behind that, and is as long as anybody wants.
-            let is_meant = run.len == most || run.len * BLOCK_SIZE >= least;
-            let told = if is_meant { self.tiers.discard(run) } else { Ok(false) };
-            self.layout.free_on(run);
-            if told.map_err(|error| error.operation("trim"))? {
-                done.bytes += run.len * BLOCK_SIZE;
+            } else if let Some(piece) = piece {
+                done.bytes += piece.len * BLOCK_SIZE;
             }
-            done.next = Some(Block(run.start.0 + run.len));
         }
         Ok(done)
     }
+
+    /// The first piece of a run of at least so many blocks.
+    fn trim_piece(&self, tier: u8, from: Block, least: u64) -> Result<Option<Piece>> {
+        // A drain waits for it, and is seen here before the next one.
+        let _piece = self.trims.piece(tier).lock();
+        let share = self.layout.tier_space(tier)?.free / SHARE;
+        let known = self.layout.tiers();
+        if !known.iter().any(|one| one.number == tier && one.state == TierState::Active) {
+            return Ok(None);
+        }
+        let most = 1 << share.clamp(1, PIECE).ilog2();
+        let Some(run) = self.take_for_trim(tier, from, least, most)? else { return Ok(None) };
+        let told = self.tiers.discard(run);
+        self.layout.put_back_on(run);
+        Ok(Some(Piece { start: run.start.0, len: run.len, is_told: told? }))
+    }
+
+    /// Does what is not to meet a piece of a tier that is taken and will be free again at once.
+    pub(crate) fn without_trim<T>(&self, tier: u8, act: impl FnOnce() -> T) -> T {
+        let _piece = self.trims.piece(tier).lock();
+        act()
+    }
+}
+
+/// Blocks of which a device was told, or was to be told.
+#[derive(Clone, Copy)]
+struct Piece {
+    start: u64,
+    len: u64,
+    is_told: bool,
 }

@@ -67,7 +67,8 @@ pub enum Op {
     DemoteBoth(&'static str, &'static str),
     /// Moves all blocks of a file to the last tier, from memory and from the others.
     DemoteLast(&'static str),
-    /// What is on the first tier goes down by itself to the last, as if that were nearly full: the coldest files first.
+    /// The mover does what there is to do, with a first tier that counts as nearly full: the coldest files go from there to the
+    /// last one.
     Descend,
     /// Tells the device of the first tier which of its blocks nobody uses.
     Trim,

@@ -319,8 +319,12 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         self.writable()?.tiers.allocate(tier, goal, blocks)
     }
 
-    fn take_free_on(&self, tier: u8, from: Block, most: u64) -> Result<Option<TierRun>> {
-        self.writable()?.tiers.take_free(tier, from, most)
+    fn take_free_on(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<Option<TierRun>> {
+        self.writable()?.tiers.take_free(tier, from, least, most)
+    }
+
+    fn put_back_on(&self, run: TierRun) {
+        self.shared.tiers.found_free(run);
     }
 
     fn free_on(&self, run: TierRun) {

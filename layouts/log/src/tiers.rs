@@ -291,9 +291,9 @@ impl Tiers {
         Ok(runs.into_iter().map(|Run { start, len }| TierRun { tier, start, len }).collect())
     }
 
-    pub(crate) fn take_free(&self, tier: u8, from: Block, most: u64) -> Result<Option<TierRun>> {
+    pub(crate) fn take_free(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<Option<TierRun>> {
         let space = self.space.read();
-        let taken = space.get(&tier).ok_or_else(|| unknown(tier))?.take_next(from, most);
+        let taken = space.get(&tier).ok_or_else(|| unknown(tier))?.take_next(from, least, most);
         Ok(taken.map(|Run { start, len }| TierRun { tier, start, len }))
     }
 

@@ -260,17 +260,23 @@ impl Allocator {
         })
     }
 
-    /// Takes the first free blocks from one on, as one run and no more than `most` of them, whatever is set aside; `None`
-    /// where none is free from there on. For who gives them back soon.
-    pub fn take_next(&self, from: Block, most: u64) -> Option<Run> {
+    /// Takes blocks of the first run of at least `least` free ones from one on: no more than `most`, and up to the next multiple
+    /// of that, whatever is set aside. `None` where there is no such run from there on; runs end at lanes. For who gives them
+    /// back soon.
+    pub fn take_next(&self, from: Block, least: u64, most: u64) -> Option<Run> {
         let mut from = from.0;
         while let Some(lane) = self.lanes.get((from / self.lane_blocks) as usize) {
             let base = from / self.lane_blocks * self.lane_blocks;
             let mut map = lane.map.lock();
-            if let Some(start) = map.next_set(from - base) {
-                let len = map.take_at(start, most);
-                lane.count_taken(len);
-                return Some(Run { start: Block(base + start), len });
+            let mut at = from - base;
+            while let Some(start) = map.next_set(at) {
+                let len = map.run_length(start, least.max(most));
+                if len >= least {
+                    let len = map.take_at(start, most - (base + start) % most);
+                    lane.count_taken(len);
+                    return Some(Run { start: Block(base + start), len });
+                }
+                at = start + len;
             }
             from = base + self.lane_blocks;
         }
@@ -441,15 +447,40 @@ mod tests {
         let free = allocator.free_blocks();
         assert!(free >= rest + 3);
         let (mut from, mut taken) = (Block(0), Vec::new());
-        while let Some(run) = allocator.take_next(from, 7) {
-            assert!(run.start >= from && (1..=7).contains(&run.len), "{run:?} from {from:?}");
+        while let Some(run) = allocator.take_next(from, 1, 8) {
+            assert!(run.start >= from && (1..=8).contains(&run.len), "{run:?} from {from:?}");
+            assert!(run.start.0 / 8 == (run.start.0 + run.len - 1) / 8, "over a multiple: {run:?}");
             from = Block(run.start.0 + run.len);
             taken.push(run);
         }
         assert_eq!((allocator.free_blocks(), taken.iter().map(|run| run.len).sum::<u64>()), (0, free));
         taken.into_iter().for_each(|run| allocator.free(run));
         assert_eq!((allocator.free_blocks(), allocator.contradicts_itself()), (free, false));
-        assert_eq!(allocator.take_next(Block(10_000), 1), None, "behind the device");
+        assert_eq!(allocator.take_next(Block(10_000), 1, 1), None, "behind the device");
+    }
+
+    #[test]
+    fn runs_that_are_too_short_are_not_taken() {
+        let allocator = Allocator::new(1000, 1, 0);
+        for (start, len) in [(3, 4), (10, 5), (20, 40), (100, 7)] {
+            allocator.free(Run { start: Block(start), len });
+        }
+        let take = |from, least, most| {
+            let taken = allocator.take_next(Block(from), least, most);
+            taken.inspect(|run| allocator.free(*run)).map(|run| (run.start.0, run.len))
+        };
+        assert_eq!(
+            (take(0, 1, 64), take(0, 5, 64), take(0, 6, 64)),
+            (Some((3, 4)), Some((10, 5)), Some((20, 40)))
+        );
+        assert_eq!(
+            (take(0, 6, 16), take(32, 6, 16)),
+            (Some((20, 12)), Some((32, 16))),
+            "a piece of a longer one"
+        );
+        assert_eq!((take(56, 5, 16), take(56, 4, 16)), (Some((100, 7)), Some((56, 4))), "what is left of it");
+        assert_eq!((take(21, 40, 64), take(101, 7, 64)), (None, None));
+        assert_eq!(allocator.free_blocks(), 56);
     }
 
     #[test]

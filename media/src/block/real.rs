@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
 use super::ring::{Outcome, Rings, part_len};
@@ -318,22 +318,24 @@ impl BlockDevice for RealDisk {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        let told = match self.device.kind {
+        let told = retry_on_intr(|| match self.device.kind {
             // A hole would be zeros, which not every device has for nothing.
             DeviceKind::Block => discard_blocks(self.device.file.as_fd(), offset, len),
             _ => {
                 let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 fallocate(&self.device.file, how, offset, len)
             }
+        });
+        let Err(errno) = told else { return Ok(true) };
+        let kind = match errno {
+            Errno::OPNOTSUPP | Errno::NOSYS => return Ok(false),
+            // Nothing that says that it fails.
+            Errno::PERM | Errno::ACCESS => Kind::NotPermitted,
+            Errno::INVAL => Kind::InvalidInput,
+            _ => kind_of(errno),
         };
-        match told {
-            Ok(()) => Ok(true),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
-            Err(errno) => Err(Error::new(kind_of(errno))
-                .operation("discard")
-                .object(format!("{}: {len} bytes at {offset}", self.device.name))
-                .source(io::Error::from(errno))),
-        }
+        let error = Error::new(kind).operation("discard").source(io::Error::from(errno));
+        Err(error.object(format!("{}: {len} bytes at {offset}", self.device.name)))
     }
 }
 

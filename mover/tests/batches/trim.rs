@@ -1,8 +1,8 @@
 //! What nobody uses on a tier its device may forget; a test disk forgets it at once.
 
-use nacre_engine::{BLOCK_SIZE, Block, Names, RenameMode, Tiered};
+use nacre_engine::{BLOCK_SIZE, Block, Extents, Kind, Names, RenameMode, TierState, Tiered};
 use nacre_media::block::BlockDevice;
-use nacre_mover::Trimmed;
+use nacre_mover::{MoverOptions, Trimmed};
 
 use crate::machine::{BLOCK, Machine, TIER, content, time};
 
@@ -42,7 +42,7 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
     let free = machine.fs.layout().tier_space(TIER).expect("space").free;
     assert_eq!(machine.used(TIER), 8);
     let done = machine.fs.trim(TIER, Block(0), 0, &mut || true).expect("trim");
-    assert_eq!(done, Trimmed { bytes: free * BLOCK_SIZE, next: None });
+    assert_eq!(done, Trimmed { bytes: free * BLOCK_SIZE, next: None, is_useless: false });
     assert_eq!((machine.used(TIER), found(&machine, &gone)), (8, 0));
     for (node, number) in files.iter().zip([0, 2]) {
         assert!(machine.read(node) == expected[number], "file {number}");
@@ -83,4 +83,68 @@ fn it_goes_on_where_it_ended() {
     assert!(calls > 16, "a sixteenth of what is free at the most: {calls}");
     assert_eq!(machine.fs.layout().tier_space(TIER).expect("space").free, space.free);
     assert!(machine.fs.trim(TIER + 1, Block(0), 0, &mut || true).is_err(), "there is no such tier");
+}
+
+/// What was trimmed came back only when all were done who were reading.
+#[test]
+fn nobody_who_reads_keeps_what_is_trimmed() {
+    let machine = Machine::new(DISK);
+    let layout = machine.fs.layout();
+    let ticket = layout.begin_reads();
+    let free = layout.tier_space(TIER).expect("space").free;
+    assert_eq!(machine.fs.trim(TIER, Block(0), 0, &mut || true).expect("trim").bytes, free * BLOCK_SIZE);
+    let taken = layout.allocate_on(TIER, None, free).expect("all of it");
+    taken.into_iter().for_each(|run| layout.free_on(run));
+    layout.end_reads(ticket);
+}
+
+#[test]
+fn one_at_a_time_and_none_of_a_tier_that_is_drained() {
+    let machine = Machine::with(&[DISK, DISK], MoverOptions { balance: false, ..MoverOptions::default() });
+    let trim = |tier, goes_on: &mut dyn FnMut() -> bool| machine.fs.trim(tier, Block(0), 0, goes_on);
+    let mut inner = None;
+    let done = trim(TIER, &mut || {
+        inner.get_or_insert_with(|| (trim(TIER, &mut || true), trim(TIER + 1, &mut || true)));
+        true
+    });
+    let (same, other) = inner.expect("it asked");
+    assert_eq!(same.expect_err("two at once").kind(), Kind::Busy);
+    let (done, other) = (done.expect("trim"), other.expect("another tier"));
+    assert!(done.bytes > 0 && done.bytes == other.bytes && done.next.is_none());
+    machine.fs.set_state(TIER, TierState::Draining).expect("drain");
+    assert_eq!(trim(TIER, &mut || true).expect("trim"), Trimmed::default());
+    // From one piece to the next.
+    let mut pieces = 0;
+    let cut = trim(TIER + 1, &mut || {
+        pieces += 1;
+        if pieces == 3 {
+            machine.fs.set_state(TIER + 1, TierState::Draining).expect("drain");
+        }
+        true
+    });
+    let cut = cut.expect("trim");
+    assert!(cut.bytes > 0 && cut.bytes < done.bytes / 4 && cut.next.is_none(), "{cut:?}");
+}
+
+#[test]
+fn nothing_is_trimmed_that_is_set_aside() {
+    let machine = Machine::new(DISK);
+    machine.fs.reserve(300).expect("there is room");
+    // As much as others may have.
+    let mut files = 0;
+    loop {
+        let file = machine.file(files, 10);
+        files += 1;
+        match machine.fs.move_files_down(&[file], TIER, true).remove(0) {
+            Ok(moved) if moved.moved == 10 => assert!(files < 200, "nothing is set aside"),
+            _ => break,
+        }
+    }
+    let free = machine.fs.layout().tier_space(TIER).expect("space").free;
+    assert!(free > 200, "{free}");
+    let done = machine.fs.trim(TIER, Block(0), 0, &mut || true).expect("trim");
+    assert!(done.bytes < 20 * BLOCK_SIZE && done.next.is_none(), "{done:?} of {free} blocks");
+    machine.fs.release(300);
+    let done = machine.fs.trim(TIER, Block(0), 0, &mut || true).expect("trim");
+    assert_eq!(done.bytes, free * BLOCK_SIZE);
 }
