@@ -63,6 +63,13 @@ impl Table {
         if let Some(file) = shard.get(&id) {
             return Ok(Arc::clone(file));
         }
+        // That one is gone, or this one would not have its number.
+        let before = InodeId { generation: id.generation.wrapping_sub(1), ..id };
+        if shard.get(&before).is_some_and(|file| Arc::strong_count(file) == 1 && !file.is_needed())
+            && let Some(gone) = shard.remove(&before)
+        {
+            dropped(&gone);
+        }
         if shard.len() >= IDLE_FILES && shard.len() == shard.capacity() {
             shard.retain(|_, file| {
                 let keep = Arc::strong_count(file) > 1 || file.is_needed();
@@ -129,6 +136,29 @@ mod tests {
             change: 0,
             flags: 0,
         }
+    }
+
+    /// Who makes files and removes them again would fill the table with those that are gone.
+    #[test]
+    fn a_file_takes_the_place_of_the_one_that_had_its_number_before() {
+        let table = Table::new();
+        let of = |generation| InodeId { generation, ..attr(5).id };
+        let know = |generation, dropped: &mut u32| {
+            let made = Attr { id: of(generation), ..attr(5) };
+            table.get_or_make(of(generation), || Ok(File::new(&made)), |_| *dropped += 1).unwrap()
+        };
+        let mut dropped = 0;
+        for generation in 1..100 {
+            assert_eq!(know(generation, &mut dropped).id, of(generation));
+        }
+        assert!(dropped == 98 && table.get(of(98)).is_none() && table.get(of(99)).is_some());
+        // One that somebody has, or that has something that waits, stays until that is over.
+        let held = know(100, &mut dropped);
+        know(101, &mut dropped);
+        held.cached.store(1, Ordering::Relaxed);
+        drop(held);
+        know(102, &mut dropped);
+        assert!(table.get(of(100)).is_some() && table.get(of(101)).is_none() && dropped == 100);
     }
 
     /// The change counter grows whether a file is known, forgotten, or known again.

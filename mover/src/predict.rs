@@ -3,21 +3,26 @@
 //! It is known in DRAM, of files that were written since the mount and as long as there is room: a file of which nothing
 //! is known is asynchronous, and its next write is the first of its size. Both send it to persistent memory.
 
-use std::collections::BTreeMap;
-use std::collections::hash_map::{Entry, HashMap};
+use std::collections::hash_map::HashMap;
 use std::hash::BuildHasherDefault;
+use std::ops::Range;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, SMALL};
 use nacre_engine::{BLOCK_SIZE, InodeHasher, InodeId};
 use nacre_policy::placement::{OldEntry, is_large, write_counter};
 use nacre_policy::{FileAccess, Rules};
+use smallvec::SmallVec;
 
 const SHARDS: usize = if SMALL { 1 } else { 64 };
 /// Files that a shard knows at the most: 65,536 in all.
 const MAX_FILES: usize = 1024;
-/// Entries of a file that are known at the most; with more, those at its begin are forgotten.
+/// Entries of a file that are known at the most; with more, some of those at its begin are forgotten.
 const MAX_ENTRIES: usize = 1024;
+/// So many at once.
+const FORGOTTEN: usize = 64;
+/// So many a file that takes the place of another one may have without memory of its own.
+const FEW: usize = 8;
 /// After so many durable writes of a file in a row its entries are forgotten: nobody asks about such writes, and to keep entries
 /// for them would cost each of them time.
 const DURABLE_IN_A_ROW: u8 = 64;
@@ -86,16 +91,29 @@ struct Shard {
     wrong: AtomicU64,
 }
 
+/// By inode, whatever its generation: a file that is new has the place of the one that had its number before, which is gone.
 type Files = HashMap<InodeId, Seen, BuildHasherDefault<InodeHasher>>;
+
+fn place(id: InodeId) -> InodeId {
+    InodeId { generation: 0, ..id }
+}
 
 /// What is known of one.
 #[derive(Default)]
 struct Seen {
+    generation: u32,
     access: FileAccess,
-    /// Its writes that are not overwritten, by their first block: their blocks, and the counter of each.
-    entries: BTreeMap<u64, (u64, u16)>,
+    /// Its writes that are not overwritten, in the order of the file.
+    entries: Vec<Known>,
     /// Its last writes that were durable, as far as they are counted.
     durable: u8,
+}
+
+/// A write.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    span: Span,
+    counter: u16,
 }
 
 impl Predictors {
@@ -145,19 +163,20 @@ impl Predictors {
             return shard.count(Some(true));
         }
         let mut files = shard.files.lock();
-        if files.len() >= MAX_FILES && !files.contains_key(&id) {
+        if files.len() >= MAX_FILES && !files.contains_key(&place(id)) {
             // Which of them is written again nobody knows: all begin anew.
             files.clear();
             shard.settled.store(0, Ordering::Relaxed);
         }
-        let seen = files.entry(id).or_default();
+        let seen = files.entry(place(id)).or_default();
+        seen.become_one_of(id.generation);
         let mut found = seen.access.wrote(span.len, &rules);
         if durable {
             found = found.or(seen.access.synced());
         }
         seen.durable = if durable { seen.durable.saturating_add(1) } else { 0 };
         if seen.durable >= DURABLE_IN_A_ROW {
-            seen.entries = BTreeMap::new();
+            seen.entries = Vec::new();
         }
         // Of a file that was only ever written so, no write is asked about.
         if !durable || !seen.entries.is_empty() {
@@ -173,8 +192,10 @@ impl Predictors {
     /// A sync.
     pub(crate) fn synced(&self, id: InodeId) {
         let shard = self.shard(id);
-        if let Entry::Occupied(mut seen) = shard.files.lock().entry(id) {
-            shard.count(seen.get_mut().access.synced());
+        if let Some(seen) =
+            shard.files.lock().get_mut(&place(id)).filter(|seen| seen.generation == id.generation)
+        {
+            shard.count(seen.access.synced());
         }
     }
 
@@ -182,7 +203,7 @@ impl Predictors {
     pub(crate) fn is_for_disk(&self, id: InodeId, span: Span) -> bool {
         let Some(rules) = self.rules() else { return true };
         let files = self.shard(id).files.lock();
-        let Some(seen) = files.get(&id) else { return false };
+        let Some(seen) = seen_of(&files, id) else { return false };
         !seen.access.is_synchronous()
             && is_large(span.len, write_counter(span.len, &seen.replaced_by(span)), &rules)
     }
@@ -191,22 +212,20 @@ impl Predictors {
     pub(crate) fn parts_for_disk(&self, id: InodeId, span: Span) -> Vec<Span> {
         let Some(rules) = self.rules() else { return vec![span] };
         let files = self.shard(id).files.lock();
-        let Some(seen) = files.get(&id).filter(|seen| !seen.access.is_synchronous()) else {
+        let Some(seen) = seen_of(&files, id).filter(|seen| !seen.access.is_synchronous()) else {
             return Vec::new();
         };
         let mut parts: Vec<Span> = Vec::new();
-        for (start, len, counter) in seen.overlapping(span) {
-            if !is_large(len, counter, &rules) {
+        for known in seen.overlapping(span) {
+            if !is_large(known.span.len, known.counter, &rules) {
                 continue;
             }
-            // The last one comes first.
-            let (start, end) = (start.max(span.start), (start + len).min(span.end()));
+            let (start, end) = (known.span.start.max(span.start), known.span.end().min(span.end()));
             match parts.last_mut() {
-                Some(behind) if behind.start == end => *behind = Span { start, len: behind.end() - start },
+                Some(before) if before.end() == start => before.len += end - start,
                 _ => parts.push(Span { start, len: end - start }),
             }
         }
-        parts.reverse();
         parts
     }
 
@@ -233,53 +252,71 @@ fn name(id: InodeId) -> u64 {
     id.number.rotate_left(32) ^ u64::from(id.generation) ^ u64::from(id.volume) << 24
 }
 
+fn seen_of(files: &Files, id: InodeId) -> Option<&Seen> {
+    files.get(&place(id)).filter(|seen| seen.generation == id.generation)
+}
+
 impl Seen {
-    /// Entries with blocks in a span, the last one first: the first block, their number, the counter.
-    fn overlapping(&self, span: Span) -> impl Iterator<Item = (u64, u64, u16)> + '_ {
-        self.entries
-            .range(..span.end())
-            .rev()
-            .map(|(&start, &(len, counter))| (start, len, counter))
-            .take_while(move |(start, len, _)| start + len > span.start)
+    /// It is another file's now, unless it is that one's already.
+    fn become_one_of(&mut self, generation: u32) {
+        if self.generation == generation {
+            return;
+        }
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.clear();
+        entries.shrink_to(FEW);
+        *self = Seen { generation, entries, ..Seen::default() };
+    }
+
+    /// Where the entries with blocks in a span are.
+    fn indexes_in(&self, span: Span) -> Range<usize> {
+        let from = self.entries.partition_point(|known| known.span.end() <= span.start);
+        let behind = self.entries[from..].partition_point(|known| known.span.start < span.end());
+        from..from + behind
+    }
+
+    /// Entries with blocks in a span, in the order of the file.
+    fn overlapping(&self, span: Span) -> &[Known] {
+        &self.entries[self.indexes_in(span)]
     }
 
     /// What a write of a span replaces, and what it goes on from.
-    fn replaced_by(&self, span: Span) -> Vec<OldEntry> {
-        let covered = |start: u64, len: u64| (start + len).min(span.end()) - start.max(span.start);
-        let mut old: Vec<OldEntry> = self
-            .overlapping(span)
-            .map(|(start, len, counter)| OldEntry { blocks: len, covered: covered(start, len), counter })
-            .collect();
-        let before = self.entries.range(..span.start).next_back();
-        if let Some((start, &(len, counter))) = before
-            && start + len == span.start
-        {
-            old.push(OldEntry { blocks: len, covered: 0, counter });
-        }
-        old
+    fn replaced_by(&self, span: Span) -> SmallVec<[OldEntry; FEW]> {
+        let at = self.indexes_in(span);
+        let old = |known: &Known| {
+            let covered = known.span.end().min(span.end()) - known.span.start.max(span.start);
+            OldEntry { blocks: known.span.len, covered, counter: known.counter }
+        };
+        let before = self.entries[..at.start].last().filter(|known| known.span.end() == span.start);
+        let before =
+            before.map(|known| OldEntry { blocks: known.span.len, covered: 0, counter: known.counter });
+        self.entries[at].iter().map(old).chain(before).collect()
     }
 
     /// A write of a span: what it replaces of the others goes, and its counter comes from them.
     fn replace(&mut self, span: Span) {
-        if let Some((len, counter)) = self.entries.get_mut(&span.start).filter(|(len, _)| *len == span.len) {
-            *counter =
-                write_counter(span.len, &[OldEntry { blocks: *len, covered: *len, counter: *counter }]);
+        let counter = write_counter(span.len, &self.replaced_by(span));
+        let at = self.indexes_in(span);
+        let new = Known { span, counter };
+        if let [known] = &mut self.entries[at.clone()]
+            && known.span == span
+        {
+            *known = new;
             return;
         }
-        let counter = write_counter(span.len, &self.replaced_by(span));
-        let old: Vec<_> = self.overlapping(span).collect();
-        for (start, len, counter) in old {
-            self.entries.remove(&start);
-            if start < span.start {
-                self.entries.insert(start, (span.start - start, counter));
-            }
-            if start + len > span.end() {
-                self.entries.insert(span.end(), (start + len - span.end(), counter));
-            }
-        }
-        self.entries.insert(span.start, (span.len, counter));
-        while self.entries.len() > MAX_ENTRIES {
-            self.entries.pop_first();
+        let old = &self.entries[at.clone()];
+        // What is left of the first and of the last one; both may be one.
+        let before = old.first().filter(|known| known.span.start < span.start);
+        let before = before
+            .map(|known| Known { span: Span { len: span.start - known.span.start, ..known.span }, ..*known });
+        let behind = old.last().filter(|known| known.span.end() > span.end());
+        let behind = behind.map(|known| Known {
+            span: Span { start: span.end(), len: known.span.end() - span.end() },
+            ..*known
+        });
+        self.entries.splice(at, before.into_iter().chain([new]).chain(behind));
+        if self.entries.len() > MAX_ENTRIES {
+            self.entries.drain(..FORGOTTEN);
         }
     }
 }
@@ -288,8 +325,10 @@ impl Seen {
 mod tests {
     use nacre_engine::InodeId;
     use nacre_policy::Rules;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
 
-    use super::{Accuracy, MAX_ENTRIES, MAX_FILES, Placement, Predictors, SHARDS, Seen, Span};
+    use super::{Accuracy, FORGOTTEN, MAX_ENTRIES, MAX_FILES, Placement, Predictors, SHARDS, Seen, Span};
 
     fn id(number: u64) -> InodeId {
         InodeId { number, generation: 1, volume: 0 }
@@ -428,11 +467,37 @@ mod tests {
         let mut seen = Seen::default();
         seen.replace(span(0, 10));
         seen.replace(span(4, 2));
-        let entries: Vec<_> = seen.entries.iter().map(|(start, (len, _))| (*start, *len)).collect();
+        let entries: Vec<_> = seen.entries.iter().map(|known| (known.span.start, known.span.len)).collect();
         assert_eq!(entries, [(0, 4), (4, 2), (6, 4)]);
         seen.replace(span(3, 20));
-        let entries: Vec<_> = seen.entries.iter().map(|(start, (len, _))| (*start, *len)).collect();
+        let entries: Vec<_> = seen.entries.iter().map(|known| (known.span.start, known.span.len)).collect();
         assert_eq!(entries, [(0, 3), (3, 20)]);
+    }
+
+    #[test]
+    fn entries_are_the_blocks_that_were_written_each_by_its_last_write() {
+        let mut rng = SmallRng::seed_from_u64(7);
+        let mut seen = Seen::default();
+        // Of each block the number of the write.
+        let mut blocks = [None; 80];
+        for number in 0..2000_u16 {
+            let start = rng.random_range(0..60);
+            let written = span(start, rng.random_range(1..20));
+            seen.replace(written);
+            // For what follows a counter tells one write from the other.
+            let last =
+                seen.entries.iter_mut().find(|known| known.span == written).expect("it is there as a whole");
+            last.counter = number;
+            (written.start..written.end()).for_each(|block| blocks[block as usize] = Some(number));
+            let ends = seen.entries.windows(2).all(|two| two[0].span.end() <= two[1].span.start);
+            assert!(ends && seen.entries.iter().all(|known| known.span.len > 0), "{:?}", seen.entries);
+            let mut found = [None; 80];
+            for known in &seen.entries {
+                (known.span.start..known.span.end())
+                    .for_each(|block| found[block as usize] = Some(known.counter));
+            }
+            assert_eq!(found, blocks, "write {number}: {written:?}");
+        }
     }
 
     #[test]
@@ -444,6 +509,23 @@ mod tests {
         assert!(known.shards.iter().all(|shard| (1..=MAX_FILES).contains(&shard.files.lock().len())));
         let mut seen = Seen::default();
         (0..2 * MAX_ENTRIES as u64).for_each(|at| seen.replace(span(2 * at, 1)));
-        assert_eq!(seen.entries.len(), MAX_ENTRIES);
+        assert!((MAX_ENTRIES - FORGOTTEN..=MAX_ENTRIES).contains(&seen.entries.len()));
+        assert_eq!(seen.entries.last().map(|known| known.span), Some(span(4 * MAX_ENTRIES as u64 - 2, 1)));
+    }
+
+    /// Who makes files and removes them again would have it know nothing else before long.
+    #[test]
+    fn a_file_has_the_place_of_the_one_that_had_its_number_before() {
+        let known = Predictors::new(Placement::default());
+        let of = |generation| InodeId { generation, ..id(1) };
+        (0..5).for_each(|_| known.wrote(of(1), span(0, 256), false));
+        assert!(known.is_for_disk(of(1), span(0, 256)) && !known.is_for_disk(of(2), span(0, 256)));
+        assert!(known.parts_for_disk(of(2), span(0, 256)).is_empty());
+        known.synced(of(2));
+        assert_eq!(known.accuracy(), Accuracy::default());
+        known.wrote(of(2), span(0, 256), false);
+        assert!(!known.is_for_disk(of(1), span(0, 256)) && !known.is_for_disk(of(2), span(0, 256)));
+        assert_eq!(known.parts_for_disk(of(2), span(0, 256)), []);
+        assert_eq!(known.shard(id(1)).files.lock().len(), 1);
     }
 }
