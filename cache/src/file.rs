@@ -72,6 +72,23 @@ pub(crate) struct Times {
     pub(crate) atime: Option<Timestamp>,
 }
 
+/// Whether a file is new, and where its first writes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Birth {
+    /// It was synchronised, or was there before it was known here.
+    Over,
+    /// It was never written to.
+    Empty,
+    /// Through DRAM: what its first synchronisation says is said of new files.
+    Watched,
+    /// Past DRAM, as it is better for new files.
+    Past,
+}
+
+impl Birth {
+    const ALL: [Birth; 4] = [Birth::Over, Birth::Empty, Birth::Watched, Birth::Past];
+}
+
 /// What is known about one file.
 ///
 /// Invariants: without blocks in the index, `size == below` and there are no `times`; `below <= size`.
@@ -90,6 +107,8 @@ pub(crate) struct File {
     pub(crate) history: Mutex<FileHistory>,
     /// Blocks in `history`, to be looked at without the lock.
     pub(crate) ghosts: AtomicU64,
+    /// A [`Birth`] as a number.
+    birth: AtomicU32,
     /// Raised by whoever makes flights pointless.
     pub(crate) epoch: AtomicU64,
     /// The inode is gone: what is left here is nobody's.
@@ -133,6 +152,11 @@ impl File {
             times: Mutex::new(None),
             history: Mutex::new(FileHistory::default()),
             ghosts: AtomicU64::new(0),
+            birth: AtomicU32::new(if attr.size == 0 && attr.allocated == 0 {
+                Birth::Empty
+            } else {
+                Birth::Over
+            } as u32),
             epoch: AtomicU64::new(0),
             gone: AtomicBool::new(false),
             flights: Mutex::new(0),
@@ -147,6 +171,16 @@ impl File {
             pinned: AtomicU32::new(0),
             changes: AtomicU64::new(0),
         }
+    }
+
+    /// Whether it is new.
+    pub(crate) fn birth(&self) -> Birth {
+        let number = self.birth.load(Ordering::Relaxed);
+        Birth::ALL.into_iter().find(|birth| *birth as u32 == number).unwrap_or(Birth::Over)
+    }
+
+    pub(crate) fn set_birth(&self, birth: Birth) {
+        self.birth.store(birth as u32, Ordering::Relaxed);
     }
 
     pub(crate) fn size(&self) -> u64 {

@@ -9,7 +9,7 @@ use nacre_engine::{Attr, BLOCK_SIZE, Data, Extents, FallocateMode, Kind, Result,
 use nacre_policy::Judged;
 
 use crate::collect::Dirty;
-use crate::file::{Blocks, CacheNode, File, Times};
+use crate::file::{Birth, Blocks, CacheNode, File, Times};
 use crate::fs::Shared;
 
 impl<L: Data + Extents> Shared<L> {
@@ -112,11 +112,21 @@ impl<L: Data + Extents> Shared<L> {
     fn judge(&self, file: &File, blocks: &mut Blocks) {
         let model = self.model_of(&self.rules());
         let mut judged = Judged::default();
-        file.history.lock().synced(self.clock.now_ms(), &model, &mut judged);
+        let now_ms = self.clock.now_ms();
+        let mut history = file.history.lock();
+        history.synced(now_ms, &model, &mut judged);
         for entry in blocks.index.values_mut() {
             if let Some(verdict) = entry.model.synced(&model) {
                 judged.count(verdict);
             }
+        }
+        history.appends().synced(&judged);
+        drop(history);
+        if model.inherits && file.birth() != Birth::Over && file.size() > 0 {
+            if file.birth() == Birth::Watched {
+                self.newcomers.lock().synced(judged.lazy == 0 && judged.eager > 0, now_ms);
+            }
+            file.set_birth(Birth::Over);
         }
         self.counters.accurate.add(judged.accurate);
         self.counters.inaccurate.add(judged.inaccurate);

@@ -8,8 +8,8 @@ use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{
     BLOCK_SIZE, Data, Error, Extents, FileKind, FsStat, Kind, LINE_SIZE, PromiseCost, Result,
 };
-use nacre_policy::Model;
 use nacre_policy::ghost::ghosts_for;
+use nacre_policy::{Checker, Model, Newcomers};
 
 use crate::buffer::LINES;
 use crate::clock::Clock;
@@ -60,6 +60,8 @@ pub(crate) struct Shared<L> {
     /// Blocks that the model remembers, and how many it may.
     ghosts: AtomicU64,
     max_ghosts: u64,
+    /// What became of new files lately.
+    pub(crate) newcomers: Mutex<Newcomers>,
     /// Held by whoever writes some blocks back, until their space is given back.
     pub(crate) flying: RwLock<()>,
     /// What the next sync of everything has to tell.
@@ -93,6 +95,7 @@ impl<L: Data + Extents> CacheFs<L> {
             posted: Posted::new(&options.settings),
             ghosts: AtomicU64::new(0),
             max_ghosts: ghosts_for(blocks * BLOCK_SIZE),
+            newcomers: Mutex::default(),
             flying: RwLock::new(()),
             error: Mutex::new(None),
         };
@@ -272,9 +275,9 @@ impl<L: Data + Extents> Shared<L> {
 
     /// The constants of the model.
     pub(crate) fn model_of(&self, rules: &Rules) -> Model {
-        let &Rules { latencies, checker, forget_ms, granularity, .. } = rules;
+        let &Rules { latencies, checker, inherits, forget_ms, granularity, .. } = rules;
         let unit_lines = if granularity == Granularity::Blocks { LINES } else { self.unit_lines } as u32;
-        Model { latencies, checker, forget_ms, unit_lines }
+        Model { latencies, checker, forget_ms, unit_lines, inherits: inherits && checker == Checker::Full }
     }
 
     /// What is known about a held file; an error for what is no regular file.

@@ -30,7 +30,7 @@
 //! | `Shared::flying` | | shared by who writes some blocks back; alone, for a moment, by who has written everything: flights of files that are gone have space, too |
 //! | a shard of `table` | the files that are known | finding one; the layout is asked for its attributes |
 //! | `File::blocks` | the index of a file's blocks | shared by reads and by writes that bypass; alone by buffered writes, truncation, sync |
-//! | `File::history`, `times`, `flights`, `error` | what their names say | a moment |
+//! | `File::history`, `times`, `flights`, `error`; `Shared::newcomers` | what their names say; what became of new files | a moment |
 //! | `Pool::state` | free blocks, the least-recently-written list | a moment |
 //! | locks of the layout | | below `File::blocks` and the shard, never below the others |
 //!

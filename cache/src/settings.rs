@@ -37,6 +37,9 @@ pub struct Settings {
     pub sync: bool,
     /// Whether blocks that are soon synchronised bypass.
     pub checker: Checker,
+    /// What is appended bypasses, or not, after what was appended before it; else it never does. For a checker that is
+    /// [`Full`](Checker::Full).
+    pub inherits: bool,
     /// In what pieces data is fetched and written back.
     pub granularity: Granularity,
     /// An eager block is lazy again when its file was not synchronised for so long, in milliseconds.
@@ -57,6 +60,7 @@ impl Default for Settings {
             max_age_ms: 30_000,
             sync: false,
             checker: Checker::Full,
+            inherits: false,
             granularity: Granularity::Lines,
             forget_ms: 5000,
             latencies: None,
@@ -88,6 +92,7 @@ impl Settings {
 pub(crate) struct Rules {
     pub(crate) sync: bool,
     pub(crate) checker: Checker,
+    pub(crate) inherits: bool,
     pub(crate) granularity: Granularity,
     pub(crate) forget_ms: u64,
     pub(crate) latencies: Latencies,
@@ -109,13 +114,16 @@ impl Posted {
     }
 
     pub(crate) fn post(&self, settings: &Settings) {
-        let &Settings { sync, checker, granularity, forget_ms, latencies, .. } = settings;
+        let &Settings { sync, checker, inherits, granularity, forget_ms, latencies, .. } = settings;
         let checker = match checker {
             Checker::Full => 0,
             Checker::Off => 1,
             Checker::Disk => 2,
         };
-        let choices = u64::from(sync) | u64::from(granularity == Granularity::Blocks) << 1 | checker << 2;
+        let choices = u64::from(sync)
+            | u64::from(granularity == Granularity::Blocks) << 1
+            | u64::from(inherits) << 2
+            | checker << 3;
         self.choices.store(choices, Ordering::Relaxed);
         self.forget_ms.store(forget_ms, Ordering::Relaxed);
         let latencies = latencies.unwrap_or_default();
@@ -128,7 +136,8 @@ impl Posted {
         let latencies = self.latencies.load(Ordering::Relaxed);
         Rules {
             sync: choices & 1 != 0,
-            checker: match choices >> 2 {
+            inherits: choices & 4 != 0,
+            checker: match choices >> 3 {
                 0 => Checker::Full,
                 1 => Checker::Off,
                 _ => Checker::Disk,
@@ -262,18 +271,19 @@ mod tests {
     fn what_is_posted_is_read() {
         for checker in [Checker::Full, Checker::Off, Checker::Disk] {
             for granularity in [Granularity::Lines, Granularity::Blocks] {
-                for sync in [false, true] {
+                for (sync, inherits) in [(false, false), (true, false), (false, true), (true, true)] {
                     let latencies = Latencies { dram_ns: 7, pm_ns: u32::MAX };
                     let forget_ms = u64::MAX - 1;
                     let settings = Settings {
                         sync,
                         checker,
+                        inherits,
                         granularity,
                         forget_ms,
                         latencies: Some(latencies),
                         ..Settings::default()
                     };
-                    let expected = Rules { sync, checker, granularity, forget_ms, latencies };
+                    let expected = Rules { sync, checker, inherits, granularity, forget_ms, latencies };
                     assert_eq!(Posted::new(&settings).read(), expected);
                 }
             }

@@ -12,7 +12,7 @@ use nacre_media::Frame;
 use nacre_policy::{Block as ModelBlock, Checker, Model, Path};
 
 use crate::buffer::{BLOCK, Source, covered, parts, touched};
-use crate::file::{Blocks, CacheNode, Entry, File, Times};
+use crate::file::{Birth, Blocks, CacheNode, Entry, File, Times};
 use crate::fs::Shared;
 use crate::settings::Granularity;
 use crate::writeback::BATCH;
@@ -179,6 +179,9 @@ impl<L: Data + Extents> Shared<L> {
         if !model.can_pay(offset, offset.saturating_add(request.len), file.size()) {
             return Choice::Past;
         }
+        if model.inherits && self.appends_past(file, offset, model) {
+            return Choice::Eager;
+        }
         if file.ghosts.load(Ordering::Relaxed) == 0 {
             return Choice::Lazy;
         }
@@ -197,6 +200,26 @@ impl<L: Data + Extents> Shared<L> {
             all if all == count => Choice::Eager,
             _ => Choice::Mixed(eager),
         }
+    }
+
+    /// Whether a write is appended to a file of which nothing waits, and such go past DRAM.
+    fn appends_past(&self, file: &File, offset: u64, model: &Model) -> bool {
+        if offset < file.size() || file.is_cached() {
+            return false;
+        }
+        let now_ms = self.clock.now_ms();
+        let path = match file.birth() {
+            Birth::Over => file.history.lock().path_of_append(now_ms, model),
+            Birth::Empty => {
+                let path = self.newcomers.lock().path(now_ms, model.forget_ms);
+                file.set_birth(if path == Path::Eager { Birth::Past } else { Birth::Watched });
+                path
+            }
+            Birth::Watched => Path::Lazy,
+            Birth::Past if file.history.lock().appends().is_repetitive() => Path::Lazy,
+            Birth::Past => Path::Eager,
+        };
+        path == Path::Eager
     }
 
     /// A write to blocks that all are in DRAM, in buffers of their own and with what it half covers: it takes neither room nor
@@ -411,6 +434,15 @@ impl<L: Data + Extents> Shared<L> {
         let can_pay = |model: &&Model| model.can_pay(offset, offset + request.len, size);
         let Some(model) = model.filter(can_pay) else { return };
         let mut history = file.history.lock();
+        if model.inherits && offset >= size {
+            // Of the others nothing is remembered: they were not there.
+            if let Some((first, from, to)) = parts(offset, request.len).next() {
+                history.wrote_known(first, touched(from, to), model);
+            }
+            let first = offset / BLOCK_SIZE;
+            history.appends().wrote(first..(offset + request.len).div_ceil(BLOCK_SIZE));
+            return;
+        }
         if history.last_sync_ms().is_none() || !history.is_synced_lately(self.clock.now_ms(), model) {
             return;
         }

@@ -62,11 +62,19 @@ pub struct Model {
     /// Lines that media takes at the least for one write to a block: 1 where data is updated in place, 64 where it is
     /// copied on write. A power of two from 1 to 64.
     pub unit_lines: u32,
+    /// What is appended takes after what was before it, see [`crate::appends`]; else it begins lazy, as all blocks of the paper.
+    pub inherits: bool,
 }
 
 impl Default for Model {
     fn default() -> Model {
-        Model { latencies: Latencies::default(), checker: Checker::Full, forget_ms: 5000, unit_lines: 1 }
+        Model {
+            latencies: Latencies::default(),
+            checker: Checker::Full,
+            forget_ms: 5000,
+            unit_lines: 1,
+            inherits: false,
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use crate::appends::Appends;
 use crate::benefit::{Block, Model, Path, Verdict};
 
 /// DRAM that one remembered block takes, in bytes: its number three times and its state, where it is the only one of its
@@ -55,6 +56,7 @@ pub struct FileHistory {
     order: VecDeque<u64>,
     /// Remembered blocks that were written since the last synchronisation.
     written: Vec<u64>,
+    appends: Appends,
 }
 
 impl FileHistory {
@@ -83,6 +85,24 @@ impl FileHistory {
         match self.ghosts.get_mut(&block) {
             Some(ghost) => ghost.path_of_write(self.last_sync_ms, now_ms, model),
             None => Path::Lazy,
+        }
+    }
+
+    /// The path of what is appended now, where the model has it take after what was appended before.
+    pub fn path_of_append(&self, now_ms: u64, model: &Model) -> Path {
+        let known = self.appends.path().filter(|_| self.is_synced_lately(now_ms, model));
+        known.unwrap_or(Path::Lazy)
+    }
+
+    /// What was appended since the last synchronisation.
+    pub fn appends(&mut self) -> &mut Appends {
+        &mut self.appends
+    }
+
+    /// The same as [`wrote`](FileHistory::wrote), where the block is remembered.
+    pub fn wrote_known(&mut self, block: u64, lines: u64, model: &Model) {
+        if self.ghosts.contains_key(&block) {
+            self.wrote(block, lines, model, false);
         }
     }
 
@@ -194,6 +214,7 @@ impl FileHistory {
         self.ghosts = HashMap::new();
         self.order = VecDeque::new();
         self.written = Vec::new();
+        self.appends = Appends::default();
         count
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`benefit`]: HiNFS's buffer benefit model (paper 000, section 3.2): whether a block's writes are buffered in DRAM
 //!   (lazy) or go to persistent memory at once (eager).
+//! - [`appends`]: the same of blocks that are new, by what became of those before them.
 //! - [`ghost`]: what the model remembers about the blocks of a file that are not in DRAM, within a bound.
 //! - [`placement`]: TPFS's predictors (paper 002, section 4): whether a write goes to persistent memory or through DRAM to
 //!   disk, and how that meets the benefit model.
@@ -12,6 +13,7 @@
 //! Nothing here does I/O, reads a clock, starts a thread or locks: times are given in milliseconds since any start, and
 //! whoever shares a state between threads brings the lock.
 
+pub mod appends;
 pub mod benefit;
 pub mod ghost;
 pub mod placement;
@@ -20,6 +22,7 @@ pub mod schedule;
 pub mod temperature;
 pub mod thresholds;
 
+pub use appends::{Appends, Newcomers};
 pub use benefit::{Block, Checker, Latencies, Model, Path, Verdict};
 pub use ghost::{FileHistory, Judged};
 pub use placement::{FileAccess, Incoming, Route, Rules};

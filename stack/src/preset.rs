@@ -123,6 +123,7 @@ impl Preset {
     /// The buffer does what the preset says, in what these settings leave open.
     pub(crate) fn adjust(self, settings: &mut Settings) {
         match self {
+            Preset::Nacre => settings.inherits = true,
             Preset::HinfsWb => settings.checker = Checker::Off,
             Preset::Tpfs => settings.checker = Checker::Disk,
             Preset::HinfsNclfw => settings.granularity = Granularity::Blocks,

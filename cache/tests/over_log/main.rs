@@ -4,6 +4,7 @@ mod content;
 mod crash;
 mod failing;
 mod model;
+mod newcomers;
 mod ordering;
 mod over;
 mod pinned;

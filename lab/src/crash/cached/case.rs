@@ -49,7 +49,7 @@ impl CachedCase {
     }
 
     pub(in super::super) fn write(&self, text: &mut String) {
-        let Cached { pool, granularity, checker, mounting, left, ops, .. } = &self.sequence;
+        let Cached { pool, granularity, checker, inherits, mounting, left, ops, .. } = &self.sequence;
         let _ = writeln!(text, "{WORD} {pool}");
         if self.mistake != 0 {
             let _ = writeln!(text, "mistake {}", self.mistake);
@@ -61,6 +61,7 @@ impl CachedCase {
             ("whole-blocks", *granularity == Granularity::Blocks),
             ("no-checker", *checker == Checker::Off),
             ("disk-checker", *checker == Checker::Disk),
+            ("inherits", *inherits),
         ];
         for (word, _) in words.iter().filter(|(_, yes)| *yes) {
             let _ = writeln!(text, "{word} yes");
@@ -93,6 +94,7 @@ impl CachedCase {
                 }
                 "whole-blocks" if rest == "yes" => sequence.granularity = Granularity::Blocks,
                 "no-checker" if rest == "yes" => sequence.checker = Checker::Off,
+                "inherits" if rest == "yes" => sequence.inherits = true,
                 "disk-checker" if rest == "yes" => sequence.checker = Checker::Disk,
                 "lanes" => sequence.mounting.lanes = rest.parse().map_err(|_| wrong(line))?,
                 "left" => sequence.left = Some(rest.parse().map_err(|_| wrong(line))?),

@@ -75,8 +75,8 @@ struct Recording {
 
 /// The buffer of a sequence. It has no threads, and its time is set: the same sequence does the same.
 fn buffer(sequence: &Cached, clock: &Arc<AtomicU64>) -> CacheOptions {
-    let Cached { granularity, checker, pool, .. } = *sequence;
-    let settings = Settings { threads: 0, granularity, checker, ..Settings::default() };
+    let Cached { granularity, checker, inherits, pool, .. } = *sequence;
+    let settings = Settings { threads: 0, granularity, checker, inherits, ..Settings::default() };
     CacheOptions { settings, clock: Clock::Set(Arc::clone(clock)), ..CacheOptions::new(pool * BLOCK as u64) }
 }
 

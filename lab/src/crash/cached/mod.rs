@@ -51,6 +51,8 @@ pub struct Cached {
     pub granularity: Granularity,
     /// Whether blocks that are soon synchronised bypass.
     pub checker: Checker,
+    /// Whether what is appended bypasses as what was appended before it.
+    pub inherits: bool,
     /// How the layout below is mounted.
     pub mounting: Mounting,
     /// Blocks of memory that are left for data in the beginning; all of them where nothing is said.
@@ -66,6 +68,7 @@ impl Default for Cached {
             pool: 8,
             granularity: Granularity::Lines,
             checker: Checker::Full,
+            inherits: false,
             mounting: Mounting::default(),
             left: None,
             ops: Vec::new(),
@@ -88,6 +91,7 @@ pub fn cached<S: Subject>(subject: &S, seed: u64) -> Cached {
             1 if moves.is_some() => Checker::Disk,
             _ => Checker::Full,
         },
+        inherits: rng.random_range(0..2) == 0,
         mounting: Mounting { lanes: rng.random_range(1..3), background: false },
         left: None,
         ops: Vec::new(),
