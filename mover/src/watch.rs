@@ -242,8 +242,12 @@ impl Heats {
         }
     }
 
-    /// Before another file is known: as few are as fit.
-    fn make_room(&mut self) {
+    /// Before another file is known: the one that had its inode before is gone, and as few are known as fit.
+    fn make_room(&mut self, id: InodeId) {
+        if self.files.contains_key(&id) {
+            return;
+        }
+        self.forget(InodeId { generation: id.generation.wrapping_sub(1), ..id });
         if self.files.len() >= 2 * self.max_files {
             // The next access of those that are in no list begins anew.
             let lists = &self.lists;
@@ -256,7 +260,7 @@ impl Heats {
     }
 
     pub(crate) fn take_in(&mut self, sample: &Sample) {
-        self.make_room();
+        self.make_room(sample.id);
         // It is in the lists from now on, as it is now.
         self.end_rest(sample.id);
         let is_write = sample.access == Access::Written;
@@ -293,7 +297,7 @@ impl Heats {
 
     /// A file that has blocks here. Of one that was not accessed yet nothing but its attributes is known.
     pub(crate) fn found(&mut self, id: InodeId, size: u64, modified_ms: u64) {
-        self.make_room();
+        self.make_room(id);
         let file = self.files.entry(id).or_insert_with(|| {
             let heat = Heat { modified_ms, read_ms: 0 };
             FileHeat { heat, size, last_modified_ms: modified_ms, ..FileHeat::default() }
@@ -574,6 +578,25 @@ mod tests {
         // What is in the lists is known.
         let cold: Vec<_> = std::iter::from_fn(|| heats.coldest_whole()).map(|cold| cold.id).collect();
         assert_eq!(cold, (0..10).map(id).collect::<Vec<_>>());
+    }
+
+    /// Files that are made and removed again took the room of those that are there.
+    #[test]
+    fn a_file_has_the_place_of_the_one_that_had_its_inode_before() {
+        let mut heats = Heats::new(10);
+        let of = |generation| InodeId { generation, ..id(1) };
+        heats.take_in(&write(2, 0, 1, 1, 1000));
+        for generation in 1..100 {
+            heats.take_in(&Sample { id: of(generation), ..write(1, 0, 1, 1, 2000) });
+            assert_eq!((heats.counts().0, heats.files.len()), (2, 2));
+        }
+        assert!(!heats.has_dropped());
+        heats.rest(of(99), 3000);
+        heats.found(of(100), 1, 3000);
+        assert_eq!((heats.counts(), heats.files.len()), ((2, 0), 2));
+        assert_eq!(heats.coldest(100_000).map(|chosen| chosen.id), Some(id(2)));
+        assert_eq!(heats.coldest(100_000).map(|chosen| chosen.id), Some(of(100)));
+        assert!(heats.coldest(100_000).is_none());
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub fn cached<S: Subject>(subject: &S, seed: u64) -> Cached {
             1 if moves.is_some() => Checker::Disk,
             _ => Checker::Full,
         },
-        inherits: rng.random_range(0..2) == 0,
+        inherits: seed.is_multiple_of(2),
         mounting: Mounting { lanes: rng.random_range(1..3), background: false },
         left: None,
         ops: Vec::new(),
