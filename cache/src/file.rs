@@ -107,8 +107,9 @@ pub(crate) struct File {
     pub(crate) history: Mutex<FileHistory>,
     /// Blocks in `history`, to be looked at without the lock.
     pub(crate) ghosts: AtomicU64,
-    /// A [`Birth`] as a number.
+    /// A [`Birth`] as a number, and when that was found out, by the clock of the cache.
     birth: AtomicU32,
+    born_ms: AtomicU64,
     /// Raised by whoever makes flights pointless.
     pub(crate) epoch: AtomicU64,
     /// The inode is gone: what is left here is nobody's.
@@ -157,6 +158,7 @@ impl File {
             } else {
                 Birth::Over
             } as u32),
+            born_ms: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             gone: AtomicBool::new(false),
             flights: Mutex::new(0),
@@ -179,8 +181,14 @@ impl File {
         Birth::ALL.into_iter().find(|birth| *birth as u32 == number).unwrap_or(Birth::Over)
     }
 
-    pub(crate) fn set_birth(&self, birth: Birth) {
+    /// It was found out now.
+    pub(crate) fn set_birth(&self, birth: Birth, now_ms: u64) {
+        self.born_ms.store(now_ms, Ordering::Relaxed);
         self.birth.store(birth as u32, Ordering::Relaxed);
+    }
+
+    pub(crate) fn born_ms(&self) -> u64 {
+        self.born_ms.load(Ordering::Relaxed)
     }
 
     pub(crate) fn size(&self) -> u64 {

@@ -123,10 +123,12 @@ impl<L: Data + Extents> Shared<L> {
         history.appends().synced(&judged);
         drop(history);
         if model.inherits && file.birth() != Birth::Over && file.size() > 0 {
-            if file.birth() == Birth::Watched {
-                self.newcomers.lock().synced(judged.lazy == 0 && judged.eager > 0, now_ms);
+            match file.birth() {
+                Birth::Watched => self.newcomers.lock().synced(judged.eager > judged.lazy, now_ms),
+                Birth::Past => self.newcomers.lock().past_one_synced(now_ms),
+                Birth::Empty | Birth::Over => {}
             }
-            file.set_birth(Birth::Over);
+            file.set_birth(Birth::Over, now_ms);
         }
         self.counters.accurate.add(judged.accurate);
         self.counters.inaccurate.add(judged.inaccurate);

@@ -51,6 +51,8 @@ impl<L: Data + Extents> Drop for Permit<'_, L> {
 enum Choice {
     Lazy,
     Eager,
+    /// The same, of which nothing is known but of what was before it.
+    Inherited,
     /// Past DRAM, where such a write cannot pay: nothing of it need be remembered.
     Past,
     /// To DRAM, and these blocks from there to media at once.
@@ -123,7 +125,7 @@ impl<L: Data + Extents> Shared<L> {
             || file.pinned.load(Ordering::Acquire) > 0
             || self.is_preallocated(&node.inner, file)?;
         let model = self.model_of(&rules);
-        let mut may_pay = true;
+        let (mut may_pay, mut is_inherited) = (true, false);
         if !must && request.blocks() <= self.pool.capacity() / 2 {
             if let Some(offset) = self.overwrite(node, file, &request, &model, rules.granularity) {
                 return Ok(offset);
@@ -132,6 +134,10 @@ impl<L: Data + Extents> Shared<L> {
                 Choice::Lazy => Some(Vec::new()),
                 Choice::Mixed(blocks) => Some(blocks),
                 Choice::Eager => None,
+                Choice::Inherited => {
+                    is_inherited = true;
+                    None
+                }
                 Choice::Past => {
                     may_pay = false;
                     None
@@ -144,7 +150,16 @@ impl<L: Data + Extents> Shared<L> {
                 return Ok(offset);
             }
         }
-        self.with_space(|| self.write_eagerly(node, file, &request, Some(&model).filter(|_| may_pay)))
+        let eagerly =
+            || self.with_space(|| self.write_eagerly(node, file, &request, Some(&model).filter(|_| may_pay)));
+        match eagerly() {
+            // What waits may have its place where what is written at once has none.
+            Err(error) if is_inherited && error.kind() == Kind::NoSpace => {
+                let lazily = self.write_lazily(node, file, &request, &[], &model, rules.granularity)?;
+                lazily.ok_or(error)
+            }
+            written => written,
+        }
     }
 
     /// Whether a file has blocks behind its size: more than those that it has before.
@@ -180,7 +195,7 @@ impl<L: Data + Extents> Shared<L> {
             return Choice::Past;
         }
         if model.inherits && self.appends_past(file, offset, model) {
-            return Choice::Eager;
+            return Choice::Inherited;
         }
         if file.ghosts.load(Ordering::Relaxed) == 0 {
             return Choice::Lazy;
@@ -209,15 +224,21 @@ impl<L: Data + Extents> Shared<L> {
         }
         let now_ms = self.clock.now_ms();
         let path = match file.birth() {
-            Birth::Over => file.history.lock().path_of_append(now_ms, model),
+            // It was written to in another way.
+            Birth::Empty if file.size() > 0 => {
+                file.set_birth(Birth::Over, now_ms);
+                Path::Lazy
+            }
             Birth::Empty => {
                 let path = self.newcomers.lock().path(now_ms, model.forget_ms);
-                file.set_birth(if path == Path::Eager { Birth::Past } else { Birth::Watched });
+                file.set_birth(if path == Path::Eager { Birth::Past } else { Birth::Watched }, now_ms);
                 path
             }
             Birth::Watched => Path::Lazy,
+            Birth::Past if now_ms.saturating_sub(file.born_ms()) > model.forget_ms => Path::Lazy,
             Birth::Past if file.history.lock().appends().is_repetitive() => Path::Lazy,
             Birth::Past => Path::Eager,
+            Birth::Over => file.history.lock().path_of_append(now_ms, model),
         };
         path == Path::Eager
     }

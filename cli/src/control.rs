@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nacre::{
-    Block, FileBlock, FileSystem, InodeId, Kind, MovedFiles, MoverLimit, NewTier, TierDevice, Trimmed,
+    Block, FileBlock, FileSystem, InodeId, Kind, MovedFiles, MoverLimit, NewTier, TierDevice, TrimFrom,
+    Trimmed,
 };
 use nacre_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -67,8 +68,9 @@ pub(crate) struct TierToAdd {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TierToTrim {
     pub(crate) tier: u8,
-    /// The block that it begins with.
+    /// The block that it begins with, and whether that is within a run that is long enough.
     pub(crate) from: u64,
+    pub(crate) is_within: bool,
     /// Bytes of the shortest run that its device is told of.
     pub(crate) least: u64,
 }
@@ -195,10 +197,12 @@ impl Control {
             }
             Order::UseTier(number) => json!(fs.use_tier(number)?),
             Order::RemoveTier(number) => json!(fs.remove_tier(number)?),
-            Order::TrimTier(TierToTrim { tier, from, least }) => {
-                let trimmed = fs.trim_tier(tier, Block(from), least, &mut goes_on)?;
-                let Trimmed { bytes, next, is_useless } = trimmed;
-                json!({ "trimmed": bytes, "next": next.map(|block| block.0), "useless": is_useless })
+            Order::TrimTier(TierToTrim { tier, from, is_within, least }) => {
+                let from = TrimFrom { block: Block(from), is_within };
+                let Trimmed { bytes, next, is_useless } = fs.trim_tier(tier, from, least, &mut goes_on)?;
+                let (next, is_within) =
+                    (next.map(|next| next.block.0), next.is_some_and(|next| next.is_within));
+                json!({ "trimmed": bytes, "next": next, "within": is_within, "useless": is_useless })
             }
             Order::MoveFiles(FilesToMove { to, from, inodes }) => {
                 let done = fs.move_files(&inodes, to, FileBlock(from), &mut goes_on)?;
@@ -278,7 +282,7 @@ impl nacre_fuse::Control for Control {
         let mut goes_on = || !self.ends.load(Ordering::Relaxed);
         for tier in tiers.iter().filter(|tier| tier.device.is_some()) {
             // One that fails keeps no other from it.
-            match self.file_system.trim_tier(tier.number, Block(0), least, &mut goes_on) {
+            match self.file_system.trim_tier(tier.number, TrimFrom::default(), least, &mut goes_on) {
                 Ok(trimmed) => (bytes, has_told) = (bytes + trimmed.bytes, has_told || !trimmed.is_useless),
                 Err(error) => failure = failure.or(Some(error)),
             }

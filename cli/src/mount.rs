@@ -311,13 +311,13 @@ fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<At
     let end = move || {
         let dir = unmounter.mountpoint().display().to_string();
         let name = signals.next();
-        ends.store(true, Ordering::Relaxed);
         match unmounter.unmount() {
             Ok(true) => return,
             Ok(false) => log.say(&format!(
                 "{dir}: {name}: it is not mounted there any more; it ends with the programs that use it, or at another signal"
             )),
             Err(error) if error.kind() == Kind::Busy => {
+                ends.store(true, Ordering::Relaxed);
                 log.say(&format!("{dir}: {name}: programs use it; it ends with them, or at another signal"));
                 if let Err(error) = unmounter.detach() {
                     log.say(&error.to_string());
@@ -328,6 +328,7 @@ fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<At
         loop {
             let name = signals.next();
             log.say(&format!("{dir}: {name}: it ends now"));
+            ends.store(true, Ordering::Relaxed);
             if let Err(error) = unmounter.break_connection() {
                 log.say(&error.to_string());
             }

@@ -308,15 +308,15 @@ fn trim(minimum: u64, how: &HowArgs, path: &Path, tier: Option<String>) -> Resul
 /// Gives the bytes that the device was told of, or none where it has no use for that.
 fn trim_one(operation: &str, mount: &Path, tier: u8, minimum: u64) -> Result<Option<u64>, Failure> {
     let mut trimmed = 0;
-    let mut next = Some(0);
+    let (mut next, mut is_within) = (Some(0), false);
     while let Some(from) = next {
-        let order = Order::TrimTier(TierToTrim { tier, from, least: minimum });
+        let order = Order::TrimTier(TierToTrim { tier, from, is_within, least: minimum });
         let part = mounted::order(operation, mount, order)?;
         if part["useless"] == true {
             return Ok(None);
         }
         trimmed += part["trimmed"].as_u64().unwrap_or(0);
-        next = part["next"].as_u64();
+        (next, is_within) = (part["next"].as_u64(), part["within"] == true);
     }
     Ok(Some(trimmed))
 }

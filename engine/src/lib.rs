@@ -29,7 +29,7 @@ pub use contract::{
 };
 pub use error::{Error, Kind, Result};
 pub use tiered::{
-    CompactedLog, Copied, CopiedFile, LogImage, MAX_TIERS, Movable, Tier, TierChange, TierReader, TierRun,
-    TierSpace, TierState, Tiered, Written,
+    CompactedLog, Copied, CopiedFile, FreeRun, LogImage, MAX_TIERS, Movable, Tier, TierChange, TierReader,
+    TierRun, TierSpace, TierState, Tiered, Written,
 };
 pub use units::{BLOCK_SIZE, Block, FileBlock, InodeHasher, InodeId, LINE_SIZE, Timestamp};

@@ -148,6 +148,17 @@ pub trait TierReader: Send + Sync {
     fn read_image(&self, run: TierRun) -> Result<Vec<u8>>;
 }
 
+/// What was found of free blocks on a tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FreeRun {
+    /// The blocks, taken.
+    pub run: Option<TierRun>,
+    /// Where the next look goes on; `None` where all was looked at.
+    pub next: Option<Block>,
+    /// The blocks from there on are of the same run.
+    pub is_within: bool,
+}
+
 /// A layout whose files may have blocks on tiers.
 pub trait Tiered: Data + Extents {
     /// Proof that what was written to a tier is durable.
@@ -177,9 +188,8 @@ pub trait Tiered: Data + Extents {
     fn allocate_on(&self, tier: u8, goal: Option<Block>, blocks: u64) -> Result<Vec<TierRun>>;
 
     /// Takes blocks of the first run of at least `least` free ones on a tier, from one on: at most `most`, and up to the next
-    /// multiple of that. `None` where there is no such run. They are [put back](Tiered::put_back_on) soon: who needs room does
-    /// not find them meanwhile.
-    fn take_free_on(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<Option<TierRun>>;
+    /// multiple of that. They are [put back](Tiered::put_back_on) soon: who needs room does not find them meanwhile.
+    fn take_free_on(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<FreeRun>;
 
     /// They are free as before: nobody was given them, and so nobody can be reading them.
     fn put_back_on(&self, run: TierRun);

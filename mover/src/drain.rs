@@ -88,8 +88,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// [`Busy`](Kind::Busy) while another call does it; [`NoSpace`](Kind::NoSpace) when nothing else has room.
     pub fn drain(&self, tier: u8, goes_on: &mut dyn FnMut(&Drained) -> bool) -> Result<Drained> {
         self.set_state(tier, TierState::Draining)?;
-        // What is taken by then is not on it; the next piece sees the state.
-        self.without_trim(tier, || ());
+        // What is taken of it by then is nobody's; the next piece sees the state.
+        if !self.outlast_trim(tier, &mut || goes_on(&Drained::default())) {
+            return Ok(Drained::default());
+        }
         let begun = self.drains.lock().insert(tier, None);
         let mut drain = match begun {
             Some(None) => {

@@ -71,5 +71,5 @@ pub use pin::PIN;
 pub use predict::{Accuracy, Placement};
 pub use queue::{Cause, Queue, Queued};
 pub use status::{AGES_S, Ages, Doing, HotFile, MoverStatus, Phase, Temperature, Way};
-pub use trim::Trimmed;
+pub use trim::{TrimFrom, Trimmed};
 pub use wishes::TIER;

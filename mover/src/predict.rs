@@ -315,7 +315,8 @@ impl Seen {
             ..*known
         });
         self.entries.splice(at, before.into_iter().chain([new]).chain(behind));
-        if self.entries.len() > MAX_ENTRIES {
+        // The next one may become three.
+        if self.entries.len() + 2 > MAX_ENTRIES {
             self.entries.drain(..FORGOTTEN);
         }
     }
@@ -325,6 +326,7 @@ impl Seen {
 mod tests {
     use nacre_engine::InodeId;
     use nacre_policy::Rules;
+    use nacre_policy::placement::{OldEntry, write_counter};
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
 
@@ -498,6 +500,48 @@ mod tests {
             }
             assert_eq!(found, blocks, "write {number}: {written:?}");
         }
+    }
+
+    /// The counter of a write by what it replaces and goes on from, in the plainest way.
+    fn expected(before: &[(Span, u16)], written: Span) -> u16 {
+        let inside = |known: &Span| {
+            (known.start..known.end()).filter(|block| (written.start..written.end()).contains(block)).count()
+                as u64
+        };
+        let old = before.iter().filter(|(known, _)| inside(known) > 0 || known.end() == written.start);
+        let old = old.map(|(known, counter)| OldEntry {
+            blocks: known.len,
+            covered: inside(known),
+            counter: *counter,
+        });
+        write_counter(written.len, &old.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn counters_are_those_of_what_is_replaced() {
+        let mut rng = SmallRng::seed_from_u64(11);
+        let mut seen = Seen::default();
+        let mut largest = 0;
+        for number in 0..5000 {
+            // Now and then the same again, or what comes behind it.
+            let last = seen.entries.last().map_or(span(0, 4), |known| known.span);
+            let written = match rng.random_range(0..4) {
+                0 => last,
+                1 if last.end() < 200 => span(last.end(), last.len),
+                _ => span(rng.random_range(0..60), rng.random_range(1..30)),
+            };
+            let before: Vec<_> = seen.entries.iter().map(|known| (known.span, known.counter)).collect();
+            seen.replace(written);
+            let found =
+                seen.entries.iter().find(|known| known.span == written).expect("it is there as a whole");
+            assert_eq!(
+                found.counter,
+                expected(&before, written),
+                "write {number}: {written:?} over {before:?}"
+            );
+            largest = largest.max(found.counter);
+        }
+        assert!(largest > 3, "{largest}");
     }
 
     #[test]

@@ -11,7 +11,7 @@
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
-use nacre_engine::{Block, Error, Kind, Result, Tier, TierRun, TierState, Tiered};
+use nacre_engine::{Block, Error, FreeRun, Kind, Result, Tier, TierRun, TierState, Tiered};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 
@@ -235,17 +235,11 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Takes blocks of a tier that are put back soon, as [`Tiered::take_free_on`] does, but none of what is set aside.
-    pub(crate) fn take_for_trim(
-        &self,
-        tier: u8,
-        from: Block,
-        least: u64,
-        most: u64,
-    ) -> Result<Option<TierRun>> {
+    pub(crate) fn take_for_trim(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<FreeRun> {
         let mut shares = self.promises.shares.lock();
         shares.credit = 0;
         if shares.below > 0 && self.room_below() < shares.below + most {
-            return Ok(None);
+            return Ok(FreeRun::default());
         }
         self.layout.take_free_on(tier, from, least, most)
     }

@@ -5,6 +5,7 @@
 //! else. It goes by pieces, so that others find room, and none is of what is [set aside](crate::promises).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierState, Tiered};
@@ -19,13 +20,31 @@ const PIECE: u64 = (64 << 20) / BLOCK_SIZE;
 /// Of what is free on a tier a piece is this part at the most, or a block: one that is nearly full does not seem to be full.
 const SHARE: u64 = 16;
 
+/// From one look whether a device is done with a piece to the next.
+const WAIT: Duration = Duration::from_millis(2);
+
+/// Where a trim of a tier begins, or goes on; by default at its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrimFrom {
+    /// The first block that was not looked at.
+    pub block: Block,
+    /// It is of a run that is long enough, and of which what comes before was trimmed.
+    pub is_within: bool,
+}
+
+impl Default for TrimFrom {
+    fn default() -> TrimFrom {
+        TrimFrom { block: Block(0), is_within: false }
+    }
+}
+
 /// How far a tier was trimmed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Trimmed {
     /// Bytes that its device was told of.
     pub bytes: u64,
     /// Where the next call goes on; `None` where all was looked at.
-    pub next: Option<Block>,
+    pub next: Option<TrimFrom>,
     /// The device has no use for it, and so it ended.
     pub is_useless: bool,
 }
@@ -71,7 +90,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     pub fn trim(
         &self,
         tier: u8,
-        from: Block,
+        from: TrimFrom,
         least: u64,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Trimmed> {
@@ -81,50 +100,60 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
         let _running = Running { trims: &self.trims, tier };
         let mut done = Trimmed { next: Some(from), ..Trimmed::default() };
-        // The rest of a run that is long enough.
-        let mut rest = None;
         while let Some(from) = done.next.filter(|_| goes_on()) {
-            let least = if rest == Some(from) { 1 } else { least.div_ceil(BLOCK_SIZE).max(1) };
-            let piece = self.trim_piece(tier, from, least).map_err(described)?;
-            done.next = piece.map(|piece| Block(piece.start + piece.len));
-            rest = done.next;
-            done.is_useless = piece.is_some_and(|piece| !piece.is_told);
-            if done.is_useless {
-                done.next = None;
-            } else if let Some(piece) = piece {
-                done.bytes += piece.len * BLOCK_SIZE;
+            let least = if from.is_within { 1 } else { least.div_ceil(BLOCK_SIZE).max(1) };
+            let (next, told) = self.trim_piece(tier, from.block, least).map_err(described)?;
+            match told {
+                Told::Bytes(bytes) => (done.bytes, done.next) = (done.bytes + bytes, next),
+                Told::Useless => (done.next, done.is_useless) = (None, true),
             }
         }
         Ok(done)
     }
 
-    /// The first piece of a run of at least so many blocks.
-    fn trim_piece(&self, tier: u8, from: Block, least: u64) -> Result<Option<Piece>> {
+    /// The first piece of a run of at least so many blocks, and where the next one begins.
+    fn trim_piece(&self, tier: u8, from: Block, least: u64) -> Result<(Option<TrimFrom>, Told)> {
         // A drain waits for it, and is seen here before the next one.
         let _piece = self.trims.piece(tier).lock();
         let share = self.layout.tier_space(tier)?.free / SHARE;
         let known = self.layout.tiers();
         if !known.iter().any(|one| one.number == tier && one.state == TierState::Active) {
-            return Ok(None);
+            return Ok((None, Told::Bytes(0)));
         }
         let most = 1 << share.clamp(1, PIECE).ilog2();
-        let Some(run) = self.take_for_trim(tier, from, least, most)? else { return Ok(None) };
+        let found = self.take_for_trim(tier, from, least, most)?;
+        let next = found.next.map(|block| TrimFrom { block, is_within: found.is_within });
+        let Some(run) = found.run else { return Ok((next, Told::Bytes(0))) };
         let told = self.tiers.discard(run);
         self.layout.put_back_on(run);
-        Ok(Some(Piece { start: run.start.0, len: run.len, is_told: told? }))
+        Ok((next, if told? { Told::Bytes(run.len * BLOCK_SIZE) } else { Told::Useless }))
     }
 
-    /// Does what is not to meet a piece of a tier that is taken and will be free again at once.
-    pub(crate) fn without_trim<T>(&self, tier: u8, act: impl FnOnce() -> T) -> T {
-        let _piece = self.trims.piece(tier).lock();
-        act()
+    /// Does what is not to meet a piece of a tier that is taken and will be free again at once; [`Busy`](Kind::Busy) while there
+    /// is one.
+    pub(crate) fn without_trim<T>(&self, tier: u8, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        match self.trims.piece(tier).try_lock() {
+            Some(_piece) => act(),
+            None => Err(Error::new(Kind::Busy)
+                .object(format!("tier {tier}"))
+                .advice("it is trimmed: try it again")),
+        }
+    }
+
+    /// Waits until no piece of a tier is taken; false where `goes_on` says so before.
+    pub(crate) fn outlast_trim(&self, tier: u8, goes_on: &mut dyn FnMut() -> bool) -> bool {
+        while self.trims.piece(tier).try_lock().is_none() {
+            if !goes_on() {
+                return false;
+            }
+            std::thread::sleep(WAIT);
+        }
+        true
     }
 }
 
-/// Blocks of which a device was told, or was to be told.
-#[derive(Clone, Copy)]
-struct Piece {
-    start: u64,
-    len: u64,
-    is_told: bool,
+/// What a device was told of.
+enum Told {
+    Bytes(u64),
+    Useless,
 }

@@ -35,15 +35,14 @@ impl Appends {
         };
     }
 
-    /// Most of them were written more than once since the last synchronisation: DRAM would have taken that once.
+    /// Many of them were written more than once since the last synchronisation: DRAM would have taken that once.
     pub fn is_repetitive(&self) -> bool {
-        self.touched > 2 * (self.blocks.end - self.blocks.start)
+        2 * self.touched > 3 * (self.blocks.end - self.blocks.start)
     }
 
     /// A synchronisation, which said this about the blocks of which the model knows.
     pub fn synced(&mut self, judged: &Judged) {
-        let is_repeated = self.touched > self.blocks.end - self.blocks.start;
-        if is_repeated || judged.lazy > 0 {
+        if self.is_repetitive() || judged.lazy > judged.eager {
             self.path = Some(Path::Lazy);
         } else if self.touched > 0 || judged.eager > 0 {
             self.path = Some(Path::Eager);
@@ -56,20 +55,23 @@ impl Appends {
 ///
 /// A file that goes through DRAM costs [`COST`], and brings [`GAIN`] when it is synchronised so. One that never is brings
 /// nothing: so it is not needed to see a file end. More than seven of eight must be synchronised for the sum to grow. Above
-/// [`SURE`] the others go past DRAM; of them one of [`SAMPLES`] does not, by which it is seen when that changes.
+/// [`SURE`] the others go past DRAM; of them one of [`SAMPLES`] does not, by which it is seen when that changes: any one, for what
+/// programs do comes in turns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Newcomers {
-    score: u32,
-    turn: u32,
+    score: i32,
+    random: u64,
     /// When one was last synchronised so.
     last_ms: u64,
 }
 
-const COST: u32 = 7;
-const GAIN: u32 = 8;
-const SURE: u32 = 32;
-const MOST: u32 = 64;
-const SAMPLES: u32 = 16;
+const COST: i32 = 7;
+const GAIN: i32 = 8;
+const SURE: i32 = 32;
+const MOST: i32 = 64;
+/// Of files that are written before the first of them is synchronised so many are counted, some 150.
+const LEAST: i32 = -1024;
+const SAMPLES: u64 = 16;
 
 impl Newcomers {
     /// The path of a new file that is written to for the first time. All is forgotten when none was synchronised for longer
@@ -79,21 +81,28 @@ impl Newcomers {
             self.score = 0;
         }
         if self.score >= SURE {
-            self.turn = (self.turn + 1) % SAMPLES;
-            if self.turn > 0 {
+            // Knuth's generator; its upper bits are the random ones.
+            self.random =
+                self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if !(self.random >> 32).is_multiple_of(SAMPLES) {
                 return Path::Eager;
             }
         }
-        self.score = self.score.saturating_sub(COST);
+        self.score = (self.score - COST).max(LEAST);
         Path::Lazy
     }
 
-    /// A new file that went through DRAM is synchronised for the first time; `is_eager` is that nothing of it was better there.
+    /// A new file that went through DRAM is synchronised for the first time; `is_eager` is that it was no better there.
     pub fn synced(&mut self, is_eager: bool, now_ms: u64) {
         if is_eager {
             self.score = (self.score + GAIN).min(MOST);
             self.last_ms = now_ms;
         }
+    }
+
+    /// A new file that went past DRAM is synchronised: there are such still.
+    pub fn past_one_synced(&mut self, now_ms: u64) {
+        self.last_ms = self.last_ms.max(now_ms);
     }
 }
 
@@ -104,7 +113,7 @@ mod tests {
     use crate::ghost::Judged;
 
     const EAGER: Judged = Judged { lazy: 0, eager: 3, accurate: 0, inaccurate: 0 };
-    const LAZY: Judged = Judged { lazy: 1, eager: 3, accurate: 0, inaccurate: 0 };
+    const LAZY: Judged = Judged { lazy: 3, eager: 2, accurate: 0, inaccurate: 0 };
 
     #[test]
     fn what_is_appended_takes_after_what_was() {
@@ -127,9 +136,14 @@ mod tests {
         appends.wrote(4..6);
         appends.synced(&Judged::default());
         assert_eq!(appends.path(), Some(Path::Eager), "each block once");
+        // A header, and the rest of a mail.
+        appends.wrote(6..7);
+        appends.wrote(6..9);
+        assert!(!appends.is_repetitive());
+        appends.synced(&Judged { lazy: 1, eager: 2, ..EAGER });
+        assert_eq!(appends.path(), Some(Path::Eager), "most of it once");
         appends.wrote(6..7);
         assert!(!appends.is_repetitive());
-        appends.wrote(6..7);
         appends.wrote(6..7);
         assert!(appends.is_repetitive());
         appends.synced(&Judged::default());
@@ -140,14 +154,19 @@ mod tests {
         assert_eq!(appends.path(), Some(Path::Lazy), "another block is better in DRAM");
     }
 
-    /// Of so many new files, every `synced`-th of which is not synchronised: how many go past DRAM.
-    fn eager_ones(newcomers: &mut Newcomers, files: u64, left: u64) -> u64 {
+    /// Of so many new files, of which those are synchronised that `is_synced` says, each batch of them at its end: how many go
+    /// past DRAM.
+    fn eager_ones(newcomers: &mut Newcomers, files: u64, batch: u64, is_synced: impl Fn(u64) -> bool) -> u64 {
         let mut eager = 0;
-        for file in 0..files {
-            match newcomers.path(file, 5000) {
-                Path::Eager => eager += 1,
-                Path::Lazy if left > 0 && file % left == 0 => {}
-                Path::Lazy => newcomers.synced(true, file),
+        for first in (0..files).step_by(batch as usize) {
+            let of_batch: Vec<u64> = (first..first + batch).collect();
+            let paths: Vec<_> = of_batch.iter().map(|file| newcomers.path(*file, 5000)).collect();
+            for (file, path) in of_batch.into_iter().zip(paths) {
+                match path {
+                    Path::Eager => eager += 1,
+                    Path::Lazy if is_synced(file) => newcomers.synced(true, file),
+                    Path::Lazy => {}
+                }
             }
         }
         eager
@@ -155,15 +174,29 @@ mod tests {
 
     #[test]
     fn new_files_go_past_dram_when_nearly_all_are_synchronised() {
-        let mut newcomers = Newcomers::default();
-        let eager = eager_ones(&mut newcomers, 1000, 0);
-        assert!((800..1000 - 1000 / u64::from(SAMPLES)).contains(&eager), "{eager}");
-        // None is any more: a few hundred later none goes past it.
-        let eager: u64 =
-            (1000..2000).map(|now_ms| u64::from(newcomers.path(now_ms, 5000) == Path::Eager)).sum();
-        assert!(eager < 150, "{eager}");
-        assert_eq!(eager_ones(&mut Newcomers::default(), 1000, 2), 0, "one of two");
-        assert_eq!(eager_ones(&mut Newcomers::default(), 1000, 5), 0, "four of five are too few");
+        for batch in [1, 20, 100] {
+            let mut newcomers = Newcomers::default();
+            let eager = eager_ones(&mut newcomers, 2000, batch, |_| true);
+            // Of a large batch the last ones do not, as nothing is known of its first ones yet.
+            assert!((1000..2000 - 1000 / SAMPLES).contains(&eager), "{eager} in batches of {batch}");
+            // None is any more: a few hundred later none goes past it.
+            let late = eager_ones(&mut newcomers, 1000, batch, |_| false);
+            assert!(late < 300, "{late} in batches of {batch}");
+            let some =
+                |part: u64| eager_ones(&mut Newcomers::default(), 10_000, batch, |file| file % 20 * 5 < part);
+            assert_eq!([5, 50, 80].map(some), [0, 0, 0], "percent, in batches of {batch}");
+        }
+    }
+
+    /// Were it each sixteenth, it could be one that is synchronised each time.
+    #[test]
+    fn files_that_come_in_turns_are_seen_as_they_are() {
+        for period in [2, 4, 8, 16] {
+            let mut newcomers = Newcomers::default();
+            eager_ones(&mut newcomers, 1000, 1, |_| true);
+            let eager = eager_ones(&mut newcomers, 4000, 1, |file| file % period == 0);
+            assert!(eager < 1000, "{eager}, one of {period}");
+        }
     }
 
     #[test]
@@ -173,9 +206,15 @@ mod tests {
             assert_eq!(newcomers.path(now_ms, 5000), Path::Lazy);
             newcomers.synced(false, now_ms);
         }
-        eager_ones(&mut newcomers, 1000, 0);
+        let mut newcomers = Newcomers::default();
+        eager_ones(&mut newcomers, 1000, 1, |_| true);
         let mut late = newcomers.clone();
-        assert!((0..2).any(|_| newcomers.path(5500, 5000) == Path::Eager));
+        assert!((0..5).any(|_| newcomers.path(5500, 5000) == Path::Eager));
         assert!((0..20).all(|_| late.path(7000, 5000) == Path::Lazy));
+        // Those that went past it count for that, too.
+        let mut kept = late.clone();
+        eager_ones(&mut kept, 1000, 1, |_| true);
+        kept.past_one_synced(4000);
+        assert!((0..5).any(|_| kept.path(7000, 5000) == Path::Eager));
     }
 }

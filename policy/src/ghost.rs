@@ -90,8 +90,8 @@ impl FileHistory {
 
     /// The path of what is appended now, where the model has it take after what was appended before.
     pub fn path_of_append(&self, now_ms: u64, model: &Model) -> Path {
-        let known = self.appends.path().filter(|_| self.is_synced_lately(now_ms, model));
-        known.unwrap_or(Path::Lazy)
+        let is_known = self.is_synced_lately(now_ms, model) && !self.appends.is_repetitive();
+        self.appends.path().filter(|_| is_known).unwrap_or(Path::Lazy)
     }
 
     /// What was appended since the last synchronisation.

@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nacre_engine::{
-    BLOCK_SIZE, Block, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, Tiered,
-};
+use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, Tier, TierState, Tiered};
 use nacre_layout_log::{LogFs, Summary};
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
 use nacre_media::{Frames, RealPm, resize_unowned};
-use nacre_mover::{Drained, LargeWrites, MoverFs, Trimmed};
+use nacre_mover::{Drained, LargeWrites, MoverFs, TrimFrom, Trimmed};
 use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
 use uuid::Uuid;
@@ -422,7 +420,7 @@ impl FileSystem {
     pub fn trim_tier(
         &self,
         number: u8,
-        from: Block,
+        from: TrimFrom,
         least: u64,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Trimmed> {

@@ -481,7 +481,12 @@ impl<D: BlockDevice> TierSet<D> {
     pub fn discard(&self, run: TierRun) -> Result<bool> {
         let there = self.there(run.tier)?;
         self.pages.drop_range(run.tier, run.start, run.len);
-        there.count(there.device.discard(run.start.offset(), run.len * BLOCK_SIZE))
+        let told = there.device.discard(run.start.offset(), run.len * BLOCK_SIZE);
+        match told {
+            // It says nothing of the device.
+            Err(error) if matches!(error.kind(), Kind::NotPermitted | Kind::InvalidInput) => Err(error),
+            told => there.count(told),
+        }
     }
 
     fn slot(&self, number: u8) -> &RwLock<Slot<D>> {

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use nacre_cache::{CacheFs, CacheOptions, Clock};
+use nacre_cache::{CacheFs, CacheOptions, Clock, Settings};
 use nacre_engine::{Data, Durability, Names, WriteAt};
 use nacre_layout_log::{MkfsOptions, mkfs};
 use nacre_media::SimPm;
@@ -12,6 +12,7 @@ use nacre_media::crash::{Replay, Sampling};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::newcomers::mails;
 use crate::{BLOCK, World, contents, mount_log, without_threads};
 
 const BLOCKS: u64 = 6;
@@ -70,22 +71,30 @@ fn is_a_version(history: &History, block: usize, synced: u64, found: &[u8]) -> b
 
 #[test]
 fn every_crash_leaves_what_was_synchronised_and_tears_no_block() {
-    let mut images = 0;
-    for seed in 0..6 {
+    let (mut images, mut past) = (0, 0);
+    for seed in 0..12 {
+        // The file is new, and goes past DRAM as others did.
+        let inherits = seed >= 6;
         let pm = Arc::new(SimPm::new(16 << 20));
         mkfs(&*pm, &MkfsOptions::default()).unwrap();
         let options = CacheOptions {
-            settings: without_threads(),
+            settings: Settings { inherits, ..without_threads() },
             clock: Clock::Set(Arc::new(AtomicU64::new(1))),
             ..CacheOptions::new([4, 5, 16][seed as usize % 3] * BLOCK as u64)
         };
         let fs = CacheFs::new(mount_log(&pm), &options).unwrap();
         let world = World { pm: Arc::clone(&pm), clock: Arc::default(), fs };
+        if inherits {
+            mails(&world, 80, |_| true);
+        }
+        // One of them is by chance not as the others.
         world.create("file");
+        let before = world.fs.status().written_eagerly;
         let start = pm.snapshot();
         pm.start_recording();
         let history = workload(&world, seed);
         let trace = pm.stop_recording();
+        past += u64::from(inherits && world.fs.status().written_eagerly > before);
         world.fs.abandon().abandon();
 
         let mut replay = Replay::new(nacre_media::Image::from(start), &trace);
@@ -115,6 +124,7 @@ fn every_crash_leaves_what_was_synchronised_and_tears_no_block() {
             }
         }
     }
+    assert!(past >= 5, "{past} went past DRAM");
     assert!(images > 500, "{images} images say little");
     println!("{images} images");
 }

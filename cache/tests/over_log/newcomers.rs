@@ -10,7 +10,7 @@ fn learning() -> World {
 }
 
 /// Writes new files, as mail servers do; gives how many bytes went past DRAM.
-fn mails(world: &World, count: usize, is_synced: impl Fn(usize) -> bool) -> u64 {
+pub(crate) fn mails(world: &World, count: usize, is_synced: impl Fn(usize) -> bool) -> u64 {
     let before = world.fs.status().written_eagerly;
     for number in 0..count {
         let name = format!("mail{number}");

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use nacre_engine::{
-    BLOCK_SIZE, Block, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode,
-    Result, Tier, Tiered, Timestamp,
+    BLOCK_SIZE, Data, Error, Extents, FallocateMode, FileBlock, FileKind, Kind, Names, NewInode, Result,
+    Tier, Tiered, Timestamp,
 };
 use nacre_layout_log::check::{Repair, check_with_tiers};
 use nacre_layout_log::{LogFs, MountOptions};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_media::sim::Site;
-use nacre_mover::{MoverFs, MoverOptions, Placement, Rules};
+use nacre_mover::{MoverFs, MoverOptions, Placement, Rules, TrimFrom};
 use nacre_tiers::{Label, TierSet};
 use uuid::Uuid;
 
@@ -236,7 +236,7 @@ impl Subject for LogWithDisk {
                 .map(drop),
             Op::DemoteBoth(one, other) => LogWithDisk::demote_both(fs, one, other),
             Op::Trim if fs.layout().tiers().is_empty() => Ok(()),
-            Op::Trim => fs.trim(LogWithDisk::first(fs), Block(0), 0, &mut || true).map(drop),
+            Op::Trim => fs.trim(LogWithDisk::first(fs), TrimFrom::default(), 0, &mut || true).map(drop),
             Op::Descend if fs.layout().tiers().is_empty() => Ok(()),
             Op::Descend => self.descend(fs),
             Op::Promote(path, start, blocks) => LogWithDisk::walk(fs, path)

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, BLOCK_SIZE, Block, Capabilities, CompactedLog, Copied, CopiedFile, Data, DirEntry, Durability,
-    Error, Extents, FallocateMode, FileBlock, FileKind, FsStat, InodeId, Kind, LogImage, Movable, Names,
-    NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Tier, TierChange, TierReader,
-    TierRun, TierSpace, Tiered, Timestamp, WriteAt, Written, XattrMode,
+    Error, Extents, FallocateMode, FileBlock, FileKind, FreeRun, FsStat, InodeId, Kind, LogImage, Movable,
+    Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Tier, TierChange,
+    TierReader, TierRun, TierSpace, Tiered, Timestamp, WriteAt, Written, XattrMode,
 };
 use nacre_media::{Durable, Pm};
 
@@ -319,7 +319,7 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         self.writable()?.tiers.allocate(tier, goal, blocks)
     }
 
-    fn take_free_on(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<Option<TierRun>> {
+    fn take_free_on(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<FreeRun> {
         self.writable()?.tiers.take_free(tier, from, least, most)
     }
 

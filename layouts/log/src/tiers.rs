@@ -11,7 +11,9 @@ use std::sync::atomic::AtomicU64;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Tier, TierChange, TierRun, TierSpace, TierState};
+use nacre_engine::{
+    BLOCK_SIZE, Block, Error, FreeRun, Kind, Result, Tier, TierChange, TierRun, TierSpace, TierState,
+};
 use nacre_layout_parts::format::{MAX_TIER_BLOCKS, MAX_TIERS, RawTier, incompatible, tier_state};
 use nacre_media::Pm;
 
@@ -291,10 +293,11 @@ impl Tiers {
         Ok(runs.into_iter().map(|Run { start, len }| TierRun { tier, start, len }).collect())
     }
 
-    pub(crate) fn take_free(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<Option<TierRun>> {
+    pub(crate) fn take_free(&self, tier: u8, from: Block, least: u64, most: u64) -> Result<FreeRun> {
         let space = self.space.read();
-        let taken = space.get(&tier).ok_or_else(|| unknown(tier))?.take_next(from, least, most);
-        Ok(taken.map(|Run { start, len }| TierRun { tier, start, len }))
+        let found = space.get(&tier).ok_or_else(|| unknown(tier))?.take_next(from, least, most);
+        let run = found.run.map(|Run { start, len }| TierRun { tier, start, len });
+        Ok(FreeRun { run, next: found.next, is_within: found.is_within })
     }
 
     pub(crate) fn space(&self, tier: u8) -> Result<TierSpace> {

@@ -37,6 +37,20 @@ pub struct Run {
     pub len: u64,
 }
 
+/// What [`Allocator::take_next`] has found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Next {
+    /// The blocks that it took.
+    pub run: Option<Run>,
+    /// Where the next look goes on; `None` where all was looked at.
+    pub next: Option<Block>,
+    /// The blocks from there on are of the same run.
+    pub is_within: bool,
+}
+
+/// Runs that are too short of which one look takes in so many: others wait for the lock meanwhile.
+const LOOKED_AT: u64 = 4096;
+
 /// The runs of one allocation; nearly always one.
 pub type Runs = SmallVec<[Run; 2]>;
 
@@ -261,26 +275,32 @@ impl Allocator {
     }
 
     /// Takes blocks of the first run of at least `least` free ones from one on: no more than `most`, and up to the next multiple
-    /// of that, whatever is set aside. `None` where there is no such run from there on; runs end at lanes. For who gives them
+    /// of that, whatever is set aside. Runs end at lanes, and of those that are shorter some are looked at. For who gives them
     /// back soon.
-    pub fn take_next(&self, from: Block, least: u64, most: u64) -> Option<Run> {
-        let mut from = from.0;
+    pub fn take_next(&self, from: Block, least: u64, most: u64) -> Next {
+        let (mut from, mut looked_at) = (from.0, 0);
         while let Some(lane) = self.lanes.get((from / self.lane_blocks) as usize) {
             let base = from / self.lane_blocks * self.lane_blocks;
             let mut map = lane.map.lock();
             let mut at = from - base;
             while let Some(start) = map.next_set(at) {
-                let len = map.run_length(start, least.max(most));
-                if len >= least {
+                let found = map.run_length(start, least.max(most) + 1);
+                if found >= least {
                     let len = map.take_at(start, most - (base + start) % most);
                     lane.count_taken(len);
-                    return Some(Run { start: Block(base + start), len });
+                    let run = Run { start: Block(base + start), len };
+                    let next = Some(Block(run.start.0 + len));
+                    return Next { run: Some(run), next, is_within: len < found };
                 }
-                at = start + len;
+                at = start + found;
+                looked_at += 1;
+                if looked_at == LOOKED_AT {
+                    return Next { next: Some(Block(base + at)), ..Next::default() };
+                }
             }
             from = base + self.lane_blocks;
         }
-        None
+        Next::default()
     }
 
     /// The lane that this thread allocates from first.
@@ -422,7 +442,7 @@ fn push_run(runs: &mut Runs, kept: usize, run: Run) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Allocator, Purpose, Run, Runs};
+    use super::{Allocator, Next, Purpose, Run, Runs};
     use nacre_engine::{Block, Kind};
 
     /// An allocator in which all blocks are free.
@@ -446,17 +466,19 @@ mod tests {
         }
         let free = allocator.free_blocks();
         assert!(free >= rest + 3);
-        let (mut from, mut taken) = (Block(0), Vec::new());
-        while let Some(run) = allocator.take_next(from, 1, 8) {
+        let (mut next, mut taken) = (Some(Block(0)), Vec::new());
+        while let Some(from) = next {
+            let found = allocator.take_next(from, 1, 8);
+            next = found.next;
+            let Some(run) = found.run else { continue };
             assert!(run.start >= from && (1..=8).contains(&run.len), "{run:?} from {from:?}");
             assert!(run.start.0 / 8 == (run.start.0 + run.len - 1) / 8, "over a multiple: {run:?}");
-            from = Block(run.start.0 + run.len);
             taken.push(run);
         }
         assert_eq!((allocator.free_blocks(), taken.iter().map(|run| run.len).sum::<u64>()), (0, free));
         taken.into_iter().for_each(|run| allocator.free(run));
         assert_eq!((allocator.free_blocks(), allocator.contradicts_itself()), (free, false));
-        assert_eq!(allocator.take_next(Block(10_000), 1, 1), None, "behind the device");
+        assert_eq!(allocator.take_next(Block(10_000), 1, 1), Next::default(), "behind the device");
     }
 
     #[test]
@@ -465,22 +487,34 @@ mod tests {
         for (start, len) in [(3, 4), (10, 5), (20, 40), (100, 7)] {
             allocator.free(Run { start: Block(start), len });
         }
+        // Where it is, how long, and whether it goes on behind that.
         let take = |from, least, most| {
-            let taken = allocator.take_next(Block(from), least, most);
-            taken.inspect(|run| allocator.free(*run)).map(|run| (run.start.0, run.len))
+            let found = allocator.take_next(Block(from), least, most);
+            found.run.inspect(|run| allocator.free(*run)).map(|run| (run.start.0, run.len, found.is_within))
         };
-        assert_eq!(
-            (take(0, 1, 64), take(0, 5, 64), take(0, 6, 64)),
-            (Some((3, 4)), Some((10, 5)), Some((20, 40)))
-        );
-        assert_eq!(
-            (take(0, 6, 16), take(32, 6, 16)),
-            (Some((20, 12)), Some((32, 16))),
-            "a piece of a longer one"
-        );
-        assert_eq!((take(56, 5, 16), take(56, 4, 16)), (Some((100, 7)), Some((56, 4))), "what is left of it");
+        assert_eq!((take(0, 1, 64), take(0, 5, 64)), (Some((3, 4, false)), Some((10, 5, false))));
+        assert_eq!((take(0, 6, 64), take(0, 6, 16)), (Some((20, 40, false)), Some((20, 12, true))));
+        assert_eq!((take(32, 6, 16), take(48, 6, 16)), (Some((32, 16, true)), Some((48, 12, false))));
+        assert_eq!((take(56, 5, 16), take(56, 4, 16)), (Some((100, 7, false)), Some((56, 4, false))));
         assert_eq!((take(21, 40, 64), take(101, 7, 64)), (None, None));
         assert_eq!(allocator.free_blocks(), 56);
+    }
+
+    #[test]
+    fn of_runs_that_are_too_short_some_are_looked_at_at_once() {
+        let allocator = Allocator::new(40_000, 1, 0);
+        (0..10_000).for_each(|number| allocator.free(Run { start: Block(2 * number), len: 1 }));
+        allocator.free(Run { start: Block(30_000), len: 2 });
+        let (mut next, mut looks) = (Some(Block(0)), 0);
+        let found = loop {
+            let found = allocator.take_next(next.expect("there is one"), 2, 8);
+            looks += 1;
+            if found.run.is_some() {
+                break found.run;
+            }
+            next = found.next;
+        };
+        assert_eq!((found, looks), (Some(Run { start: Block(30_000), len: 2 }), 3));
     }
 
     #[test]
@@ -657,7 +691,7 @@ mod interleavings {
     use nacre_engine::Block;
     use nacre_engine::sync::{explore, thread};
 
-    use super::{Allocator, Purpose, Run, Runs};
+    use super::{Allocator, Next, Purpose, Run, Runs};
 
     /// The counter of a lane is read without its lock, and changed by plain stores under it.
     #[test]

@@ -1,8 +1,8 @@
 //! What nobody uses on a tier its device may forget; a test disk forgets it at once.
 
-use nacre_engine::{BLOCK_SIZE, Block, Extents, Kind, Names, RenameMode, TierState, Tiered};
+use nacre_engine::{BLOCK_SIZE, Extents, Kind, Names, RenameMode, TierState, Tiered};
 use nacre_media::block::BlockDevice;
-use nacre_mover::{MoverOptions, Trimmed};
+use nacre_mover::{MoverOptions, TrimFrom, Trimmed};
 
 use crate::machine::{BLOCK, Machine, TIER, content, time};
 
@@ -29,7 +29,7 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
     }
     let (before, gone) = (machine.used(TIER), [expected[1].clone(), expected[3].clone()]);
     // They are in use as long as they are open.
-    assert!(before == 18 && machine.fs.trim(TIER, Block(0), 0, &mut || true).is_ok());
+    assert!(before == 18 && machine.fs.trim(TIER, TrimFrom::default(), 0, &mut || true).is_ok());
     assert_eq!(found(&machine, &gone), 10);
     let mut files = files;
     files.remove(3);
@@ -41,7 +41,7 @@ fn what_was_removed_is_forgotten_and_nothing_else() {
         .expect("rename");
     let free = machine.fs.layout().tier_space(TIER).expect("space").free;
     assert_eq!(machine.used(TIER), 8);
-    let done = machine.fs.trim(TIER, Block(0), 0, &mut || true).expect("trim");
+    let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &mut || true).expect("trim");
     assert_eq!(done, Trimmed { bytes: free * BLOCK_SIZE, next: None, is_useless: false });
     assert_eq!((machine.used(TIER), found(&machine, &gone)), (8, 0));
     for (node, number) in files.iter().zip([0, 2]) {
@@ -70,19 +70,43 @@ fn it_goes_on_where_it_ended() {
     }
     let space = machine.fs.layout().tier_space(TIER).expect("space");
     assert_eq!(space.blocks - space.free, 5);
-    let (mut next, mut told, mut calls) = (Some(Block(0)), 0, 0);
+    let (mut next, mut told, mut calls) = (Some(TrimFrom::default()), 0, 0);
     while let Some(from) = next {
         let mut turns = 0;
         let goes_on = &mut || std::mem::replace(&mut turns, 1) == 0;
         let done = machine.fs.trim(TIER, from, 2 * BLOCK_SIZE, goes_on).expect("trim");
-        assert!(done.next.is_none_or(|next| next > from), "{done:?} from {from:?}");
+        assert!(done.next.is_none_or(|next| next.block > from.block), "{done:?} from {from:?}");
         (told, next, calls) = (told + done.bytes, done.next, calls + 1);
     }
     // Each of the four that were removed lies alone.
     assert_eq!(told, (space.free - 4) * BLOCK_SIZE);
     assert!(calls > 16, "a sixteenth of what is free at the most: {calls}");
+    // In one call, too.
+    let done = machine.fs.trim(TIER, TrimFrom::default(), 2 * BLOCK_SIZE, &mut || true).expect("trim");
+    assert_eq!(done.bytes, told);
     assert_eq!(machine.fs.layout().tier_space(TIER).expect("space").free, space.free);
-    assert!(machine.fs.trim(TIER + 1, Block(0), 0, &mut || true).is_err(), "there is no such tier");
+    // What comes behind a long run is looked at by its own length.
+    for (number, node) in kept.into_iter().enumerate() {
+        drop(node);
+        let name = (2 * number).to_string();
+        machine.fs.unlink(&machine.fs.root(), name.as_bytes(), time(9)).expect("unlink");
+    }
+    let runs =
+        [40, 1, 30, 1, 1].map(|blocks| machine.fs.layout().allocate_on(TIER, None, blocks).expect("room"));
+    let rest = machine.fs.layout().tier_space(TIER).expect("space").free;
+    let last = machine.fs.layout().allocate_on(TIER, None, rest).expect("room");
+    for (number, run) in runs.iter().flatten().chain(&last).enumerate() {
+        assert!(run.len > 0 && (number < 5 || run.len == rest));
+        if number % 2 == 0 {
+            machine.fs.layout().free_on(*run);
+        }
+    }
+    let done = machine.fs.trim(TIER, TrimFrom::default(), 20 * BLOCK_SIZE, &mut || true).expect("trim");
+    assert_eq!(done.bytes, 70 * BLOCK_SIZE, "of 40, 30 and 1");
+    assert!(
+        machine.fs.trim(TIER + 1, TrimFrom::default(), 0, &mut || true).is_err(),
+        "there is no such tier"
+    );
 }
 
 /// What was trimmed came back only when all were done who were reading.
@@ -92,7 +116,10 @@ fn nobody_who_reads_keeps_what_is_trimmed() {
     let layout = machine.fs.layout();
     let ticket = layout.begin_reads();
     let free = layout.tier_space(TIER).expect("space").free;
-    assert_eq!(machine.fs.trim(TIER, Block(0), 0, &mut || true).expect("trim").bytes, free * BLOCK_SIZE);
+    assert_eq!(
+        machine.fs.trim(TIER, TrimFrom::default(), 0, &mut || true).expect("trim").bytes,
+        free * BLOCK_SIZE
+    );
     let taken = layout.allocate_on(TIER, None, free).expect("all of it");
     taken.into_iter().for_each(|run| layout.free_on(run));
     layout.end_reads(ticket);
@@ -101,7 +128,8 @@ fn nobody_who_reads_keeps_what_is_trimmed() {
 #[test]
 fn one_at_a_time_and_none_of_a_tier_that_is_drained() {
     let machine = Machine::with(&[DISK, DISK], MoverOptions { balance: false, ..MoverOptions::default() });
-    let trim = |tier, goes_on: &mut dyn FnMut() -> bool| machine.fs.trim(tier, Block(0), 0, goes_on);
+    let trim =
+        |tier, goes_on: &mut dyn FnMut() -> bool| machine.fs.trim(tier, TrimFrom::default(), 0, goes_on);
     let mut inner = None;
     let done = trim(TIER, &mut || {
         inner.get_or_insert_with(|| (trim(TIER, &mut || true), trim(TIER + 1, &mut || true)));
@@ -142,9 +170,9 @@ fn nothing_is_trimmed_that_is_set_aside() {
     }
     let free = machine.fs.layout().tier_space(TIER).expect("space").free;
     assert!(free > 200, "{free}");
-    let done = machine.fs.trim(TIER, Block(0), 0, &mut || true).expect("trim");
+    let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &mut || true).expect("trim");
     assert!(done.bytes < 20 * BLOCK_SIZE && done.next.is_none(), "{done:?} of {free} blocks");
     machine.fs.release(300);
-    let done = machine.fs.trim(TIER, Block(0), 0, &mut || true).expect("trim");
+    let done = machine.fs.trim(TIER, TrimFrom::default(), 0, &mut || true).expect("trim");
     assert_eq!(done.bytes, free * BLOCK_SIZE);
 }
