@@ -150,16 +150,22 @@ impl<L: Data + Extents> Shared<L> {
                 return Ok(offset);
             }
         }
-        let eagerly =
-            || self.with_space(|| self.write_eagerly(node, file, &request, Some(&model).filter(|_| may_pay)));
-        match eagerly() {
-            // What waits may have its place where what is written at once has none.
-            Err(error) if is_inherited && error.kind() == Kind::NoSpace => {
-                let lazily = self.write_lazily(node, file, &request, &[], &model, rules.granularity)?;
-                lazily.ok_or(error)
+        let eagerly = || self.write_eagerly(node, file, &request, Some(&model).filter(|_| may_pay));
+        if is_inherited {
+            match eagerly() {
+                // What waits may have its place where what is written at once has none.
+                Err(error) if error.kind() == Kind::NoSpace => {
+                    file.set_birth(Birth::Over, self.clock.now_ms());
+                    if let Some(offset) =
+                        self.write_lazily(node, file, &request, &[], &model, rules.granularity)?
+                    {
+                        return Ok(offset);
+                    }
+                }
+                written => return written,
             }
-            written => written,
         }
+        self.with_space(eagerly)
     }
 
     /// Whether a file has blocks behind its size: more than those that it has before.

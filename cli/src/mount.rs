@@ -313,9 +313,12 @@ fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<At
         let name = signals.next();
         match unmounter.unmount() {
             Ok(true) => return,
-            Ok(false) => log.say(&format!(
-                "{dir}: {name}: it is not mounted there any more; it ends with the programs that use it, or at another signal"
-            )),
+            Ok(false) => {
+                ends.store(true, Ordering::Relaxed);
+                log.say(&format!(
+                    "{dir}: {name}: it is not mounted there any more; it ends with the programs that use it, or at another signal"
+                ));
+            }
             Err(error) if error.kind() == Kind::Busy => {
                 ends.store(true, Ordering::Relaxed);
                 log.say(&format!("{dir}: {name}: programs use it; it ends with them, or at another signal"));

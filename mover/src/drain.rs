@@ -89,8 +89,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     pub fn drain(&self, tier: u8, goes_on: &mut dyn FnMut(&Drained) -> bool) -> Result<Drained> {
         self.set_state(tier, TierState::Draining)?;
         // What is taken of it by then is nobody's; the next piece sees the state.
-        if !self.outlast_trim(tier, &mut || goes_on(&Drained::default())) {
-            return Ok(Drained::default());
+        let space = self.layout.tier_space(tier)?;
+        let now = Drained { left: (space.blocks - space.free) * BLOCK_SIZE, ..Drained::default() };
+        if !self.outlast_trim(tier, &mut || goes_on(&now)) {
+            return Ok(now);
         }
         let begun = self.drains.lock().insert(tier, None);
         let mut drain = match begun {

@@ -61,8 +61,9 @@ impl Appends {
 pub struct Newcomers {
     score: i32,
     random: u64,
-    /// When one was last synchronised so.
+    /// When one was last synchronised so, and when one was last written to for the first time.
     last_ms: u64,
+    asked_ms: u64,
 }
 
 const COST: i32 = 7;
@@ -74,12 +75,15 @@ const LEAST: i32 = -1024;
 const SAMPLES: u64 = 16;
 
 impl Newcomers {
-    /// The path of a new file that is written to for the first time. All is forgotten when none was synchronised for longer
-    /// than `forget_ms`.
+    /// The path of a new file that is written to for the first time. What is for it is forgotten when none was synchronised for
+    /// longer than `forget_ms`, and all when none was written to for so long.
     pub fn path(&mut self, now_ms: u64, forget_ms: u64) -> Path {
-        if now_ms.saturating_sub(self.last_ms) > forget_ms {
+        if now_ms.saturating_sub(self.asked_ms) > forget_ms {
             self.score = 0;
+        } else if now_ms.saturating_sub(self.last_ms) > forget_ms {
+            self.score = self.score.min(0);
         }
+        self.asked_ms = now_ms;
         if self.score >= SURE {
             // Knuth's generator; its upper bits are the random ones.
             self.random =
@@ -154,17 +158,20 @@ mod tests {
         assert_eq!(appends.path(), Some(Path::Lazy), "another block is better in DRAM");
     }
 
+    /// The machine is up for longer than anything is remembered.
+    const START: u64 = 1_000_000;
+
     /// Of so many new files, of which those are synchronised that `is_synced` says, each batch of them at its end: how many go
     /// past DRAM.
     fn eager_ones(newcomers: &mut Newcomers, files: u64, batch: u64, is_synced: impl Fn(u64) -> bool) -> u64 {
         let mut eager = 0;
         for first in (0..files).step_by(batch as usize) {
-            let of_batch: Vec<u64> = (first..first + batch).collect();
+            let of_batch: Vec<u64> = (START + first..START + first + batch).collect();
             let paths: Vec<_> = of_batch.iter().map(|file| newcomers.path(*file, 5000)).collect();
             for (file, path) in of_batch.into_iter().zip(paths) {
                 match path {
                     Path::Eager => eager += 1,
-                    Path::Lazy if is_synced(file) => newcomers.synced(true, file),
+                    Path::Lazy if is_synced(file - START) => newcomers.synced(true, file),
                     Path::Lazy => {}
                 }
             }
@@ -202,19 +209,19 @@ mod tests {
     #[test]
     fn new_files_that_are_better_in_dram_stay_there_and_all_is_forgotten_in_time() {
         let mut newcomers = Newcomers::default();
-        for now_ms in 0..1000 {
+        for now_ms in START..START + 1000 {
             assert_eq!(newcomers.path(now_ms, 5000), Path::Lazy);
             newcomers.synced(false, now_ms);
         }
         let mut newcomers = Newcomers::default();
         eager_ones(&mut newcomers, 1000, 1, |_| true);
         let mut late = newcomers.clone();
-        assert!((0..5).any(|_| newcomers.path(5500, 5000) == Path::Eager));
-        assert!((0..20).all(|_| late.path(7000, 5000) == Path::Lazy));
+        assert!((0..5).any(|_| newcomers.path(START + 5500, 5000) == Path::Eager));
+        assert!((0..20).all(|_| late.path(START + 7000, 5000) == Path::Lazy));
         // Those that went past it count for that, too.
         let mut kept = late.clone();
         eager_ones(&mut kept, 1000, 1, |_| true);
-        kept.past_one_synced(4000);
-        assert!((0..5).any(|_| kept.path(7000, 5000) == Path::Eager));
+        kept.past_one_synced(START + 4000);
+        assert!((0..5).any(|_| kept.path(START + 5500, 5000) == Path::Eager));
     }
 }

@@ -293,8 +293,9 @@ impl Allocator {
                     return Next { run: Some(run), next, is_within: len < found };
                 }
                 at = start + found;
-                looked_at += 1;
-                if looked_at == LOOKED_AT {
+                // A word of the map takes as long as a run.
+                looked_at += 1 + found / 64;
+                if looked_at >= LOOKED_AT {
                     return Next { next: Some(Block(base + at)), ..Next::default() };
                 }
             }
@@ -691,7 +692,7 @@ mod interleavings {
     use nacre_engine::Block;
     use nacre_engine::sync::{explore, thread};
 
-    use super::{Allocator, Next, Purpose, Run, Runs};
+    use super::{Allocator, Purpose, Run, Runs};
 
     /// The counter of a lane is read without its lock, and changed by plain stores under it.
     #[test]
