@@ -101,8 +101,8 @@ pub(crate) fn read_lanes<P: Pm>(pm: &P, superblock: &Superblock) -> Result<Vec<R
     Ok((0..lane_count(journal)).map(read).collect())
 }
 
-/// The generation of the last transaction of which a lane has anything, over or not; nothing when its commit entry does not
-/// validate, so that nothing in it is undone.
+/// The generation of the last transaction of which a lane has anything, over or not; nothing when it never had one, or when its
+/// commit entry does not validate, so that nothing in it is undone.
 fn last_generation<P: Pm>(pm: &P, address: u64, seed: u32) -> Option<u64> {
     let committed =
         pm.load_u64(address).and_then(|word| open_word(word, seed, &String::new)).ok()?.unwrap_or(0);
@@ -111,7 +111,7 @@ fn last_generation<P: Pm>(pm: &P, address: u64, seed: u32) -> Option<u64> {
         pm.read(address + line, entry.as_mut_bytes()).ok()?;
         entry.is_valid(seed).then_some(entry.generation)
     });
-    Some(generations.fold(committed, u64::max)).filter(|&last| last < MAX_GENERATION)
+    Some(generations.fold(committed, u64::max)).filter(|last| (1..MAX_GENERATION).contains(last))
 }
 
 /// Makes a lane of the journal as mkfs makes it. Lines that could not be read are written as a whole, and can be read
