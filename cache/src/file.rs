@@ -87,6 +87,11 @@ pub(crate) enum Birth {
 
 impl Birth {
     const ALL: [Birth; 4] = [Birth::Over, Birth::Empty, Birth::Watched, Birth::Past];
+
+    /// Of a file that is known from now on.
+    fn of(attr: &Attr) -> Birth {
+        if attr.size == 0 && attr.allocated == 0 { Birth::Empty } else { Birth::Over }
+    }
 }
 
 /// What is known about one file.
@@ -153,11 +158,7 @@ impl File {
             times: Mutex::new(None),
             history: Mutex::new(FileHistory::default()),
             ghosts: AtomicU64::new(0),
-            birth: AtomicU32::new(if attr.size == 0 && attr.allocated == 0 {
-                Birth::Empty
-            } else {
-                Birth::Over
-            } as u32),
+            birth: AtomicU32::new(Birth::of(attr) as u32),
             born_ms: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             gone: AtomicBool::new(false),
