@@ -207,6 +207,14 @@ impl<L: Data + Extents> Names for CacheFs<L> {
         self.shared.layout.read_link(&node.inner)
     }
 
+    fn note_read(&self, node: &Self::Node, now: Timestamp) {
+        self.shared.layout.note_read(&node.inner, now);
+    }
+
+    fn has_guarded(&self) -> bool {
+        self.shared.layout.has_guarded()
+    }
+
     #[inline]
     fn getattr(&self, node: &Self::Node) -> Result<Attr> {
         self.shared.getattr(node)

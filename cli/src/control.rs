@@ -13,7 +13,7 @@ use nacre::{
     Block, FileBlock, FileSystem, InodeId, Kind, MovedFiles, MoverLimit, NewTier, TierDevice, TrimFrom,
     Trimmed,
 };
-use nacre_engine::{Error, Result};
+use nacre_engine::{Error, Names as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -123,12 +123,15 @@ pub(crate) struct Control {
     results: Mutex<VecDeque<(String, Value)>>,
     /// The mount is to end.
     ends: Arc<AtomicBool>,
+    /// Opening a file for writing is checked against its flags. The kernel is told once, when the mount begins.
+    checks_opens: bool,
 }
 
 impl Control {
     pub(crate) fn new(file_system: FileSystem, settings: MountSettings) -> Control {
+        let checks_opens = settings.direct_io || file_system.vfs().layout().has_guarded();
         let (settings, results) = (Mutex::new(settings), Mutex::default());
-        Control { file_system, settings, results, ends: Arc::default() }
+        Control { file_system, settings, results, ends: Arc::default(), checks_opens }
     }
 
     /// To be set when the mount is to end: what takes long does then.
@@ -142,7 +145,12 @@ impl Control {
             Err(error) => json!({ "error": error.to_string() }),
         };
         let options = lock(&self.settings).to_string();
-        said["mount"] = json!({ "options": options, "pid": std::process::id() });
+        let opens = match (self.checks_opens, self.file_system.vfs().layout().has_guarded()) {
+            (true, _) => "checked",
+            (false, false) => "unchecked",
+            (false, true) => "checked from the next mount on",
+        };
+        said["mount"] = json!({ "options": options, "pid": std::process::id(), "opens": opens });
         let tiers = self.file_system.tiers();
         if !tiers.is_empty() {
             said["tiers"] = json!(tiers);

@@ -77,6 +77,10 @@ fn describe(info: &Value) -> String {
     }
     add("mounted on", info["mountpoint"].as_str().unwrap_or_default().to_owned());
     add("options", text("mount", "options"));
+    if !matches!(info["mount"]["opens"].as_str(), None | Some("unchecked")) {
+        let opens = text("mount", "opens");
+        add("opens", format!("{opens}: files are, or were, immutable or append-only"));
+    }
     add("process", text("mount", "pid"));
     add("file system", format!("layout {}, preset {}", text("volume", "layout"), text("volume", "preset")));
     add("size", bytes("volume", "size"));

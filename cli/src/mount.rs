@@ -30,7 +30,8 @@ const OPTIONS: &str = "system.nacre.options";
 #[derive(Debug, Args)]
 pub(crate) struct MountArgs {
     /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback (the kernel buffers writes;
-    /// no file can be made immutable or append-only, or asked for its holes), lazy[=SIZE], lazy_low=N, lazy_high=N,
+    /// fsync and close wait for them, sync(2) and syncfs(2) do not; a full device is told by fsync, close, or the next write to a
+    /// file that it kept from being written; no file can be made immutable or append-only, or asked for its holes), lazy[=SIZE], lazy_low=N, lazy_high=N,
     /// lazy_period=MS, lazy_age=MS, lazy_forget=MS (blocks that were soon synchronised are buffered again when their
     /// file was not synchronised for so long, 5000), lazy_threads=N, preset=NAME, name_index=on|off (layout inplace),
     /// direct_io, threads=N, emulate=MEMORY,

@@ -125,8 +125,32 @@ pub struct SetAttr {
     pub flags: Option<u32>,
     /// Size, for a regular file: truncates or extends with a hole, in the same commit as the rest.
     pub size: Option<u64>,
+    /// The times are those of now and nobody's choice (touch(1)), which an append-only inode takes, too. Nothing else is
+    /// given then.
+    pub touch: bool,
     /// A buffering layer accepted it before: it may take the space that was set aside (see
     /// [`PromiseCost`](crate::PromiseCost)), flags that were set since do not forbid it, and a later ctime stays. Without a
     /// size.
     pub promised: bool,
+}
+
+impl SetAttr {
+    /// The flags of an inode that forbid this change. Flags can always be changed (the caller has checked by whom), and
+    /// what was accepted before stays accepted.
+    pub fn forbidden_by(&self) -> u32 {
+        if self.promised || *self == (SetAttr { flags: self.flags, ..SetAttr::default() }) {
+            0
+        } else if *self
+            == (SetAttr { atime: self.atime, mtime: self.mtime, touch: true, ..SetAttr::default() })
+        {
+            Attr::IMMUTABLE
+        } else {
+            Attr::IMMUTABLE | Attr::APPEND_ONLY
+        }
+    }
+
+    /// Whether it makes an inode immutable or append-only.
+    pub fn guards(&self) -> bool {
+        self.flags.is_some_and(|flags| flags & (Attr::IMMUTABLE | Attr::APPEND_ONLY) != 0)
+    }
 }

@@ -136,6 +136,14 @@ pub trait Names: Send + Sync + 'static {
     /// The target of a symbolic link.
     fn read_link(&self, node: &Self::Node) -> Result<Vec<u8>>;
 
+    /// The inode was read past [`Data::read`], as directories and symbolic links are: atime follows by the rules of
+    /// relatime. It is kept in DRAM, and written with the next change or at the unmount.
+    fn note_read(&self, node: &Self::Node, now: Timestamp);
+
+    /// Whether a regular file was ever made immutable or append-only: opening a file for writing must then be checked. It
+    /// is durable before the first such flag is.
+    fn has_guarded(&self) -> bool;
+
     /// The attributes.
     fn getattr(&self, node: &Self::Node) -> Result<Attr>;
 

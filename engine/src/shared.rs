@@ -88,6 +88,14 @@ impl<T: Names> Names for Arc<T> {
         (**self).read_link(node)
     }
 
+    fn note_read(&self, node: &T::Node, now: Timestamp) {
+        (**self).note_read(node, now);
+    }
+
+    fn has_guarded(&self) -> bool {
+        (**self).has_guarded()
+    }
+
     fn getattr(&self, node: &T::Node) -> Result<Attr> {
         (**self).getattr(node)
     }

@@ -203,9 +203,6 @@ pub trait Tiered: Data + Extents {
     /// Ends it.
     fn end_reads(&self, ticket: u64);
 
-    /// The file was read, past the layout: atime follows by the rules of relatime.
-    fn note_read(&self, node: &Self::Node, now: Timestamp);
-
     /// The same as [`resolve`](Extents::resolve), behind the end of the file, too.
     fn resolve_allocated(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>>;
 

@@ -54,15 +54,18 @@ impl<L: Layout> Server<L> {
             gid: asked.gid,
             atime: time_or_now(asked.atime, || self.vfs.now()),
             mtime: time_or_now(asked.mtime, || self.vfs.now()),
-            flags: None,
+            touch: matches!((asked.atime, asked.mtime), (Some(TimeOrNow::Now), Some(TimeOrNow::Now))),
             size: asked.size,
-            promised: false,
+            ..SetAttr::default()
         };
         let chown = asked.uid.is_some() || asked.gid.is_some();
         let kill_suidgid = self.vfs.kind(&node) != FileKind::Directory
             && (chown || asked.size.is_some() && request.uid() != 0);
         let caller = caller(request, 0);
         let attr = self.room.find(|| self.vfs.setattr(&caller, &node, &change, kill_suidgid))?;
+        if let Some(mtime) = change.mtime.filter(|_| self.settings.writeback) {
+            self.kernel.note_mtime(id, mtime);
+        }
         Ok(self.file_attr(&attr))
     }
 
@@ -178,6 +181,11 @@ impl<L: Layout> Server<L> {
             Err(error) => Err(self.refuse(&error)),
         }
     }
+}
+
+/// Whether a request of ioctl(2) changes flags, and ctime with them.
+pub(crate) fn sets_flags(command: u32) -> bool {
+    matches!(command, SET_FLAGS | SET_EXTENDED_FLAGS)
 }
 
 /// The kernel's `struct fstrim_range`: where it begins, how long it is, and the shortest run that counts.

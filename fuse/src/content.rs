@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::IoSlice;
+use std::ops::Range;
 
 use fuser::{INodeNo, OpenFlags, Request};
 use nacre_engine::{Attr, Durability, FallocateMode, Kind, Result, SeekTo, WriteAt};
@@ -29,18 +30,58 @@ fn with_buffer<T>(size: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
     })
 }
 
+/// A look for data or a hole.
+pub(crate) struct Seek<N> {
+    node: N,
+    offset: u64,
+    to: SeekTo,
+}
+
 impl<L: Layout> Server<L> {
     /// Reads, and gives the bytes to `reply`. Handles that are open for writing only are read from, too: with its
     /// writeback cache the kernel fills pages before it changes parts of them.
-    pub(crate) fn read(&self, id: INodeNo, offset: u64, size: u32, reply: impl FnOnce(Result<&[u8]>)) {
+    pub(crate) fn read(
+        &self,
+        id: INodeNo,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        reply: impl FnOnce(Result<&[u8]>),
+    ) {
         let node = match self.node(id) {
             Ok(node) => node,
             Err(error) => return reply(Err(error)),
         };
-        with_buffer(size.min(MAX_IO) as usize, |buffer| match self.vfs.read(&node, offset, buffer) {
-            Ok(count) => reply(Ok(&buffer[..count])),
-            Err(error) => reply(Err(error)),
+        with_buffer(size.min(MAX_IO) as usize, |buffer| {
+            let count = if flags.0 & libc::O_NOATIME == 0 {
+                self.vfs.read(&node, offset, buffer)
+            } else {
+                self.vfs.read_unnoticed(&node, offset, buffer)
+            };
+            match count {
+                Ok(count) => reply(Ok(&buffer[..count])),
+                Err(error) => reply(Err(error)),
+            }
         });
+    }
+
+    /// Writes pages that the kernel accepted before, through a mapping or its writeback cache. That cache has times of its
+    /// own, which reach us in another request, before this one or after it: those count that came before.
+    pub(crate) fn write_pages(&self, id: INodeNo, offset: u64, data: &[u8]) -> Result<u32> {
+        let node = self.node(id)?;
+        let time = if self.settings.writeback { self.kernel.mtime(id) } else { None };
+        let slices = [IoSlice::new(data)];
+        let durability = durability(self.settings.sync);
+        self.room.find(|| self.vfs.write_pages(&node, offset, &slices, durability, time))?;
+        Ok(data.len() as u32)
+    }
+
+    /// Whether a file may be opened so.
+    pub(crate) fn check_open(&self, id: INodeNo, flags: OpenFlags) -> Result<()> {
+        if flags.0 & libc::O_ACCMODE == libc::O_RDONLY {
+            return Ok(());
+        }
+        self.vfs.check_guards(&self.node(id)?, flags.0 & libc::O_APPEND != 0)
     }
 
     /// Writes. The kernel sends absolute offsets for `O_APPEND`, too, and holds its lock on the inode meanwhile.
@@ -102,14 +143,45 @@ impl<L: Layout> Server<L> {
         self.room.find(|| self.vfs.fallocate(&caller, &node, mode, offset, len, kill_suidgid))
     }
 
-    pub(crate) fn lseek(&self, id: INodeNo, offset: i64, whence: i32) -> Result<i64> {
+    /// What a request asks a seek for.
+    pub(crate) fn seek_of(&self, id: INodeNo, offset: i64, whence: i32) -> Result<Seek<L::Node>> {
         let to = match whence {
             libc::SEEK_DATA => SeekTo::Data,
             libc::SEEK_HOLE => SeekTo::Hole,
             _ => return Err(Kind::InvalidInput.into()),
         };
         let offset = u64::try_from(offset).map_err(|_| Kind::NoSuchOffset)?;
-        Ok(self.vfs.seek(&self.node(id)?, offset, to)? as i64)
+        Ok(Seek { node: self.node(id)?, offset, to })
+    }
+
+    /// What the layout answers, and the bytes of a hole that the answer rests on: the kernel may have data for them, which
+    /// a program has stored through a mapping. The range is empty where there is no hole in the answer.
+    pub(crate) fn seek(&self, seek: &Seek<L::Node>) -> (Result<u64>, Range<u64>) {
+        let Seek { node, offset, to } = seek;
+        let found = self.vfs.seek(node, *offset, *to);
+        let size = || self.vfs.getattr(node).map_or(0, |attr| attr.size);
+        let passed = match (&found, to) {
+            (Ok(data), SeekTo::Data) => *offset..*data,
+            (Err(error), SeekTo::Data) if error.kind() == Kind::NoSuchOffset => *offset..size(),
+            (Ok(hole), SeekTo::Hole) => {
+                *hole..self.vfs.seek(node, *hole, SeekTo::Data).unwrap_or_else(|_| size())
+            }
+            _ => 0..0,
+        };
+        (found, passed)
+    }
+
+    /// The same where the kernel has written what it has in the hole. Waits for requests of the kernel.
+    pub(crate) fn seek_with_pages(&self, id: INodeNo, seek: &Seek<L::Node>) -> Result<u64> {
+        let mut written = 0;
+        loop {
+            let (found, passed) = self.seek(seek);
+            if passed.is_empty() || passed.end <= written {
+                return found;
+            }
+            written = passed.end;
+            self.kernel.write_pages(id, passed);
+        }
     }
 
     /// Copies within the server, which saves a caller two requests for each megabyte.
@@ -176,9 +248,14 @@ fn fallocate_mode(mode: i32) -> Result<FallocateMode> {
 
 #[cfg(test)]
 mod tests {
-    use nacre_engine::{FallocateMode, Kind};
+    use std::sync::Arc;
+
+    use nacre_engine::{FallocateMode, FileKind, Kind, Names as _, NewInode, Timestamp};
+    use nacre_lab::model::MemLayout;
+    use nacre_vfs::{Vfs, VfsOptions};
 
     use super::{fallocate_mode, with_buffer};
+    use crate::server::{Server, Settings};
 
     #[test]
     fn modes_of_fallocate() {
@@ -191,6 +268,29 @@ mod tests {
         for mode in [2, 8, 0x20, 0x40] {
             assert_eq!(fallocate_mode(mode).unwrap_err().kind(), Kind::Unsupported);
         }
+    }
+
+    /// They come behind the request that sets the time, which was the case with background writeback: the time was that of
+    /// their arrival after a remount.
+    #[test]
+    fn pages_keep_the_time_that_the_kernel_gave() {
+        let layout = MemLayout::default();
+        let (first, later) = (Timestamp::new(1000, 1), Timestamp::new(2000, 2));
+        let node =
+            layout.create(&layout.root(), b"a", &NewInode::of_root(FileKind::Regular, 0o644, first)).unwrap();
+        let vfs = Arc::new(Vfs::new(layout, VfsOptions::default()));
+        let settings = Settings { writeback: true, ..Settings::default() };
+        let server = Server::new(vfs, settings, Arc::new(|_| ()), None);
+        let id = server.node_id(server.vfs.id(&node));
+        let mtime = || server.vfs.getattr(&node).unwrap().mtime;
+        server.write_pages(id, 0, b"unknown").unwrap();
+        assert!(mtime() > later);
+        server.kernel.note_mtime(id, later);
+        server.write_pages(id, 0, b"late").unwrap();
+        assert_eq!(mtime(), later);
+        server.kernel.forgotten(id, true);
+        server.write_pages(id, 0, b"unknown").unwrap();
+        assert!(mtime() > later);
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! Names: looking up, making, removing, listing.
 
 use std::cell::RefCell;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 
 use fuser::{FileAttr, Generation, INodeNo, RenameFlags, ReplyDirectory, ReplyDirectoryPlus, Request};
-use nacre_engine::{InodeId, Kind, RenameMode, Result};
-use nacre_vfs::{Create, Layout};
+use nacre_engine::{FileKind, InodeId, Kind, RenameMode, Result};
+use nacre_vfs::{Caller, Create, Layout};
 
 use crate::convert::{file_type, kind_of_mode, rdev_from_kernel};
-use crate::server::{LIFETIME, Server, caller};
+use crate::kernel::lifetime;
+use crate::server::{Server, caller};
 
 /// Entries that are collected before their attributes are fetched; about what fits the kernel's buffer.
 const BATCH: usize = 64;
@@ -26,6 +27,27 @@ struct Listed {
     cookie: u64,
     id: InodeId,
     name_end: usize,
+}
+
+/// What a request to rename asks for.
+pub(crate) struct Rename {
+    caller: Caller<'static>,
+    from: (INodeNo, OsString),
+    to: (INodeNo, OsString),
+    mode: RenameMode,
+}
+
+impl Rename {
+    pub(crate) fn of(
+        request: &Request,
+        from: (INodeNo, &OsStr),
+        to: (INodeNo, &OsStr),
+        flags: RenameFlags,
+    ) -> Result<Rename> {
+        let mode = rename_mode(flags)?;
+        let (from, to) = ((from.0, from.1.to_owned()), (to.0, to.1.to_owned()));
+        Ok(Rename { caller: caller(request, 0), from, to, mode })
+    }
 }
 
 thread_local! {
@@ -99,17 +121,31 @@ impl<L: Layout> Server<L> {
         Ok(())
     }
 
-    pub(crate) fn rename(
-        &self,
-        request: &Request,
-        from: (INodeNo, &OsStr),
-        to: (INodeNo, &OsStr),
-        flags: RenameFlags,
-    ) -> Result<()> {
-        let mode = rename_mode(flags)?;
+    /// The files whose name this changes over another one, which the kernel may have newer pages of: these have to be
+    /// written first, so that a crash leaves the old contents under the name or the new ones. Without `writeback` the kernel
+    /// has none but those of mappings, which other file systems do not write for a rename either.
+    pub(crate) fn moved_with_pages(&self, rename: &Rename) -> Vec<INodeNo> {
+        if !self.settings.writeback || rename.mode == RenameMode::NoReplace {
+            return Vec::new();
+        }
+        let file = |(dir, name): &(INodeNo, OsString)| {
+            let node =
+                self.node(*dir).and_then(|dir| self.vfs.layout().lookup(&dir, name.as_bytes())).ok()?;
+            let is_file = self.vfs.kind(&node) == FileKind::Regular;
+            is_file.then(|| self.node_id(self.vfs.id(&node)))
+        };
+        match (file(&rename.from), file(&rename.to)) {
+            (Some(from), Some(to)) if rename.mode == RenameMode::Exchange => vec![from, to],
+            (Some(from), Some(_)) => vec![from],
+            _ => Vec::new(),
+        }
+    }
+
+    pub(crate) fn rename(&self, rename: &Rename) -> Result<()> {
+        let Rename { caller, from, to, mode } = rename;
         let (from_dir, to_dir) = (self.node(from.0)?, self.node(to.0)?);
-        let (caller, from, to) = (caller(request, 0), from.1.as_bytes(), to.1.as_bytes());
-        self.room.find(|| self.vfs.rename(&caller, &from_dir, from, &to_dir, to, mode))?;
+        let (from, to) = (from.1.as_bytes(), to.1.as_bytes());
+        self.room.find(|| self.vfs.rename(caller, &from_dir, from, &to_dir, to, *mode))?;
         self.room.removed();
         Ok(())
     }
@@ -192,7 +228,8 @@ impl<L: Layout> Server<L> {
         };
         let generation = Generation(u64::from(attr.id.generation));
         let attr = self.file_attr(&attr);
-        let full = reply.add(attr.ino, listed.cookie, OsStr::from_bytes(name), &LIFETIME, &attr, generation);
+        let kept = lifetime(&attr);
+        let full = reply.add(attr.ino, listed.cookie, OsStr::from_bytes(name), &kept, &attr, generation);
         if !full && !matches!(name, b"." | b"..") {
             self.nodes.hold(listed.id.number, node);
         }

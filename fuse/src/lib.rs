@@ -7,11 +7,13 @@
 //! - [`mounts`] reads the kernel's table of mounts and clears away what a dead server left.
 //!
 //! Inside: `requests` takes requests apart, `server` with `directory`, `content` and `attributes` answers them,
-//! `virtual_xattr` and `control` answer questions about the mount itself, `nodes` holds what the kernel knows, `room` waits for
-//! space that it is about to give back, `convert` and `errno` translate units and errors.
+//! `virtual_xattr` and `control` answer questions about the mount itself, `nodes` holds what the kernel knows, `kernel` tells it
+//! what passes it by, `workers` are threads for answers that other requests come before, `room` waits for space that the kernel
+//! is about to give back, `convert` and `errno` translate units and errors.
 //!
 //! Invariants: a request takes no lock that all requests share; reads, writes, lookups and attributes allocate
-//! nothing here; nothing is cached here, because the kernel caches everything and hears of every change.
+//! nothing here; nothing is cached here, because the kernel caches everything. A thread that serves requests waits for no
+//! other request.
 
 mod attributes;
 mod content;
@@ -19,6 +21,7 @@ mod control;
 mod convert;
 mod directory;
 mod errno;
+mod kernel;
 pub mod mounts;
 mod nodes;
 mod requests;
@@ -26,6 +29,7 @@ mod room;
 mod server;
 mod session;
 mod virtual_xattr;
+mod workers;
 
 pub use control::Control;
 pub use server::Alarm;

@@ -1,14 +1,17 @@
 //! The requests of the protocol, taken apart and answered: `fuser`'s trait over [`Server`].
 //!
 //! Requests that need no answer of ours are refused once with `ENOSYS`, which the kernel remembers: `OPEN` and
-//! `OPENDIR` (files then cost no round trip to open or close, and their pages are kept), `FLUSH` and `FSYNC` where
+//! `OPENDIR` (files then cost no round trip to open or close, and their pages are kept; where a file was ever made immutable
+//! or append-only, `OPEN` is answered, as the kernel does not know these flags), `FLUSH` and `FSYNC` where
 //! every operation is durable on return (what the kernel buffers it writes before it would ask for a sync), and `LSEEK`
 //! where the kernel buffers writes. Locks are not taken up at all, so the kernel keeps them itself.
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
@@ -20,10 +23,13 @@ use fuser::{
 use nacre_engine::{BLOCK_SIZE, Kind, Result};
 use nacre_vfs::{Create, Layout};
 
-use crate::attributes::Change;
+use crate::attributes::{Change, sets_flags};
 use crate::content::MAX_IO;
 use crate::convert::system_time;
-use crate::server::{LIFETIME, Server};
+use crate::directory::Rename;
+use crate::kernel::{LIFETIME, lifetime};
+use crate::server::Server;
+use crate::workers::Workers;
 
 /// Requests in the background (read-ahead, writeback) that the kernel has under way at most.
 const MAX_BACKGROUND: u16 = 64;
@@ -70,14 +76,21 @@ impl<L: Layout> Server<L> {
 
     fn reply_entry(&self, entry: Result<(FileAttr, Generation)>, reply: ReplyEntry) {
         match entry {
-            Ok((attr, generation)) => reply.entry(&LIFETIME, &attr, generation),
+            Ok((attr, generation)) => reply.entry_with_ttls(&lifetime(&attr), &LIFETIME, &attr, generation),
             Err(error) => reply.error(self.refuse(&error)),
         }
     }
 
     fn reply_attr(&self, attr: Result<FileAttr>, reply: ReplyAttr) {
         match attr {
-            Ok(attr) => reply.attr(&LIFETIME, &attr),
+            Ok(attr) => reply.attr(&lifetime(&attr), &attr),
+            Err(error) => reply.error(self.refuse(&error)),
+        }
+    }
+
+    fn reply_offset(&self, offset: Result<u64>, reply: ReplyLseek) {
+        match offset {
+            Ok(offset) => reply.offset(offset as i64),
             Err(error) => reply.error(self.refuse(&error)),
         }
     }
@@ -122,7 +135,27 @@ fn absent() -> FileAttr {
     }
 }
 
-impl<L: Layout> Filesystem for Server<L> {
+/// What `fuser` hands requests to: the server, and the threads for answers that wait for others.
+pub(crate) struct Requests<L: Layout> {
+    server: Arc<Server<L>>,
+    workers: Workers,
+}
+
+impl<L: Layout> Requests<L> {
+    pub(crate) fn new(server: Server<L>) -> Requests<L> {
+        Requests { server: Arc::new(server), workers: Workers::default() }
+    }
+}
+
+impl<L: Layout> Deref for Requests<L> {
+    type Target = Server<L>;
+
+    fn deref(&self) -> &Server<L> {
+        &self.server
+    }
+}
+
+impl<L: Layout> Filesystem for Requests<L> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut wanted = WANTED.to_vec();
         if self.settings.writeback {
@@ -138,9 +171,12 @@ impl<L: Layout> Filesystem for Server<L> {
             }
         }
         let offered = config.capabilities();
-        self.settings.zero_message_open =
-            !self.settings.direct_io && offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
-        self.settings.zero_message_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        let server = Arc::get_mut(&mut self.server).expect("no request is served yet");
+        let settings = &mut server.settings;
+        settings.zero_message_open = !settings.direct_io
+            && !server.vfs.layout().has_guarded()
+            && offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        settings.zero_message_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         // Each of these gives the nearest value that is possible when it refuses one.
         if let Err(nearest) = config.set_max_write(MAX_IO) {
             let _ = config.set_max_write(nearest);
@@ -165,9 +201,16 @@ impl<L: Layout> Filesystem for Server<L> {
 
     fn forget(&self, _request: &Request, id: INodeNo, count: u64) {
         self.nodes.forget(id, count);
+        self.kernel.forgotten(id, self.settings.writeback);
     }
 
-    fn getattr(&self, _request: &Request, id: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, _request: &Request, id: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        if self.settings.writeback
+            && handle.is_some()
+            && let Some(failure) = self.kernel.take_failure(id)
+        {
+            return reply.error(failure);
+        }
         self.reply_attr(Server::getattr(self, id), reply);
     }
 
@@ -249,19 +292,32 @@ impl<L: Layout> Filesystem for Server<L> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let done = Server::rename(self, request, (parent, name), (new_parent, new_name), flags);
-        self.reply_empty(done, reply);
+        let rename = match Rename::of(request, (parent, name), (new_parent, new_name), flags) {
+            Ok(rename) => rename,
+            Err(error) => return reply.error(self.refuse(&error)),
+        };
+        let moved = self.moved_with_pages(&rename);
+        if moved.is_empty() {
+            return self.reply_empty(Server::rename(self, &rename), reply);
+        }
+        let server = Arc::clone(&self.server);
+        self.workers.add(move || {
+            moved.into_iter().for_each(|id| server.kernel.write_pages(id, 0..u64::MAX));
+            server.reply_empty(Server::rename(&server, &rename), reply);
+        });
     }
 
     fn link(&self, request: &Request, id: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.reply_entry(Server::link(self, request, id, parent, name), reply);
     }
 
-    fn open(&self, _request: &Request, _id: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _request: &Request, id: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if self.settings.zero_message_open {
-            reply.error(Errno::ENOSYS);
-        } else {
-            reply.opened(handle_of(flags.0), self.open_flags());
+            return reply.error(Errno::ENOSYS);
+        }
+        match self.check_open(id, flags) {
+            Ok(()) => reply.opened(handle_of(flags.0), self.open_flags()),
+            Err(error) => reply.error(self.refuse(&error)),
         }
     }
 
@@ -277,7 +333,7 @@ impl<L: Layout> Filesystem for Server<L> {
     ) {
         match self.make(request, umask, parent, name, &Create::file(mode & 0o7777)) {
             Ok((attr, generation)) => {
-                reply.created(&LIFETIME, &attr, generation, handle_of(flags), self.open_flags());
+                reply.created(&lifetime(&attr), &attr, generation, handle_of(flags), self.open_flags());
             }
             Err(error) => reply.error(self.refuse(&error)),
         }
@@ -290,11 +346,11 @@ impl<L: Layout> Filesystem for Server<L> {
         _handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        Server::read(self, id, offset, size, |bytes| match bytes {
+        Server::read(self, id, offset, size, flags, |bytes| match bytes {
             Ok(bytes) => reply.data(bytes),
             Err(error) => reply.error(self.refuse(&error)),
         });
@@ -313,6 +369,18 @@ impl<L: Layout> Filesystem for Server<L> {
         reply: ReplyWrite,
     ) {
         let kill_suidgid = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            return match Server::write_pages(self, id, offset, data) {
+                Ok(count) => reply.written(count),
+                Err(error) => {
+                    let errno = self.refuse(&error);
+                    if self.settings.writeback {
+                        self.kernel.failed(id, errno);
+                    }
+                    reply.error(errno);
+                }
+            };
+        }
         match Server::write(self, request, id, offset, data, flags, kill_suidgid) {
             Ok(count) => reply.written(count),
             Err(error) => reply.error(self.refuse(&error)),
@@ -447,7 +515,12 @@ impl<L: Layout> Filesystem for Server<L> {
         out_size: u32,
         reply: ReplyIoctl,
     ) {
-        match Server::ioctl(self, request, id, command, argument) {
+        let answer = Server::ioctl(self, request, id, command, argument);
+        if sets_flags(command) {
+            // Also where it failed: the kernel does not know that ctime may have changed.
+            self.kernel.attributes_changed(id);
+        }
+        match answer {
             Ok(bytes) if bytes.len() <= out_size as usize => reply.ioctl(0, &bytes),
             Ok(_) => reply.error(Errno::EINVAL), // not the argument that the command takes
             Err(errno) => reply.error(errno),
@@ -480,10 +553,16 @@ impl<L: Layout> Filesystem for Server<L> {
             // What waits in the kernel is data that we know nothing of. Then it takes all of a file for data.
             return reply.error(Errno::ENOSYS);
         }
-        match Server::lseek(self, id, offset, whence) {
-            Ok(offset) => reply.offset(offset),
-            Err(error) => reply.error(self.refuse(&error)),
+        let seek = match self.seek_of(id, offset, whence) {
+            Ok(seek) => seek,
+            Err(error) => return reply.error(self.refuse(&error)),
+        };
+        let (found, passed) = self.seek(&seek);
+        if passed.is_empty() {
+            return self.reply_offset(found, reply);
         }
+        let server = Arc::clone(&self.server);
+        self.workers.add(move || server.reply_offset(server.seek_with_pages(id, &seek), reply));
     }
 
     fn copy_file_range(
@@ -500,7 +579,10 @@ impl<L: Layout> Filesystem for Server<L> {
         reply: ReplyWrite,
     ) {
         let now = self.settings.sync || to_handle != PLAIN;
-        match self.copy_range(request, (from, from_offset), (to, to_offset), len, now) {
+        let copied = self.copy_range(request, (from, from_offset), (to, to_offset), len, now);
+        // Its atime may have changed.
+        self.kernel.attributes_changed(from);
+        match copied {
             Ok(count) => reply.written(count),
             Err(error) => reply.error(self.refuse(&error)),
         }

@@ -5,7 +5,6 @@
 //! applies nothing of the umask (`DONT_MASK`), for default ACLs decide first.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fuser::{Errno, FileAttr, Generation, INodeNo, Request};
 use nacre_engine::{Attr, Error, InodeId, Result};
@@ -14,12 +13,9 @@ use nacre_vfs::{Caller, Layout, Vfs};
 use crate::control::Control;
 use crate::convert::file_attr;
 use crate::errno::{errno, is_alarming};
+use crate::kernel::Kernel;
 use crate::nodes::Nodes;
 use crate::room::Room;
-
-/// How long the kernel may keep names, their absence, and attributes: as good as for ever, for every change passes
-/// through this mount.
-pub(crate) const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Where failures of the device are told; they reach the caller only as a number.
 pub type Alarm = Arc<dyn Fn(&Error) + Send + Sync>;
@@ -46,6 +42,7 @@ pub(crate) struct Server<L: Layout> {
     pub(crate) vfs: Arc<Vfs<L>>,
     pub(crate) nodes: Nodes<L>,
     pub(crate) room: Room,
+    pub(crate) kernel: Arc<Kernel>,
     pub(crate) settings: Settings,
     pub(crate) control: Option<Arc<dyn Control>>,
     alarm: Alarm,
@@ -59,7 +56,7 @@ impl<L: Layout> Server<L> {
         control: Option<Arc<dyn Control>>,
     ) -> Server<L> {
         let nodes = Nodes::new(vfs.layout());
-        Server { vfs, nodes, room: Room::default(), settings, control, alarm }
+        Server { vfs, nodes, room: Room::default(), kernel: Arc::default(), settings, control, alarm }
     }
 
     /// The node of a request.

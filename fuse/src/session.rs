@@ -16,6 +16,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::control::Control;
 use crate::mounts::{self, FSTYPE, FUSERMOUNT};
+use crate::requests::Requests;
 use crate::server::{Alarm, Server, Settings};
 
 /// The device through which the kernel and a server talk.
@@ -213,7 +214,9 @@ pub fn serve<L: Layout>(
         return Err(Error::new(Kind::NotDirectory).operation("mount").object(path.display().to_string()));
     }
     let server = server_of(vfs, options);
-    let session = begin(server, &path, options)?;
+    let kernel = Arc::clone(&server.kernel);
+    let session = begin(Requests::new(server), &path, options)?;
+    kernel.connect(session.notifier());
     // Nothing here may ask the mount: its requests wait until the session runs.
     let has_ended = Arc::default();
     let unmounter = match mounts::at_absolute(&path)? {
@@ -233,7 +236,7 @@ pub fn serve<L: Layout>(
 }
 
 /// Serves a connection that is there already: a descriptor that gives one request with each read and takes one reply
-/// with each write. Somebody else has mounted it, or it is a socket and no kernel's at all. Returns when the connection
+/// with each write. Somebody else has mounted it, or it is a socket and no kernel's at all: nothing but replies is sent. Returns when the connection
 /// ends; no node is held afterwards. A message that is no request ends it, too, with an error.
 pub fn serve_connection<L: Layout>(
     vfs: Arc<Vfs<L>>,
@@ -243,7 +246,7 @@ pub fn serve_connection<L: Layout>(
     let mut config = Config::default();
     config.n_threads = Some(options.threads());
     let failed = |error| Error::io("serve", "a connection", error);
-    Session::from_fd(server_of(vfs, options), connection, options.acl(), config)
+    Session::from_fd(Requests::new(server_of(vfs, options)), connection, options.acl(), config)
         .map_err(failed)
         .and_then(|session| ended(session.run()).map_err(failed))
 }
@@ -270,7 +273,11 @@ fn server_of<L: Layout>(vfs: Arc<Vfs<L>>, options: &ServeOptions) -> Server<L> {
 }
 
 /// Mounts and shakes hands with the kernel.
-fn begin<L: Layout>(server: Server<L>, path: &Path, options: &ServeOptions) -> Result<Session<Server<L>>> {
+fn begin<L: Layout>(
+    requests: Requests<L>,
+    path: &Path,
+    options: &ServeOptions,
+) -> Result<Session<Requests<L>>> {
     let acl = options.acl();
     let mut config = Config::default();
     config.mount_options = options.named();
@@ -285,7 +292,7 @@ fn begin<L: Layout>(server: Server<L>, path: &Path, options: &ServeOptions) -> R
         })?;
         match mount_as_root(device.into(), path, options) {
             Ok(device) => {
-                return Session::from_fd(server, device, acl, config).map_err(|error| {
+                return Session::from_fd(requests, device, acl, config).map_err(|error| {
                     // What is mounted and cannot be served would be dead. The first error is the one that counts.
                     let _ = mounts::unmount(path, UnmountFlags::DETACH);
                     failed(path, error)
@@ -300,7 +307,7 @@ fn begin<L: Layout>(server: Server<L>, path: &Path, options: &ServeOptions) -> R
             "this user may not use FUSE; mount as root, or have the device opened to users (mode 0666)",
         ));
     }
-    Session::new(server, path, &config).map_err(|error| refused_to_user(path, options, error))
+    Session::new(requests, path, &config).map_err(|error| refused_to_user(path, options, error))
 }
 
 /// Mounts with mount(2).

@@ -102,6 +102,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
         self.layout.read_link(node)
     }
 
+    fn note_read(&self, node: &L::Node, now: Timestamp) {
+        self.layout.note_read(node, now);
+    }
+
+    fn has_guarded(&self) -> bool {
+        self.layout.has_guarded()
+    }
+
     #[inline]
     fn getattr(&self, node: &L::Node) -> Result<Attr> {
         self.layout.getattr(node)

@@ -309,6 +309,14 @@ impl Names for AnyLayout {
         delegate!(self, |layout, node| layout.read_link(node))
     }
 
+    fn note_read(&self, node: &AnyNode, now: Timestamp) {
+        delegate!(self, |layout, node| layout.note_read(node, now))
+    }
+
+    fn has_guarded(&self) -> bool {
+        delegate!(self, |layout| layout.has_guarded())
+    }
+
     #[inline]
     fn getattr(&self, node: &AnyNode) -> Result<Attr> {
         delegate!(self, |layout, node| layout.getattr(node))

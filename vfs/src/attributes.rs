@@ -100,7 +100,9 @@ impl<L: Layout> Vfs<L> {
             self.check_rights(caller, node, &attr, WANT_WRITE)?;
         }
         let now = self.now();
-        let change = SetAttr { atime: atime.resolve(now), mtime: mtime.resolve(now), ..SetAttr::default() };
+        let touch = atime == SetTime::Now && mtime == SetTime::Now;
+        let (atime, mtime) = (atime.resolve(now), mtime.resolve(now));
+        let change = SetAttr { atime, mtime, touch, ..SetAttr::default() };
         self.layout.setattr(node, &change, now)
     }
 

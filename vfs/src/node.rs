@@ -122,8 +122,25 @@ impl<L: Layout> Vfs<L> {
     #[inline]
     pub fn read(&self, node: &L::Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.require_regular(node)?;
-        let stamps = !self.options.no_atime && !self.options.read_only;
-        self.layout.read(node, offset, buf, stamps.then(|| self.now()))
+        self.layout.read(node, offset, buf, self.stamps().then(|| self.now()))
+    }
+
+    /// The same without a trace in atime (O_NOATIME).
+    pub fn read_unnoticed(&self, node: &L::Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.require_regular(node)?;
+        self.layout.read(node, offset, buf, None)
+    }
+
+    /// Whether reading moves atime.
+    #[inline]
+    fn stamps(&self) -> bool {
+        !self.options.no_atime && !self.options.read_only
+    }
+
+    fn note_read(&self, node: &L::Node) {
+        if self.stamps() {
+            self.layout.note_read(node, self.now());
+        }
     }
 
     /// Writes all of `data` as one operation; returns the offset that it went to.
@@ -161,6 +178,23 @@ impl<L: Layout> Vfs<L> {
             };
         }
         self.layout.write(node, at, data, durability, self.now())
+    }
+
+    /// Writes pages of a regular file that a kernel has accepted before: from a mapping, or with a cache of its own. No
+    /// caller is known; file capabilities go. The time is that of the write, where it is known.
+    pub fn write_pages(
+        &self,
+        node: &L::Node,
+        offset: u64,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        time: Option<Timestamp>,
+    ) -> Result<()> {
+        self.writable()?;
+        self.require_regular(node)?;
+        self.drop_capability(node)?;
+        let time = time.unwrap_or_else(|| self.now());
+        self.layout.write(node, WriteAt::Offset(offset), data, durability, time).map(drop)
     }
 
     /// Removes what must not outlive a change of content: file capabilities, and set-id bits when asked.
@@ -256,6 +290,7 @@ impl<L: Layout> Vfs<L> {
         cookie: u64,
         visit: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
+        self.note_read(dir);
         let kind = FileKind::Directory;
         if cookie == 0 {
             let dot = DirEntry { cookie: 1, name: b".", id: self.layout.id(dir), kind };
@@ -278,6 +313,7 @@ impl<L: Layout> Vfs<L> {
         if self.layout.kind(node) != FileKind::Symlink {
             return Err(Kind::InvalidInput.into());
         }
+        self.note_read(node);
         self.layout.read_link(node)
     }
 

@@ -196,17 +196,20 @@ impl<L: Layout> Vfs<L> {
         if flags.writes() && self.options.read_only && self.layout.kind(node) == FileKind::Regular {
             return Err(Kind::ReadOnly.into());
         }
-        if !caller.restricted() && !flags.writes() {
+        if flags.writes() {
+            self.check_guards(node, flags.append && !flags.truncate)?;
+        }
+        if !caller.restricted() {
             return Ok(());
         }
         let attr = self.layout.getattr(node)?;
-        if flags.writes() {
-            let append_only = attr.flags & Attr::APPEND_ONLY != 0;
-            let overwrites = !flags.append || flags.truncate;
-            if attr.flags & Attr::IMMUTABLE != 0 || append_only && overwrites {
-                return Err(Kind::NotPermitted.into());
-            }
-        }
-        if caller.restricted() { self.check_rights(caller, node, &attr, flags.wants()) } else { Ok(()) }
+        self.check_rights(caller, node, &attr, flags.wants())
+    }
+
+    /// Whether the flags of an inode allow that it is opened for writing; `appends` when it is for appending only.
+    pub fn check_guards(&self, node: &L::Node, appends: bool) -> Result<()> {
+        let forbidden = if appends { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };
+        let is_forbidden = self.layout.getattr(node)?.flags & forbidden != 0;
+        if is_forbidden { Err(Kind::NotPermitted.into()) } else { Ok(()) }
     }
 }

@@ -21,12 +21,17 @@ pub(crate) struct Mounted {
 impl Mounted {
     /// Mounts an empty model with these options; `None` where that cannot be done here, which is said.
     pub(crate) fn with(options: ServeOptions) -> Option<Mounted> {
+        Mounted::of(MemLayout::default(), options)
+    }
+
+    /// Mounts what is there.
+    pub(crate) fn of(layout: MemLayout, options: ServeOptions) -> Option<Mounted> {
         if !rustix::process::geteuid().is_root() || std::fs::File::open("/dev/fuse").is_err() {
             eprintln!("left out: this test takes root and /dev/fuse");
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
-        let vfs = Arc::new(Vfs::new(MemLayout::default(), VfsOptions::default()));
+        let vfs = Arc::new(Vfs::new(layout, VfsOptions::default()));
         let (ready, is_ready) = mpsc::channel();
         let served = (Arc::clone(&vfs), dir.path().to_path_buf());
         let server = std::thread::spawn(move || {
@@ -104,4 +109,9 @@ pub(crate) fn root_options() -> ServeOptions {
         source: "model".to_string(),
         ..ServeOptions::default()
     }
+}
+
+/// Makes the kernel give up what it can of its caches, which sends FORGET for inodes that are not in use.
+pub(crate) fn drop_caches() {
+    std::fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use crate::common::{Mounted, root_options};
+use crate::common::{Mounted, drop_caches, root_options};
 use nacre_engine::{Attr, Kind, Names, SetAttr};
 use nacre_fuse::ServeOptions;
 use nacre_vfs::Caller;
@@ -444,10 +444,11 @@ fn set_flags(path: &Path, flags: IFlags) -> std::io::Result<()> {
 
 #[test]
 fn a_file_that_may_only_be_appended_to_is() {
-    for options in [root_options(), ServeOptions { direct_io: true, ..root_options() }] {
-        let Some(mount) = Mounted::with(options) else { return };
+    for direct_io in [false, true] {
+        let Some(mount) = Mounted::with(ServeOptions { direct_io, ..root_options() }) else { return };
         let path = mount.path("log");
         fs::write(&path, b"one ").unwrap();
+        let other = File::options().write(true).open(&path).unwrap();
         set_flags(&path, IFlags::APPEND).unwrap();
         let mut log = File::options().append(true).open(&path).unwrap();
         log.write_all(b"two ").unwrap();
@@ -456,7 +457,9 @@ fn a_file_that_may_only_be_appended_to_is() {
         log.write_all(&long).unwrap();
         assert_eq!(code(log.set_len(0)), Some(libc::EPERM));
         // Elsewhere, and by who has not said that he appends.
-        let other = File::options().write(true).open(&path).unwrap();
+        // The server is asked about each opening where the kernel does not take that upon itself.
+        let opened = File::options().write(true).open(&path);
+        assert_eq!(code(opened), direct_io.then_some(libc::EPERM));
         let end = log.metadata().unwrap().len();
         for offset in [0, end, end + 1] {
             assert_eq!(code(other.write_at(b"no", offset)), Some(libc::EPERM), "at {offset}");
@@ -562,9 +565,4 @@ fn a_connection_that_broke_leaves_no_dead_mount() {
     mount.join().unwrap();
     // The directory is gone with the test's value; what counts is that nothing is mounted on it.
     assert!(nacre_fuse::mounts::list().unwrap().iter().all(|entry| entry.mountpoint != dir));
-}
-
-/// Makes the kernel give up what it can of its caches, which sends FORGET for inodes that are not in use.
-fn drop_caches() {
-    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }

@@ -5,4 +5,5 @@
 
 mod common;
 mod files;
+mod kernel;
 mod memory;

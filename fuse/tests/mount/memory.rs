@@ -103,6 +103,50 @@ fn memory_is_shared_past_the_page_cache() {
     share_memory(ServeOptions { direct_io: true, ..root_options() });
 }
 
+/// cp and tar copied zeros: they ask for data and holes, and the layout did not know of pages that a mapping had changed.
+#[test]
+fn pages_of_a_mapping_are_no_hole() {
+    const LEN: usize = 1 << 20;
+    // With one thread that serves, a request that waited for another one would wait for ever.
+    for threads in [1, 2] {
+        let Some(mount) = Mounted::with(ServeOptions { threads: Some(threads), ..root_options() }) else {
+            return;
+        };
+        let path = mount.path("file");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.write_all_at(&[1; 4096], 0).unwrap();
+        file.set_len(LEN as u64).unwrap();
+        let mut mapping = Mapping::of(&file, LEN);
+        let seek = |to| rustix::fs::seek(&file, to);
+        let (data, hole) = (rustix::fs::SeekFrom::Data, rustix::fs::SeekFrom::Hole);
+        mapping.bytes()[65_536] = 7;
+        assert_eq!(seek(data(4096)), Ok(65_536), "threads {threads}");
+        assert_eq!(seek(hole(65_536)), Ok(65_536 + 4096));
+        assert_eq!(seek(data(65_536 + 4096)), Err(rustix::io::Errno::NXIO));
+        // A hole whose beginning fills ends later.
+        mapping.bytes()[4096] = 7;
+        assert_eq!(seek(hole(0)), Ok(8192));
+        mapping.bytes()[8192..65_536].fill(7);
+        assert_eq!(seek(hole(0)), Ok(65_536 + 4096));
+        // What cp and tar make of it.
+        for page in (200_704..LEN).step_by(131_072) {
+            mapping.bytes()[page] = 9;
+        }
+        let copy = mount.path("copy");
+        for script in ["cp $F $C", "tar -C $(dirname $F) -S -cf - file 2>/dev/null | tar -xOf - >$C"] {
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-ec", script]).env("F", &path).env("C", &copy);
+            assert!(shell.status().unwrap().success());
+            assert!(fs::read(&copy).unwrap() == mapping.bytes(), "{script}");
+            mapping.bytes()[LEN - 1] += 1;
+        }
+        assert_eq!(std::fs::copy(&path, &copy).unwrap(), LEN as u64);
+        assert!(fs::read(&copy).unwrap() == mapping.bytes());
+        drop((mapping, file));
+        mount.end().unwrap();
+    }
+}
+
 /// A file handle as the kernel gives it out: at most 128 bytes after its header.
 #[repr(C)]
 #[derive(Clone)]

@@ -203,7 +203,7 @@ impl Extents for MemLayout {
 }
 
 /// Sets atime by the rules of relatime.
-fn touch(inode: &mut Inode, now: Timestamp) {
+pub(super) fn touch(inode: &mut Inode, now: Timestamp) {
     let attr = &mut inode.attr;
     let stale = attr.mtime >= attr.atime || attr.ctime >= attr.atime;
     if stale || now.secs - attr.atime.secs >= RELATIME_SECS {

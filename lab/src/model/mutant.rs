@@ -160,6 +160,14 @@ impl Names for Mutant {
         self.inner.read_link(node)
     }
 
+    fn note_read(&self, node: &MemNode, now: Timestamp) {
+        self.inner.note_read(node, now);
+    }
+
+    fn has_guarded(&self) -> bool {
+        self.inner.has_guarded()
+    }
+
     fn getattr(&self, node: &MemNode) -> Result<Attr> {
         self.inner.getattr(node)
     }

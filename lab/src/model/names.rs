@@ -144,6 +144,14 @@ impl Names for MemLayout {
         }
     }
 
+    fn note_read(&self, node: &MemNode, now: Timestamp) {
+        data::touch(self.state.lock().get_mut(node.number()), now);
+    }
+
+    fn has_guarded(&self) -> bool {
+        self.state.lock().has_guarded
+    }
+
     fn getattr(&self, node: &MemNode) -> Result<Attr> {
         Ok(self.state.lock().get(node.number()).attr)
     }
@@ -351,10 +359,11 @@ impl State {
             inode.blocks()?;
             data::check_size(size)?;
         }
-        let only_flags = SetAttr { flags: change.flags, ..SetAttr::default() };
-        if inode.is_locked() && *change != only_flags && !change.promised {
+        if inode.has_flag(change.forbidden_by()) {
             return Err(Kind::NotPermitted.into());
         }
+        self.has_guarded |= inode.attr.kind == FileKind::Regular && change.guards();
+        let inode = self.get(number);
         if *change == SetAttr::default() {
             return Ok(inode.attr);
         }

@@ -114,6 +114,8 @@ pub(super) struct State {
     pub(super) capacity: u64,
     /// Blocks in use.
     pub(super) used: u64,
+    /// A regular file was made immutable or append-only once.
+    pub(super) has_guarded: bool,
     /// Blocks set aside for promised writes.
     pub(super) promised: u64,
     /// Most inodes that may exist.
@@ -130,6 +132,7 @@ impl State {
             next_place: 0,
             capacity,
             used: 0,
+            has_guarded: false,
             promised: 0,
             max_inodes,
         };

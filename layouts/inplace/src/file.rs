@@ -100,7 +100,7 @@ impl<P: Pm> Shared<P> {
     }
 
     /// relatime: atime follows a read when it is not newer than mtime and ctime, or a day old. It is kept in DRAM.
-    fn note_read(&self, inode: &Inode, now: Timestamp) {
+    pub(crate) fn note_read(&self, inode: &Inode, now: Timestamp) {
         let old = now.secs.saturating_sub(inode.atime_secs.load(Ordering::Relaxed)) > RELATIME_SECS;
         if !(old || inode.atime_due.load(Ordering::Relaxed)) || self.read_only {
             return;

@@ -121,6 +121,14 @@ impl<P: Pm + 'static> Names for InplaceFs<P> {
         }
     }
 
+    fn note_read(&self, node: &Node, now: Timestamp) {
+        self.shared.note_read(&node.inode, now);
+    }
+
+    fn has_guarded(&self) -> bool {
+        self.shared.superblock.lock().has_guarded()
+    }
+
     fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
         self.shared.read_link(&node.inode)
     }

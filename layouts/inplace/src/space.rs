@@ -65,9 +65,9 @@ fn end_of_hole(offset: u64, end: u64) -> u64 {
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Inode, change: &SetAttr, now: Timestamp) -> Result<Attr> {
-        // Flags can always be changed (who may, the caller has checked); nothing else of a protected inode.
-        if *change != (SetAttr { flags: change.flags, ..SetAttr::default() }) && !change.promised {
-            inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
+        inode.check_flags(change.forbidden_by())?;
+        if inode.kind == FileKind::Regular && change.guards() {
+            self.superblock.lock().note_guarded(&*self.pm)?;
         }
         match change.size {
             None => {

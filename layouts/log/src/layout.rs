@@ -122,6 +122,14 @@ impl<P: Pm + 'static> Names for LogFs<P> {
         }
     }
 
+    fn note_read(&self, node: &Node, now: Timestamp) {
+        self.shared.note_read(&node.inode, now);
+    }
+
+    fn has_guarded(&self) -> bool {
+        self.shared.superblock.lock().has_guarded()
+    }
+
     fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
         match &node.inode.body {
             Body::Symlink(target) => Ok(target.to_vec()),
@@ -337,10 +345,6 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
 
     fn end_reads(&self, ticket: u64) {
         self.shared.tiers.end_reads(ticket);
-    }
-
-    fn note_read(&self, node: &Node, now: Timestamp) {
-        self.shared.note_read(&node.inode, now);
     }
 
     fn resolve_allocated(&self, node: &Node, start: FileBlock, len: u64) -> Result<Vec<PlacedExtent>> {

@@ -21,9 +21,9 @@ use crate::inode::{Body, FREE_AT_ONCE, Inode};
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Arc<Inode>, change: &SetAttr, now: Timestamp) -> Result<Attr> {
-        // Flags can always be changed (who may, the caller has checked); nothing else of a protected inode.
-        if *change != (SetAttr { flags: change.flags, ..SetAttr::default() }) && !change.promised {
-            inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
+        inode.check_flags(change.forbidden_by())?;
+        if inode.kind == FileKind::Regular && change.guards() {
+            self.superblock.lock().note_guarded(&*self.pm)?;
         }
         match change.size {
             None => {

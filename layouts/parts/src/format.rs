@@ -39,6 +39,12 @@ pub mod region {
     pub const BAD_BLOCKS: u32 = 2;
 }
 
+/// Compatible features that layouts share.
+pub mod compatible {
+    /// A regular file was made immutable or append-only once: a mount checks each opening for writing. Never cleared.
+    pub const GUARDED: u64 = 2;
+}
+
 /// Incompatible features that layouts share.
 pub mod incompatible {
     /// Places name tiers, and the superblock has rows for them.

@@ -7,7 +7,8 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{
     CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MAX_TIER_BLOCKS, MIN_DEVICE_SIZE, RawSuperblock,
-    RawTier, Region, SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, incompatible, state, tier_state, volume_seed,
+    RawTier, Region, SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, compatible, incompatible, state, tier_state,
+    volume_seed,
 };
 
 /// Counts that grow by one are smaller: no file system lives long enough to reach it, and one that was made up must not
@@ -209,6 +210,20 @@ impl Superblock {
                 .advice("use a newer nacre"));
         }
         Ok(())
+    }
+
+    /// Whether a regular file was ever made immutable or append-only.
+    pub fn has_guarded(&self) -> bool {
+        self.raw.features_compatible & compatible::GUARDED != 0
+    }
+
+    /// A regular file is about to be made so: that is on media when this returns.
+    pub fn note_guarded(&mut self, pm: &impl Pm) -> Result<()> {
+        if self.has_guarded() {
+            return Ok(());
+        }
+        self.raw.features_compatible |= compatible::GUARDED;
+        self.write(pm).inspect_err(|_| self.raw.features_compatible &= !compatible::GUARDED)
     }
 
     /// An error when an unknown feature allows reading only: whoever writes, a repair too, would have to know it.
