@@ -124,8 +124,9 @@ pub trait Names: Send + Sync + 'static {
     ) -> Result<()>;
 
     /// Reports the entries after `cookie` (0 for the first) in a stable order, without `.` and `..`, until `visit`
-    /// breaks. An entry that existed all the while is reported exactly once, whatever else changes meanwhile. Cookies
-    /// are 3 or greater, below 2^63, and stay valid after a remount.
+    /// breaks. A name that existed all the while is reported exactly once, whatever else changes meanwhile, also when another
+    /// inode takes it; one that comes meanwhile, or moves, is reported a few times at the most, and reading ends however
+    /// many do. Cookies are 3 or greater, below 2^63, and stay valid after a remount; their order is the layout's.
     fn read_dir(
         &self,
         dir: &Self::Node,

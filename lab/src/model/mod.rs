@@ -1,7 +1,7 @@
 //! The reference model: the contract in memory, simple and obviously right rather than fast.
 //!
 //! One lock stands around a plain [`State`]. Files are maps of 4 KiB blocks, so sparse files of any size cost nothing;
-//! directories are maps from cookie to entry, with cookies that only grow. Error kinds and their precedence are those
+//! directories are maps from cookie to entry, a cookie being made from its name. Error kinds and their precedence are those
 //! of Linux: where two things are wrong, the kernel's order of checks decides (`may_delete`, `may_create`,
 //! `do_renameat2`).
 //!

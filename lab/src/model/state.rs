@@ -1,6 +1,7 @@
 //! The state of the reference model: a map of inodes, and the checks that every operation on names shares.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher};
 
 use nacre_engine::{Attr, BLOCK_SIZE, FileKind, InodeId, Kind, NewInode, Result, Timestamp};
 
@@ -12,6 +13,15 @@ const MAX_TARGET: usize = 4095;
 pub(super) const ROOT: u64 = 1;
 /// The first cookie of a directory.
 const FIRST_COOKIE: u64 = 3;
+
+/// A cookie for a name that is not there: by its hash, so that a name that comes again stands where it stood, and nobody who
+/// reads the directory meets new ones for ever.
+fn free_cookie(name: &[u8], entries: &BTreeMap<u64, Entry>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name);
+    let wanted = (hasher.finish() >> 2).max(FIRST_COOKIE);
+    (wanted..).find(|cookie| !entries.contains_key(cookie)).expect("fewer names than cookies")
+}
 
 /// One block of a file that is not a hole.
 #[derive(Debug, Clone)]
@@ -35,7 +45,7 @@ pub(super) enum Body {
     /// A regular file: its blocks by index; what is missing is a hole.
     File(BTreeMap<u64, FileBlockState>),
     /// A directory: its entries by cookie, and by name.
-    Directory { entries: BTreeMap<u64, Entry>, names: BTreeMap<Vec<u8>, u64>, next_cookie: u64, parent: u64 },
+    Directory { entries: BTreeMap<u64, Entry>, names: BTreeMap<Vec<u8>, u64>, parent: u64 },
     /// A symbolic link: its target.
     Symlink(Vec<u8>),
     /// A node or socket: nothing.
@@ -182,12 +192,9 @@ impl State {
         };
         let body = match new.kind {
             FileKind::Regular => Body::File(BTreeMap::new()),
-            FileKind::Directory => Body::Directory {
-                entries: BTreeMap::new(),
-                names: BTreeMap::new(),
-                next_cookie: FIRST_COOKIE,
-                parent,
-            },
+            FileKind::Directory => {
+                Body::Directory { entries: BTreeMap::new(), names: BTreeMap::new(), parent }
+            }
             FileKind::Symlink => Body::Symlink(new.target.to_vec()),
             _ => Body::Special,
         };
@@ -332,11 +339,8 @@ impl State {
     /// Adds a name; a name that is there already refers to `number` from now on and keeps its cookie.
     pub(super) fn set_entry(&mut self, dir: u64, name: &[u8], number: u64) {
         match &mut self.get_mut(dir).body {
-            Body::Directory { entries, names, next_cookie, .. } => {
-                let cookie = *names.entry(name.to_vec()).or_insert_with(|| {
-                    *next_cookie += 1;
-                    *next_cookie - 1
-                });
+            Body::Directory { entries, names, .. } => {
+                let cookie = *names.entry(name.to_vec()).or_insert_with(|| free_cookie(name, entries));
                 entries.insert(cookie, Entry { name: name.to_vec(), number });
             }
             _ => unreachable!("the caller has checked that it is a directory"),

@@ -324,17 +324,25 @@ impl Directory {
         Ok(None)
     }
 
-    /// Up to `limit` entries with cookies greater than `after`, in order.
+    /// Up to `limit` entries behind the one with the cookie `after`, or from the first one on where that is 0.
+    ///
+    /// They are read from the last one to the first: a name that comes meanwhile where the directory grows is not reported, and
+    /// in the room that others left there are not many. In the other order, whoever makes a name for each that is reported
+    /// would meet these, too, and so on for ever.
     pub(crate) fn read(&self, pm: &impl Pm, after: u64, limit: usize) -> Result<Vec<Listed>> {
         let mut listed = Vec::new();
-        let from =
-            after.checked_sub(FIRST_COOKIE).map_or(0, |place| place.saturating_mul(8).saturating_add(8));
+        let end = self.blocks.len() as u64 * BLOCK_SIZE;
+        let end = after.checked_sub(FIRST_COOKIE).map_or(end, |place| place.saturating_mul(8).min(end));
         let mut page = [0; BLOCK];
-        for at in (from / BLOCK_SIZE) as usize..self.blocks.len() {
+        for at in (0..end.div_ceil(BLOCK_SIZE) as usize).rev() {
             self.read_page(pm, at, &mut page)?;
+            let before = listed.len();
             find_record(&page, |record| {
                 let offset = (at * BLOCK + record.at) as u64;
-                if record.is_used() && offset >= from {
+                if offset >= end {
+                    return Ok(Some(()));
+                }
+                if record.is_used() {
                     listed.push(Listed {
                         cookie: offset / 8 + FIRST_COOKIE,
                         name: SmallVec::from_slice(record.name(&page)),
@@ -342,9 +350,11 @@ impl Directory {
                         kind: record.kind()?,
                     });
                 }
-                Ok((listed.len() >= limit).then_some(()))
+                Ok(None)
             })?;
+            listed[before..].reverse();
             if listed.len() >= limit {
+                listed.truncate(limit);
                 break;
             }
         }

@@ -1,7 +1,14 @@
 //! The index of a directory in DRAM: a hash table of its names, rebuilt from the log.
 //!
 //! A slot has 26 bits of the name's hash and the address of the dentry on media, where the name itself is compared; 16
-//! bytes a name. The order for reading the directory (by cookie) is built when it is first read.
+//! bytes a name. The order for reading the directory is built when it is first read.
+//!
+//! That order is by the hash of names ([`position`]), and not by their age: a name that is replaced, or comes again, has its
+//! place again, and one that is made while somebody reads is as likely behind him as before him. By age, whoever renames each
+//! name that is reported would put it at the end, to be reported again, and so on for ever.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use hashbrown::HashTable;
 use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -15,6 +22,9 @@ use crate::format::{DENTRY_NAME_OFFSET, DentryEntry, LINE};
 
 /// Bits of the hash that a slot keeps.
 const HASH_BITS: u32 = 26;
+/// Bits of the hash in a cookie, above those of the sequence number: 63 in all.
+const COOKIE_HASH_BITS: u32 = 36;
+const COOKIE_SEQUENCE_BITS: u32 = 27;
 /// The longest name.
 pub(crate) const MAX_NAME: usize = 255;
 /// Lines of the longest dentry.
@@ -33,7 +43,7 @@ impl Slot {
     pub(crate) fn new(address: u64, hash: NameHash, inode: u64, owner: Owner) -> Slot {
         debug_assert!(address.is_multiple_of(LINE as u64) && inode <= u64::from(u32::MAX));
         Slot {
-            packed: (address / LINE as u64) | (u64::from(hash.0) << (64 - HASH_BITS)),
+            packed: (address / LINE as u64) | (hash.short() << (64 - HASH_BITS)),
             inode: inode as u32,
             owner,
         }
@@ -47,24 +57,43 @@ impl Slot {
         u64::from(self.inode)
     }
 
-    fn hash(self) -> NameHash {
-        NameHash((self.packed >> (64 - HASH_BITS)) as u32)
+    /// The bits of the name's hash that it keeps.
+    fn short(self) -> u64 {
+        self.packed >> (64 - HASH_BITS)
+    }
+
+    fn spread(self) -> u64 {
+        spread(self.short())
     }
 }
 
 /// The hash of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NameHash(u32);
+pub(crate) struct NameHash(u64);
 
 impl NameHash {
     pub(crate) fn of(name: &[u8], seed: u64) -> NameHash {
-        NameHash((xxhash_rust::xxh3::xxh3_64_with_seed(name, seed) >> (64 - HASH_BITS)) as u32)
+        NameHash(xxhash_rust::xxh3::xxh3_64_with_seed(name, seed))
     }
 
-    /// Spread over 64 bits, as the table wants it.
-    fn spread(self) -> u64 {
-        (u64::from(self.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    /// The bits that a slot keeps.
+    fn short(self) -> u64 {
+        self.0 >> (64 - HASH_BITS)
     }
+}
+
+/// The bits that a slot keeps, spread over 64 as the table wants it.
+fn spread(short: u64) -> u64 {
+    (short + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Where a name stands when its directory is read: its cookie, which media says as long as the name is there. Names of one
+/// hash stand together, the youngest first, so that one that was reported and replaced is not reported again.
+pub(crate) fn position(hash: NameHash, sequence: u64) -> u64 {
+    // Front ends have the first cookies, which are of no hash but 0.
+    let hash = (hash.0 >> (64 - COOKIE_HASH_BITS)).max(1);
+    let age = !sequence & ((1 << COOKIE_SEQUENCE_BITS) - 1);
+    hash << COOKIE_SEQUENCE_BITS | age
 }
 
 /// The names of a directory.
@@ -79,14 +108,8 @@ pub(crate) struct Directory {
 #[derive(Default)]
 struct Inner {
     table: HashTable<Slot>,
-    /// (cookie, address) in the order of cookies, address 0 for names that are gone; built on first use.
-    order: Option<Order>,
-}
-
-#[derive(Default)]
-struct Order {
-    entries: Vec<(u64, u64)>,
-    gone: usize,
+    /// Cookie and address of each name, in the order for reading; built on first use.
+    order: Option<BTreeSet<(u64, u64)>>,
 }
 
 /// A dentry as it is read from media.
@@ -127,8 +150,9 @@ impl Dentry {
         FileKind::from_u8(self.raw.kind).ok_or_else(|| Error::corrupt("dentry: kind"))
     }
 
-    pub(crate) fn cookie(&self) -> u64 {
-        self.raw.header.sequence
+    /// Where to go on reading behind it.
+    pub(crate) fn cookie(&self, hash_seed: u64) -> u64 {
+        position(NameHash::of(self.name(), hash_seed), self.raw.header.sequence)
     }
 }
 
@@ -206,27 +230,27 @@ impl Directory {
     /// Fills an empty index at once.
     pub(crate) fn fill(&self, slots: &[Slot], subdirectories: u32) {
         let mut inner = self.inner.write();
-        inner.table.reserve(slots.len(), |slot| slot.hash().spread());
+        inner.table.reserve(slots.len(), |slot| slot.spread());
         for &slot in slots {
-            inner.table.insert_unique(slot.hash().spread(), slot, |slot| slot.hash().spread());
+            inner.table.insert_unique(slot.spread(), slot, |slot| slot.spread());
         }
         self.len.store(slots.len(), Ordering::Relaxed);
         self.subdirectories.store(subdirectories, Ordering::Relaxed);
     }
 
     /// A dentry has moved on media.
-    pub(crate) fn moved(&self, name: &[u8], seed: u64, cookie: u64, old_address: u64, new: (Owner, u64)) {
+    pub(crate) fn moved(&self, name: &[u8], seed: u64, sequence: u64, old_address: u64, new: (Owner, u64)) {
         let hash = NameHash::of(name, seed);
         let mut inner = self.inner.write();
         let old = Slot::new(old_address, hash, 0, 0).packed;
-        if let Some(slot) = inner.table.find_mut(hash.spread(), |slot| slot.packed == old) {
+        if let Some(slot) = inner.table.find_mut(spread(hash.short()), |slot| slot.packed == old) {
             *slot = Slot::new(new.1, hash, slot.inode(), new.0);
         }
+        let cookie = position(hash, sequence);
         if let Some(order) = &mut inner.order
-            && let Ok(index) = order.entries.binary_search_by_key(&cookie, |&(cookie, _)| cookie)
-            && order.entries[index].1 != 0
+            && order.remove(&(cookie, old_address))
         {
-            order.entries[index].1 = new.1;
+            order.insert((cookie, new.1));
         }
     }
 
@@ -234,24 +258,24 @@ impl Directory {
     pub(crate) fn refers_to(&self, name: &[u8], seed: u64, address: u64) -> bool {
         let hash = NameHash::of(name, seed);
         let packed = Slot::new(address, hash, 0, 0).packed;
-        self.inner.read().table.find(hash.spread(), |slot| slot.packed == packed).is_some()
+        self.inner.read().table.find(spread(hash.short()), |slot| slot.packed == packed).is_some()
     }
 
     /// Up to `limit` dentries with cookies greater than `after`, in order.
-    pub(crate) fn read(&self, pm: &impl Pm, after: u64, limit: usize) -> Result<Vec<Dentry>> {
+    pub(crate) fn read(&self, pm: &impl Pm, hash_seed: u64, after: u64, limit: usize) -> Result<Vec<Dentry>> {
         if self.inner.read().order.is_none() {
-            self.inner.write().build_order(pm)?;
+            self.inner.write().build_order(pm, hash_seed)?;
         }
         let inner = self.inner.read();
         let Some(order) = &inner.order else { return Ok(Vec::new()) };
-        let from = order.entries.partition_point(|&(cookie, _)| cookie <= after);
-        let present = order.entries[from..].iter().filter(|&&(_, address)| address != 0);
-        present.take(limit).map(|&(_, address)| Dentry::read(pm, address)).collect()
+        let behind = (Bound::Excluded((after, u64::MAX)), Bound::Unbounded);
+        order.range(behind).take(limit).map(|&(_, address)| Dentry::read(pm, address)).collect()
     }
 
     pub(crate) fn heap_bytes(&self) -> u64 {
         let inner = self.inner.read();
-        let order = inner.order.as_ref().map_or(0, |order| order.entries.capacity() * 16);
+        // Nodes of the tree are two thirds full, or more.
+        let order = inner.order.as_ref().map_or(0, |order| order.len() * 24);
         (size_of::<Directory>() + inner.table.allocation_size() + order) as u64
     }
 }
@@ -266,9 +290,9 @@ impl DirectoryChange<'_> {
     /// Adds a name that is not there, or goes with the same change.
     pub(crate) fn insert(&mut self, slot: Slot, cookie: u64, kind: FileKind) {
         let DirectoryChange { directory, inner } = self;
-        inner.table.insert_unique(slot.hash().spread(), slot, |slot| slot.hash().spread());
+        inner.table.insert_unique(slot.spread(), slot, |slot| slot.spread());
         if let Some(order) = &mut inner.order {
-            order.entries.push((cookie, slot.address()));
+            order.insert((cookie, slot.address()));
         }
         // Changed under the lock only, so that a plain store will do.
         directory.len.store(directory.len() + 1, Ordering::Relaxed);
@@ -277,27 +301,34 @@ impl DirectoryChange<'_> {
         }
     }
 
-    /// Removes a name that is there; gives back its slot as it was, in case its dentry was moved since it was found.
-    pub(crate) fn remove(&mut self, pm: &impl Pm, slot: Slot, cookie: u64, kind: FileKind) -> Slot {
+    /// Removes a name that is there, by its sequence number; gives back its slot as it was, in case its dentry was moved since
+    /// it was found.
+    pub(crate) fn remove(
+        &mut self,
+        pm: &impl Pm,
+        slot: Slot,
+        (hash, sequence): (NameHash, u64),
+        kind: FileKind,
+    ) -> Slot {
         let DirectoryChange { directory, inner } = self;
-        let hash = slot.hash().spread();
+        let spread = slot.spread();
         let mut removed = slot;
-        match inner.table.find_entry(hash, |other| other.packed == slot.packed) {
+        match inner.table.find_entry(spread, |other| other.packed == slot.packed) {
             Ok(entry) => removed = entry.remove().0,
             Err(_) => {
                 let same = |other: &Slot| {
-                    other.hash() == slot.hash()
+                    other.short() == slot.short()
                         && other.inode == slot.inode
                         && Dentry::read_head(pm, other.address())
-                            .is_ok_and(|dentry| dentry.header.sequence == cookie)
+                            .is_ok_and(|dentry| dentry.header.sequence == sequence)
                 };
-                if let Ok(entry) = inner.table.find_entry(hash, same) {
+                if let Ok(entry) = inner.table.find_entry(spread, same) {
                     removed = entry.remove().0;
                 }
             }
         }
         if let Some(order) = &mut inner.order {
-            order.remove(cookie);
+            order.remove(&(position(hash, sequence), removed.address()));
         }
         directory.len.store(directory.len() - 1, Ordering::Relaxed);
         if kind == FileKind::Directory {
@@ -311,8 +342,8 @@ impl Inner {
     #[inline]
     fn find(&self, pm: &impl Pm, name: &[u8], hash: NameHash) -> Result<Option<Slot>> {
         let mut failed = None;
-        let found = self.table.find(hash.spread(), |slot| {
-            slot.hash() == hash
+        let found = self.table.find(spread(hash.short()), |slot| {
+            slot.short() == hash.short()
                 && name_matches(pm, slot.address(), name).unwrap_or_else(|error| {
                     failed = Some(error);
                     false
@@ -325,32 +356,16 @@ impl Inner {
         }
     }
 
-    fn build_order(&mut self, pm: &impl Pm) -> Result<()> {
+    fn build_order(&mut self, pm: &impl Pm, hash_seed: u64) -> Result<()> {
         if self.order.is_some() {
             return Ok(());
         }
         let mut entries = Vec::with_capacity(self.table.len());
         for slot in &self.table {
-            let mut header = [0u8; 16];
-            pm.read(slot.address(), &mut header)?;
-            let cookie = u64::from_le_bytes(header[8..].try_into().unwrap_or_default());
-            entries.push((cookie, slot.address()));
+            let dentry = Dentry::read(pm, slot.address())?;
+            entries.push((dentry.cookie(hash_seed), slot.address()));
         }
-        entries.sort_unstable();
-        self.order = Some(Order { entries, gone: 0 });
+        self.order = Some(entries.into_iter().collect());
         Ok(())
-    }
-}
-
-impl Order {
-    fn remove(&mut self, cookie: u64) {
-        if let Ok(index) = self.entries.binary_search_by_key(&cookie, |&(cookie, _)| cookie) {
-            self.entries[index].1 = 0;
-            self.gone += 1;
-        }
-        if self.gone > 64 && self.gone * 2 > self.entries.len() {
-            self.entries.retain(|&(_, address)| address != 0);
-            self.gone = 0;
-        }
     }
 }

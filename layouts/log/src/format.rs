@@ -241,7 +241,7 @@ pub(crate) struct HoleEntry {
     pub(crate) reserved: [u64; 2],
 }
 
-/// A name in a directory. Its sequence number is its cookie, and stays so when garbage collection moves it.
+/// A name in a directory. By its sequence number it is removed, and keeps that when garbage collection moves it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct DentryEntry {
@@ -265,7 +265,7 @@ pub(crate) const DENTRY_NAME_OFFSET: usize = 40;
 #[repr(C)]
 pub(crate) struct RemoveEntry {
     pub(crate) header: EntryHeader,
-    /// The cookie (sequence number) of the dentry that is removed.
+    /// The sequence number of the dentry that is removed.
     pub(crate) cookie: u64,
     /// Packed time of the operation.
     pub(crate) time: u64,

@@ -109,10 +109,10 @@ impl<P: Pm + 'static> Names for LogFs<P> {
         let directory = dir.inode.directory()?;
         let mut after = cookie;
         loop {
-            let batch = directory.read(&*self.shared.pm, after, READ_DIR_BATCH)?;
+            let batch = directory.read(&*self.shared.pm, self.shared.hash_seed, after, READ_DIR_BATCH)?;
             for dentry in &batch {
-                after = dentry.cookie();
-                if visit(dir_entry(dentry)?).is_break() {
+                after = dentry.cookie(self.shared.hash_seed);
+                if visit(dir_entry(dentry, after)?).is_break() {
                     return Ok(());
                 }
             }
@@ -441,9 +441,9 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
     }
 }
 
-fn dir_entry(dentry: &Dentry) -> Result<DirEntry<'_>> {
+fn dir_entry(dentry: &Dentry, cookie: u64) -> Result<DirEntry<'_>> {
     Ok(DirEntry {
-        cookie: dentry.cookie(),
+        cookie,
         name: dentry.name(),
         id: InodeId { number: dentry.raw.inode, generation: dentry.raw.generation, volume: 0 },
         kind: dentry.kind()?,

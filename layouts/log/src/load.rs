@@ -35,7 +35,7 @@ pub(crate) struct LoadContext<'a> {
 /// A directory's entries in the order of the log, while it is read.
 #[derive(Default)]
 pub(crate) struct Names {
-    /// (cookie, slot, kind, generation, alive), by cookie.
+    /// (sequence number, slot, kind, generation, alive), by number.
     list: Vec<(u64, Slot, FileKind, u32, bool)>,
 }
 
@@ -320,7 +320,7 @@ impl<'a> Builder<'a> {
             return Err(self.damaged(entry, "name"));
         }
         // By its number it is found when it is removed.
-        if self.names.list.last().is_some_and(|&(cookie, ..)| cookie >= entry.header.sequence) {
+        if self.names.list.last().is_some_and(|&(number, ..)| number >= entry.header.sequence) {
             return Err(self.damaged(entry, "number of a name"));
         }
         self.touch(dentry.time, entry)?;
@@ -453,9 +453,9 @@ fn empty_page() -> Page {
 }
 
 impl Names {
-    /// Removes the name with this cookie; gives back who owned it.
-    fn remove(&mut self, cookie: u64) -> Option<Owner> {
-        let index = self.list.binary_search_by_key(&cookie, |&(cookie, ..)| cookie).ok()?;
+    /// Removes the name with this number; gives back who owned it.
+    fn remove(&mut self, number: u64) -> Option<Owner> {
+        let index = self.list.binary_search_by_key(&number, |&(number, ..)| number).ok()?;
         let (_, slot, _, _, alive) = &mut self.list[index];
         std::mem::replace(alive, false).then_some(slot.owner)
     }

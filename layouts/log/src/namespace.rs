@@ -18,7 +18,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
 use crate::commit::{Batch, Log, Placed, commit, seal_inline};
-use crate::directory::{Dentry, Directory, DirectoryChange, MAX_NAME, NameHash, Slot};
+use crate::directory::{Dentry, Directory, DirectoryChange, MAX_NAME, NameHash, Slot, position};
 use crate::format::{
     DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_MAGIC, INODE_VERSION, LINE, RawInode, RemoveEntry,
     SYMLINK_INLINE_MAX, SYMLINK_TARGET_OFFSET, SymlinkEntry, WriteEntry, inode_seed, kind,
@@ -46,7 +46,9 @@ pub(crate) struct Locked<'a> {
 /// A name that is there: its slot, its dentry, and the inode it refers to.
 pub(crate) struct Named {
     pub(crate) slot: Slot,
-    pub(crate) cookie: u64,
+    pub(crate) hash: NameHash,
+    /// By which it is removed.
+    pub(crate) sequence: u64,
     pub(crate) kind: FileKind,
     pub(crate) node: Node,
 }
@@ -93,10 +95,11 @@ impl<P: Pm> Shared<P> {
 
     /// Looks a name up under its directory's lock.
     pub(crate) fn named(&self, dir: &Directory, name: &[u8]) -> Result<Option<Named>> {
-        let Some(slot) = dir.find(&*self.pm, name, self.hash(name))? else { return Ok(None) };
+        let hash = self.hash(name);
+        let Some(slot) = dir.find(&*self.pm, name, hash)? else { return Ok(None) };
         let dentry = Dentry::read_head(&*self.pm, slot.address())?;
         let node = self.hold(slot.inode())?;
-        Ok(Some(Named { slot, cookie: dentry.header.sequence, kind: node.inode.kind, node }))
+        Ok(Some(Named { slot, hash, sequence: dentry.header.sequence, kind: node.inode.kind, node }))
     }
 
     pub(crate) fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
@@ -147,8 +150,8 @@ impl<P: Pm> Shared<P> {
         }
         // Durable before anybody sees it: another thread may build on it, in logs that this fence is not for.
         self.pm.fence(flushed);
-        let cookie = locked.log.next_sequence - 1;
-        self.name_added(&mut locked.directory.change(), &mut locked.log, name, inode, placed[0], cookie);
+        let sequence = locked.log.next_sequence - 1;
+        self.name_added(&mut locked.directory.change(), &mut locked.log, name, inode, placed[0], sequence);
         locked.inode.touch(now);
         Ok(())
     }
@@ -161,17 +164,18 @@ impl<P: Pm> Shared<P> {
         name: &[u8],
         inode: &Inode,
         placed: (u32, u64),
-        cookie: u64,
+        sequence: u64,
     ) {
-        let slot = Slot::new(placed.1, self.hash(name), inode.number, placed.0);
+        let hash = self.hash(name);
+        let slot = Slot::new(placed.1, hash, inode.number, placed.0);
         log.hold(placed.0, 1);
-        names.insert(slot, cookie, inode.kind);
+        names.insert(slot, position(hash, sequence), inode.kind);
     }
 
     /// The index after a removal was committed.
     pub(crate) fn name_removed(&self, names: &mut DirectoryChange<'_>, log: &mut Log, named: &Named) {
         // The batch that was just committed may have moved the dentry to a page.
-        let slot = names.remove(&*self.pm, named.slot, named.cookie, named.kind);
+        let slot = names.remove(&*self.pm, named.slot, (named.hash, named.sequence), named.kind);
         log.release(slot.owner, 1);
     }
 
@@ -570,7 +574,7 @@ pub(crate) fn push_dentry(batch: &mut Batch, name: &[u8], inode: &Inode, now: Ti
 
 pub(crate) fn push_remove(batch: &mut Batch, named: &Named, now: Timestamp) {
     let mut entry = RemoveEntry {
-        cookie: named.cookie,
+        cookie: named.sequence,
         time: now.pack(),
         inode: named.node.inode.number,
         ..RemoveEntry::default()

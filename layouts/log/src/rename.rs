@@ -265,11 +265,11 @@ impl<P: Pm> Shared<P> {
         }
         self.name_removed(&mut source_names, &mut source.log, &found.from);
         let (inode, next) = (&found.from.node.inode, if found.to.is_some() { 2 } else { 1 });
-        let (place, cookie) = (target_places[next], target_first + next as u64);
-        self.name_added(&mut target_names, &mut target.log, to.name, inode, place, cookie);
+        let (place, sequence) = (target_places[next], target_first + next as u64);
+        self.name_added(&mut target_names, &mut target.log, to.name, inode, place, sequence);
         if let Some(other) = exchanged {
-            let (inode, place, cookie) = (&other.node.inode, source_places[2], source_first + 2);
-            self.name_added(&mut source_names, &mut source.log, from.name, inode, place, cookie);
+            let (inode, place, sequence) = (&other.node.inode, source_places[2], source_first + 2);
+            self.name_added(&mut source_names, &mut source.log, from.name, inode, place, sequence);
         }
         let left = self.replaced(found, mode, now);
         drop((source_names, target_names));

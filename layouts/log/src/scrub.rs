@@ -89,9 +89,9 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
         let Ok(directory) = node.inode.directory() else { return Ok(()) };
         let mut after = 0;
         loop {
-            let batch = directory.read(&*self.pm, after, NAMES)?;
+            let batch = directory.read(&*self.pm, self.hash_seed, after, NAMES)?;
             for dentry in &batch {
-                after = dentry.cookie();
+                after = dentry.cookie(self.hash_seed);
                 let is_directory = dentry.raw.kind == FileKind::Directory as u8;
                 if visit(dentry.name(), dentry.raw.inode, is_directory).is_break() {
                     return Ok(());

@@ -17,6 +17,10 @@ pub(super) const CASES: &[Case] = &[
     case("readdir-while-adding", &[Need::StableCookies], while_adding),
     case("readdir-while-removing", &[Need::StableCookies], while_removing),
     case("readdir-while-renaming", &[Need::StableCookies], while_renaming),
+    case("readdir-rename-as-read", &[Need::StableCookies], rename_as_read),
+    case("readdir-replace-as-read", &[Need::StableCookies], replace_as_read),
+    case("readdir-make-as-read", &[Need::StableCookies], make_as_read),
+    case("readdir-move-as-read", &[Need::StableCookies], move_as_read),
     case("readdir-removed-position", &[Need::StableCookies], removed_position),
     case("readdir-remove-as-read", &[Need::StableCookies], remove_as_read),
     case("readdir-remount", &[Need::Remount, Need::StableCookies], remounted),
@@ -155,6 +159,115 @@ fn while_renaming(fs: &mut Fs<'_>) {
     entries.extend(rest(fs, "dir", entries.last().unwrap().cookie, 10));
     assert_once(&entries, (0..200).filter(|index| index % 4 > 1));
     assert_eq!(fs.list("dir").len(), 150);
+}
+
+/// Names that stay, beside those that change while they are read.
+const STEADY: usize = 100;
+/// Names that change.
+const RESTLESS: usize = 200;
+
+/// Reads a directory in small pieces, and does something with each name of the restless ones as soon as it is reported.
+/// However that moves them, the reading ends, and what stays is reported once. Gives how often each name was reported.
+fn disturbed(fs: View<'_>, piece: usize, mut disturb: impl FnMut(&[u8])) -> BTreeMap<Vec<u8>, usize> {
+    fs.directory("dir");
+    make(fs, "dir", STEADY);
+    (0..RESTLESS).for_each(|index| fs.touch(format!("dir/restless-{index:05}")));
+    let (mut cookie, mut all) = (0, Vec::new());
+    loop {
+        let entries = fs.read_dir("dir", cookie, piece).unwrap();
+        let Some(last) = entries.last() else { break };
+        cookie = last.cookie;
+        for entry in &entries {
+            if !entry.name.starts_with(b"file-") {
+                disturb(&entry.name);
+            }
+        }
+        all.extend(entries);
+        assert!(all.len() < 10 * (STEADY + RESTLESS), "reading does not end");
+    }
+    assert_once(&all, 0..STEADY);
+    count(&all)
+}
+
+fn in_dir(name: &[u8]) -> Vec<u8> {
+    [b"dir/", name].concat()
+}
+
+fn remove_all(fs: View<'_>) {
+    for name in fs.names("dir") {
+        fs.unlink(in_dir(&name)).unwrap();
+    }
+    fs.rmdir("dir").unwrap();
+}
+
+/// Reading never ended: a name that was renamed was the last one from then on.
+fn rename_as_read(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    for (round, piece) in [1, 13, 1000].into_iter().enumerate() {
+        let counts = disturbed(fs, piece, |name| {
+            let other = match name.strip_suffix(b".new") {
+                Some(old) => old.to_vec(),
+                None => [name, b".new"].concat(),
+            };
+            fs.rename(in_dir(name), in_dir(&other)).unwrap();
+        });
+        assert!(counts.values().all(|times| *times <= 3), "in round {round}: {counts:?}");
+        remove_all(fs);
+        // Each time to a name that there never was.
+        let mut fresh = 0;
+        disturbed(fs, piece, |name| {
+            fresh += 1;
+            fs.rename(in_dir(name), in_dir(format!("fresh-{fresh}").as_bytes())).unwrap();
+        });
+        remove_all(fs);
+    }
+}
+
+/// A name that another file takes has been there all the while.
+fn replace_as_read(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    fs.directory("other");
+    for from in ["other/new", "dir/restless-new"] {
+        let mut seen = 0;
+        let counts = disturbed(fs, 7, |name| {
+            if !name.starts_with(b"restless-0") {
+                return;
+            }
+            seen += 1;
+            fs.touch(from);
+            fs.rename(from, in_dir(name)).unwrap();
+            // One before it, and one behind, as may be.
+            fs.touch(from);
+            fs.rename(from, format!("dir/restless-{:05}", seen * 71 % RESTLESS)).unwrap();
+        });
+        for index in 0..RESTLESS {
+            let name = format!("restless-{index:05}").into_bytes();
+            assert_eq!(counts.get(&name), Some(&1), "restless-{index:05}, replaced by {from}");
+        }
+        remove_all(fs);
+    }
+}
+
+/// Another name is made for each that is reported.
+fn make_as_read(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    let mut made = 0;
+    let counts = disturbed(fs, 11, |_| {
+        made += 1;
+        fs.touch(format!("dir/made-{made}"));
+    });
+    assert!(counts.values().all(|times| *times == 1), "a name is reported once: {counts:?}");
+}
+
+/// Each name leaves the directory when it is reported, and comes back at once.
+fn move_as_read(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    fs.directory("other");
+    let counts = disturbed(fs, 3, |name| {
+        fs.rename(in_dir(name), "other/guest").unwrap();
+        fs.rename("other/guest", in_dir(name)).unwrap();
+    });
+    assert!(counts.values().all(|times| *times <= 3), "a name is reported a few times: {counts:?}");
 }
 
 fn removed_position(fs: &mut Fs<'_>) {
