@@ -1,20 +1,43 @@
 //! Bus errors on mapped memory become results.
 //!
 //! The kernel sends SIGBUS when a mapped page cannot be had: the file was cut shorter, its file system is full, or the
-//! hardware found the memory damaged. The handler looks whether the processor was inside one of the routines of
-//! [`super::asm`]; if so, that routine returns the address, and the access becomes an error. Any other bus error goes
-//! to the handler that was there before.
+//! hardware found the memory damaged. There are three kinds, and the signal's code tells them apart:
+//!
+//! - An access failed. The handler looks whether the processor was inside one of the routines of [`super::asm`]; if so,
+//!   that routine returns the address, and the access becomes an error. Any other access goes to the handler that was
+//!   there before.
+//! - The kernel found a page damaged that this process has mapped, and no access of it failed yet (`BUS_MCEERR_AO`). The
+//!   page is noted ([`noted`]). The interrupted instruction goes on, also inside a routine of ours.
+//! - Another process sent the signal with kill(2). It says nothing of memory and is dropped.
+//!
+//! The last two never reach the handler before ours: that of the Rust runtime takes itself away, and ours with it, for any
+//! bus error that it does not know.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use nacre_engine::{Error, Result};
 
 use super::asm;
 
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// The code of a damaged page that no access has met yet (asm-generic/siginfo.h).
+const BUS_MCEERR_AO: c_int = 5;
+/// Where a siginfo has the size of the damaged range, as a power of two, of 16 bits: behind the address.
+const ADDRESS_LSB_OFFSET: usize = 24;
+/// Damaged pages that are remembered, the last ones.
+const NOTED: usize = 64;
+const PAGE_SHIFT: u32 = 12;
+
+/// The damaged pages that the kernel told of: the address of each, and in its low bits the power of two that is its size.
+/// 0 is a free place.
+static PAGES: [AtomicU64; NOTED] = [const { AtomicU64::new(0) }; NOTED];
+static NEXT_PAGE: AtomicUsize = AtomicUsize::new(0);
 
 /// Installs the handler, once for the process.
 pub(super) fn install() -> Result<()> {
@@ -56,17 +79,56 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
         let context = &mut *context.cast::<libc::ucontext_t>();
         ((*info).si_code, (*info).si_addr() as u64, &mut context.uc_mcontext.gregs)
     };
-    // Codes above zero come from the kernel: something was accessed. Others were sent with kill(2).
-    if code > 0 {
-        let rip = registers[libc::REG_RIP as usize] as usize;
-        if let Some(exit) = exit_of(rip) {
-            registers[libc::REG_RIP as usize] = exit as i64;
-            // 0 means success, and a fault without an address must not look like it.
-            registers[libc::REG_RDX as usize] = address.max(1) as i64;
-            return;
-        }
+    // Codes above zero come from the kernel. Others were sent with kill(2) and its relatives.
+    if code <= 0 {
+        return;
+    }
+    if code == BUS_MCEERR_AO {
+        // SAFETY: a siginfo has 128 bytes, and for a bus error this is where the kernel puts the 16 bits.
+        let shift = unsafe { info.byte_add(ADDRESS_LSB_OFFSET).cast::<u16>().read() };
+        note(address, u32::from(shift));
+        return;
+    }
+    let rip = registers[libc::REG_RIP as usize] as usize;
+    if let Some(exit) = exit_of(rip) {
+        registers[libc::REG_RIP as usize] = exit as i64;
+        // 0 means success, and a fault without an address must not look like it.
+        registers[libc::REG_RDX as usize] = address.max(1) as i64;
+        return;
     }
     pass_on(signal, info, context);
+}
+
+/// Remembers a damaged page; of too many the oldest is forgotten. Safe in a handler.
+fn note(address: u64, shift: u32) {
+    let shift = shift.clamp(PAGE_SHIFT, 40);
+    let word = address >> shift << shift | u64::from(shift);
+    if PAGES.iter().all(|page| page.load(Ordering::Relaxed) != word) {
+        PAGES[NEXT_PAGE.fetch_add(1, Ordering::Relaxed) % NOTED].store(word, Ordering::Relaxed);
+    }
+}
+
+/// The damaged pages in a range of addresses that the kernel told of, in order.
+pub(super) fn noted(mapped: Range<u64>) -> Vec<Range<u64>> {
+    let page = |page: &AtomicU64| {
+        let word = page.load(Ordering::Relaxed);
+        let (address, len) = (word >> PAGE_SHIFT << PAGE_SHIFT, 1 << (word & ((1 << PAGE_SHIFT) - 1)));
+        let range = address.max(mapped.start)..(address + len).min(mapped.end);
+        (word != 0 && !range.is_empty()).then_some(range)
+    };
+    let mut pages: Vec<Range<u64>> = PAGES.iter().filter_map(page).collect();
+    pages.sort_by_key(|range| range.start);
+    pages
+}
+
+/// What is mapped at these addresses from now on is another device's.
+pub(super) fn forget(mapped: Range<u64>) {
+    for page in &PAGES {
+        let word = page.load(Ordering::Relaxed);
+        if mapped.contains(&(word >> PAGE_SHIFT << PAGE_SHIFT)) {
+            let _ = page.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Where a routine that was interrupted at `rip` leaves, when it is one of ours.
@@ -82,17 +144,16 @@ fn exit_of(rip: usize) -> Option<usize> {
     }
 }
 
-/// Does what would have happened without us.
+/// Does what would have happened without us to an access that is not ours.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let previous = PREVIOUS.get();
     let handler = previous.map_or(libc::SIG_DFL, |action| action.sa_sigaction);
     match handler {
-        libc::SIG_IGN => {}
-        libc::SIG_DFL => {
+        // The kernel lets nobody ignore a failed access: the instruction would fail for ever.
+        libc::SIG_IGN | libc::SIG_DFL => {
             let default = empty_action();
             let _ = exchange(Some(&default));
-            // A faulting instruction faults again on return; a signal that was sent must be sent again. It stays
-            // blocked until this handler returns.
+            // It stays blocked until this handler returns.
             // SAFETY: raise is safe in a handler.
             unsafe { libc::raise(signal) };
         }

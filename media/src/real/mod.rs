@@ -138,6 +138,8 @@ impl RealPm {
         device: Option<Device>,
     ) -> Result<RealPm> {
         fault::install()?;
+        let base = mapping.base().addr().get() as u64;
+        fault::forget(base..base + len);
         Ok(RealPm {
             base: mapping.base().as_ptr(),
             len,
@@ -200,6 +202,14 @@ impl RealPm {
     /// the background; a failure (an old kernel, a full file system) need not fail anything.
     pub fn prefault(&self, range: Range<u64>, stop: &AtomicBool) -> Result<u64> {
         self.mapping.prefault(range, stop).map_err(|errno| Error::io("prefault", self.name(), errno.into()))
+    }
+
+    /// The ranges that the kernel said to be damaged before anything accessed them, as its own scrubber finds them. An
+    /// access fails there. The last 64 that the process was told of.
+    pub fn reported_errors(&self) -> Vec<Range<u64>> {
+        let base = self.base.addr() as u64;
+        let pages = fault::noted(base..base + self.len);
+        pages.into_iter().map(|page| page.start - base..page.end - base).collect()
     }
 
     #[inline]

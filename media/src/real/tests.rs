@@ -225,6 +225,80 @@ fn threads_survive_bus_errors_at_the_same_time() {
     });
 }
 
+/// Sends this thread a bus error with a code and an address, as the kernel does.
+fn send_bus_error(code: i32, address: u64, shift: u16) {
+    let mut info = [0u64; 16];
+    info[0] = libc::SIGBUS as u64;
+    info[1] = u64::from(code as u32);
+    info[2] = address;
+    info[3] = u64::from(shift);
+    // SAFETY: a siginfo is 128 bytes, and the call only reads it; a process may send itself any code.
+    let failed = unsafe {
+        let (process, thread) = (libc::getpid(), libc::gettid());
+        libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, libc::SIGBUS, info.as_ptr())
+    };
+    assert_eq!(failed, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// The handler passed every bus error that was no access of ours on to that of the Rust runtime, which then took itself away,
+/// and ours with it: the next one ended the process, and so did a read behind the end of a truncated device. In a process of
+/// its own, which dies where it is wrong.
+#[test]
+fn a_bus_error_without_an_access_takes_nothing_away() {
+    const CHILD: &str = "NACRE_TEST_BUS_ERRORS";
+    if std::env::var_os(CHILD).is_none() {
+        let name = "real::tests::a_bus_error_without_an_access_takes_nothing_away";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && out.contains("1 passed"), "{}: {out}{err}", output.status);
+        return;
+    }
+    let scratch = Scratch::new("sent");
+    let pm = RealPm::create(scratch.path(), 4 << 20, &PmOptions::default()).unwrap();
+    let mut buf = [0; 64];
+    for _ in 0..3 {
+        let kill =
+            std::process::Command::new("kill").args(["-BUS", &std::process::id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        pm.read(0, &mut buf).unwrap();
+    }
+    assert_eq!(pm.reported_errors(), []);
+    let base = pm.base.addr() as u64;
+    for _ in 0..2 {
+        send_bus_error(5, base + 8192 + 100, 12);
+        send_bus_error(5, base + (2 << 20), 21);
+        // Not ours: memory of the process, and what is behind the device.
+        send_bus_error(5, (&raw const buf).addr() as u64, 12);
+        send_bus_error(5, base + (4 << 20), 12);
+    }
+    assert_eq!(pm.reported_errors(), [8192..12_288, 2 << 20..4 << 20]);
+    // One that comes in the middle of a copy does not end it.
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let pm = &pm;
+        let copies = scope.spawn(move || {
+            // SAFETY: the call needs nothing.
+            tell.send(unsafe { libc::pthread_self() }).unwrap();
+            let (bytes, mut seen) = (vec![7; 1 << 20], vec![0; 1 << 20]);
+            for _ in 0..100 {
+                pm.fence(pm.copy(0, &bytes).unwrap());
+                pm.read(0, &mut seen).unwrap();
+            }
+        });
+        let thread = told.recv().unwrap();
+        while !copies.is_finished() {
+            // SAFETY: it was not joined yet, so that its name is valid; what is sent has a handler.
+            unsafe { libc::pthread_kill(thread, libc::SIGBUS) };
+        }
+        copies.join().unwrap();
+    });
+    File::options().write(true).open(scratch.path()).unwrap().set_len(8192).unwrap();
+    assert_eq!(pm.read(8192, &mut buf).unwrap_err().kind(), Kind::Media);
+    drop(pm);
+    assert_eq!(RealPm::in_memory(4 << 20).unwrap().reported_errors(), [], "another device");
+}
+
 #[test]
 fn a_promise_that_cannot_be_kept_is_refused() {
     let scratch = Scratch::new("promise");
