@@ -300,15 +300,18 @@ impl OtherProcess {
     }
 
     /// Waits for its end; false when it takes longer than this.
-    pub(crate) fn wait(&self, seconds: u32) -> bool {
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
         let mut poll = libc::pollfd { fd: self.descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let limit = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX);
         // SAFETY: one entry, which is ours.
-        unsafe { libc::poll(&raw mut poll, 1, (seconds * 1000) as libc::c_int) > 0 }
+        unsafe { libc::poll(&raw mut poll, 1, limit) > 0 }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::{ALARMS_IN_A_ROW, Log, OtherProcess, Throttle};
 
     #[test]
@@ -336,8 +339,8 @@ mod tests {
     fn another_process_can_be_waited_for() {
         let mut child = std::process::Command::new("sleep").arg("0.2").spawn().unwrap();
         let process = OtherProcess::open(child.id() as i32).unwrap();
-        assert!(!process.wait(0));
-        assert!(process.wait(60));
+        assert!(!process.wait(Duration::ZERO));
+        assert!(process.wait(Duration::from_secs(60)));
         child.wait().unwrap();
     }
 }

@@ -1,13 +1,16 @@
 //! `nacre df`: space and its use.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use nacre::{FileSystem, OpenOptions};
 use nacre_engine::size;
+use nacre_fuse::mounts::MountEntry;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::asking::Asked;
 use crate::failure::Failure;
 use crate::{mounted, output};
 
@@ -34,25 +37,44 @@ struct Row {
     inodes_free: u64,
 }
 
-/// Lists space.
-pub(crate) fn run(args: DfArgs) -> Result<(), Failure> {
+/// How long the mounts together may take to tell. Their servers wait for nothing to know it.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Lists space; false when that of a mount is not known, which is named on standard error.
+pub(crate) fn run(args: DfArgs) -> Result<bool, Failure> {
+    let mut failures = Vec::new();
     let rows: Vec<Row> = if args.paths.is_empty() {
-        let mounts = mounted::all()?;
-        mounts
-            .iter()
-            .map(|mount| of_mount(&mount.source.to_string_lossy(), &mount.mountpoint))
-            .collect::<Result<_, _>>()?
+        // All are asked at once, so that one that hangs costs the others no time.
+        let asked: Vec<_> = mounted::all()?
+            .into_iter()
+            .map(|mount| (mounted::begin_statvfs(&mount.mountpoint), mount))
+            .collect();
+        asked
+            .into_iter()
+            .filter_map(|(asked, mount)| {
+                row(asked, &mount).map_err(|failure| failures.push((failure, mount))).ok()
+            })
+            .collect()
     } else {
         args.paths.iter().map(|path| find(path)).collect::<Result<_, _>>()?
     };
+    for (failure, _) in &failures {
+        failure.report();
+    }
+    let all = failures.is_empty();
     if args.json {
-        return output::json(json!({ "file_systems": rows }));
+        let failed: Vec<_> = failures
+            .iter()
+            .map(|(failure, mount)| json!({ "mountpoint": mount.mountpoint, "device": mount.source.to_string_lossy(), "error": failure.message() }))
+            .collect();
+        return output::json(json!({ "file_systems": rows, "failed": failed })).map(|()| all);
     }
     if rows.is_empty() {
-        return output::text_out("no nacre file system is mounted\n");
+        let text = if all { "no nacre file system is mounted\n" } else { "" };
+        return output::text_out(text).map(|()| all);
     }
     let head = ["device ", "size", "used", "available", "use%", "inodes", "mounted on "];
-    output::text_out(&output::table(&head, &rows.iter().map(cells).collect::<Vec<_>>()))
+    output::text_out(&output::table(&head, &rows.iter().map(cells).collect::<Vec<_>>())).map(|()| all)
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -74,22 +96,23 @@ fn find(path: &Path) -> Result<Row, Failure> {
         None => mounted::of_device(path)?,
     };
     match mount {
-        Some(mount) => of_mount(&mount.source.to_string_lossy(), &mount.mountpoint),
+        Some(mount) => row(mounted::begin_statvfs(&mount.mountpoint), &mount),
         None => of_device(path),
     }
 }
 
-fn of_mount(device: &str, mountpoint: &Path) -> Result<Row, Failure> {
-    let stat =
-        rustix::fs::statvfs(mountpoint).map_err(|error| Failure::new("df", mountpoint.display(), error))?;
+/// What a mount that was asked for its space answers.
+fn row(asked: Result<Asked, Failure>, mount: &MountEntry) -> Result<Row, Failure> {
+    let [blocks, free, available, block, inodes, inodes_free] =
+        mounted::statvfs("df", asked?, mount, PATIENCE)?;
     Ok(Row {
-        device: device.to_owned(),
-        mountpoint: Some(mountpoint.display().to_string()),
-        total: stat.f_blocks * stat.f_frsize,
-        used: (stat.f_blocks - stat.f_bfree.min(stat.f_blocks)) * stat.f_frsize,
-        available: stat.f_bavail * stat.f_frsize,
-        inodes: stat.f_files,
-        inodes_free: stat.f_ffree,
+        device: mount.source.to_string_lossy().into_owned(),
+        mountpoint: Some(mount.mountpoint.display().to_string()),
+        total: blocks * block,
+        used: (blocks - free.min(blocks)) * block,
+        available: available * block,
+        inodes,
+        inodes_free,
     })
 }
 

@@ -14,24 +14,41 @@ pub(crate) const EXIT_USAGE: u8 = 2;
 pub(crate) struct Failure {
     message: String,
     code: u8,
+    /// Whoever was asked has not answered in time.
+    is_silence: bool,
 }
 
 impl Failure {
     /// `operation: object: cause`.
     pub(crate) fn new(operation: &str, object: impl fmt::Display, cause: impl fmt::Display) -> Failure {
-        Failure { message: format!("{operation}: {object}: {cause}"), code: EXIT_FAILURE }
+        Failure::of_message(format!("{operation}: {object}: {cause}"), EXIT_FAILURE)
     }
 
     /// `operation: cause`, where the cause names its object.
     pub(crate) fn named(operation: &str, cause: impl fmt::Display) -> Failure {
-        Failure { message: format!("{operation}: {cause}"), code: EXIT_FAILURE }
+        Failure::of_message(format!("{operation}: {cause}"), EXIT_FAILURE)
     }
 
     /// A failure of the library on a device or file, which the message then names if it does not yet.
     pub(crate) fn on(path: &Path, error: &nacre_engine::Error) -> Failure {
         let (name, message) = (path.display().to_string(), error.to_string());
         let message = if message.contains(&name) { message } else { format!("{name}: {message}") };
-        Failure { message, code: EXIT_FAILURE }
+        Failure::of_message(message, EXIT_FAILURE)
+    }
+
+    fn of_message(message: String, code: u8) -> Failure {
+        Failure { message: plain(message), code, is_silence: false }
+    }
+
+    /// The failure of who was asked and has not answered in time.
+    pub(crate) fn of_silence(mut self) -> Failure {
+        self.is_silence = true;
+        self
+    }
+
+    /// Whether it is one of these.
+    pub(crate) fn is_silence(&self) -> bool {
+        self.is_silence
     }
 
     /// What is reported.
@@ -41,7 +58,7 @@ impl Failure {
 
     /// A wrong command line.
     pub(crate) fn usage(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), code: EXIT_USAGE }
+        Failure::of_message(message.into(), EXIT_USAGE)
     }
 
     /// Adds what the user can do about it.
@@ -69,6 +86,43 @@ impl Failure {
 
 impl From<nacre_engine::Error> for Failure {
     fn from(error: nacre_engine::Error) -> Failure {
-        Failure { message: error.to_string(), code: EXIT_FAILURE }
+        Failure::of_message(error.to_string(), EXIT_FAILURE)
+    }
+}
+
+/// A message without the numbers of the kernel's errors, which the standard library adds to their words.
+pub(crate) fn plain(message: String) -> String {
+    const MARK: &str = " (os error ";
+    let mut rest = message.as_str();
+    if !rest.contains(MARK) {
+        return message;
+    }
+    let mut said = String::with_capacity(rest.len());
+    while let Some((before, after)) = rest.split_once(MARK) {
+        said.push_str(before);
+        match after.split_once(')') {
+            Some((number, behind)) if number.parse::<i32>().is_ok() => rest = behind,
+            _ => {
+                said.push_str(MARK);
+                rest = after;
+            }
+        }
+    }
+    said + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Failure, plain};
+
+    #[test]
+    fn messages_have_no_numbers_of_errors() {
+        let missing = std::io::Error::from_raw_os_error(2);
+        assert_eq!(Failure::new("mount", "/x", &missing).message(), "mount: /x: No such file or directory");
+        let inner = format!("open: a: input/output error ({missing}); try again");
+        assert_eq!(plain(inner), "open: a: input/output error (No such file or directory); try again");
+        for same in ["a (os error x) b", "a (os error 5", "none"] {
+            assert_eq!(plain(same.to_owned()), same);
+        }
     }
 }

@@ -5,10 +5,12 @@
 //!
 //! - `args`: the command line; help, completions and manual pages come from it.
 //! - one module for each subcommand; `daemon` and `mount_options` serve `mount`, `load` serves `demo`.
-//! - `mounted`: finding and asking mounts; `control` is what their server answers; `output`, `failure`: what people and scripts read.
+//! - `mounted`: finding and asking mounts, `asking` without waiting for one that hangs; `servers`, `users`: the process that
+//!   serves a mount, and those that use it; `utab`: how umount(8) finds us; `control` is what their server answers; `output`, `failure`: what people and scripts read.
 //! - [`fuzz`]: the body of the fuzz target `options`.
 
 mod args;
+mod asking;
 mod control;
 mod crash;
 mod daemon;
@@ -28,10 +30,13 @@ mod mover;
 mod output;
 mod place;
 mod scrub;
+mod servers;
 mod stat;
 mod tier;
 mod top;
 mod umount;
+mod users;
+mod utab;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -93,7 +98,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Fsck(args) => Ok(fsck::run(&args)),
         Command::Scrub(args) => scrub::run(args).map(|sound| ExitCode::from(u8::from(!sound))),
         Command::Info(args) => info::run(args).map(success),
-        Command::Df(args) => df::run(args).map(success),
+        Command::Df(args) => df::run(args).map(unless_failed),
         Command::Top(args) => top::run(&args).map(success),
         Command::Stat(args) => stat::run(args).map(success),
         Command::Tier(args) => tier::run(args).map(success),

@@ -16,7 +16,7 @@ use crate::control::Control;
 use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle};
 use crate::failure::Failure;
 use crate::mount_options::{self, MountSettings, TierOption};
-use crate::mounted;
+use crate::{mounted, utab};
 
 /// Exit codes of mount(8).
 pub(crate) const WRONG_CALL: u8 = 1;
@@ -218,8 +218,9 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         tier.path = absolute
             .map_err(|error| Refusal(format!("tier {}: {error}", tier.path.display()), SYSTEM_ERROR))?;
     }
-    mounts::clear_dead(&plan.dir)?;
     plan.dir = mounts::absolute(&plan.dir)?;
+    mounted::answers(&plan.dir).map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE))?;
+    mounts::clear_dead(&plan.dir)?;
     if plan.settings.remount {
         return remount(&plan).map(|()| None);
     }
@@ -284,6 +285,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     file_system.on_tiers(move |what| tiers_log.say(&format!("{dir}: {what}")));
     let served = nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter| {
         was_ready = true;
+        utab::note(&plan.device, &plan.dir);
         if plan.foreground {
             // Whoever reads it may be gone.
             let _ = writeln!(io::stdout(), "{}: mounted on {}", plan.device.display(), plan.dir.display());
@@ -295,6 +297,10 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         end_at_signals(signals, unmounter, log.clone(), ends);
     });
     drop(options);
+    // While it has the device: no other mount of it can have taken this one's place.
+    if was_ready {
+        utab::forget(&plan.device, &plan.dir);
+    }
     // All nodes are gone; this leaves what makes the next mount fast.
     let closed = file_system.close();
     match served.and(closed) {

@@ -154,8 +154,8 @@ const PLAIN: [&str; 7] = ["rw", "dev", "suid", "exec", "atime", "relatime", "asy
 
 /// Prefixes of the same.
 /// A remount brings what the kernel says of the mount.
-const PREFIXES_FOR_OTHERS: [&str; 7] =
-    ["x-", "X-", "comment=", "user=", "user_id=", "group_id=", "max_read="];
+const PREFIXES_FOR_OTHERS: [&str; 8] =
+    ["x-", "X-", "comment=", "user=", "uhelper=", "user_id=", "group_id=", "max_read="];
 
 /// DRAM that `lazy` takes when it names no size.
 const LAZY_DEFAULT: u64 = 256 << 20;

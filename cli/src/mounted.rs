@@ -1,23 +1,34 @@
 //! Finding and asking mounts of ours: which one serves a path or a device, what it says, and what it is told.
+//!
+//! A mount whose server hangs is not waited for without end: calls that ask one are made by [`asking`](crate::asking).
 
+use std::ffi::CString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nacre_fuse::mounts::{self, FSTYPE, MountEntry};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::asking::{self, Answer, Asked};
 use crate::control::{Envelope, Order};
 use crate::failure::Failure;
+use crate::servers::Server;
 
 /// What a mount is asked about itself.
 pub(crate) const INFO: &str = "system.nacre.info";
 /// What a mount is told what to do by, and what it is asked for the result.
 const ORDER: &str = "system.nacre.do";
 const RESULT: &str = "system.nacre.done.";
-/// The largest value of an extended attribute.
-const XATTR_MAX: usize = 64 * 1024;
+/// How long a question may take that a mount answers without waiting for a device.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an order may take: some wait for disks, which may be slow.
+const ORDER_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// All mounts of ours.
 pub(crate) fn all() -> Result<Vec<MountEntry>, Failure> {
@@ -26,9 +37,75 @@ pub(crate) fn all() -> Result<Vec<MountEntry>, Failure> {
 
 /// The mount of ours that a file or directory is on.
 pub(crate) fn serving(path: &Path) -> Result<Option<MountEntry>, Failure> {
-    let metadata = fs::metadata(path).map_err(|error| Failure::new("look at", path.display(), error))?;
-    let device = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
-    Ok(all()?.into_iter().rfind(|mount| mount.device == device))
+    let failed = |error: &dyn std::fmt::Display| Failure::new("look at", path.display(), error);
+    // Its own directory is found in the table, also when nothing answers there.
+    let absolute = std::path::absolute(path).map_err(|error| failed(&error))?;
+    let mounts = mounts::list()?;
+    if let Some(mount) = mounts.iter().rfind(|mount| mount.mountpoint == absolute) {
+        return Ok(Some(mount.clone()).filter(|mount| mount.fstype == FSTYPE));
+    }
+    let name = as_c_string(path)?;
+    let answer = asking::ask(PATIENCE, waiting(path), |buffer| {
+        let device = rustix::fs::stat(name.as_c_str())?.st_dev;
+        buffer[..8].copy_from_slice(&device.to_ne_bytes());
+        Ok(8)
+    });
+    let device = match answer {
+        Answer::Bytes(bytes) => u64::from_ne_bytes(bytes.try_into().unwrap_or_default()),
+        Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => return Err(ended("look at", path)),
+        Answer::Refused(error) => return Err(failed(&error)),
+        Answer::None => return Err(silent("look at", path)),
+    };
+    let device = (rustix::fs::major(device), rustix::fs::minor(device));
+    Ok(mounts.into_iter().rfind(|mount| mount.fstype == FSTYPE && mount.device == device))
+}
+
+fn as_c_string(path: &Path) -> Result<CString, Failure> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| Failure::new("look at", path.display(), "there is a NUL in its name"))
+}
+
+/// The mount that a path is on by its name, without a look at it.
+fn by_name(path: &Path) -> Option<MountEntry> {
+    let path = std::path::absolute(path).ok()?;
+    let above = |mount: &MountEntry| path.starts_with(&mount.mountpoint);
+    let mount =
+        mounts::list().ok()?.into_iter().filter(above).max_by_key(|mount| mount.mountpoint.as_os_str().len());
+    mount.filter(|mount| mount.fstype == FSTYPE)
+}
+
+/// Tells a person what is waited for.
+fn waiting(path: &Path) -> impl FnOnce() {
+    let path = path.to_owned();
+    move || {
+        let silence = by_name(&path).map_or_else(|| "it does not answer".to_owned(), |mount| silence(&mount));
+        eprintln!("nacre: {}: waiting: {silence}", path.display());
+    }
+}
+
+/// Why a mount does not answer.
+fn silence(mount: &MountEntry) -> String {
+    Server::of(Path::new(&mount.source)).silence()
+}
+
+/// The failure of a question that was not answered in time.
+fn silent(operation: &str, path: &Path) -> Failure {
+    let Some(mount) = by_name(path) else {
+        return Failure::new(operation, path.display(), "it does not answer").of_silence();
+    };
+    let server = Server::of(Path::new(&mount.source));
+    Failure::new(operation, path.display(), server.silence()).of_silence().advice(&format!(
+        "{}nacre umount --force {} unmounts it without an answer",
+        server.wake(),
+        mount.mountpoint.display()
+    ))
+}
+
+/// The failure of a question to a mount whose server is gone.
+pub(crate) fn ended(operation: &str, path: &Path) -> Failure {
+    let dir = by_name(path).map_or_else(|| path.to_owned(), |mount| mount.mountpoint);
+    Failure::new(operation, path.display(), "its server has ended")
+        .advice(&format!("nacre umount {} clears it away, and the next mount recovers it", dir.display()))
 }
 
 /// The mount of ours of a device.
@@ -53,6 +130,17 @@ pub(crate) fn mountpoint(operation: &str, path: &Path) -> Result<PathBuf, Failur
 
 /// Has a mount do something, with the file of this path where it is for one; gives what came of it.
 pub(crate) fn order(operation: &str, path: &Path, order: Order) -> Result<Value, Failure> {
+    order_within(operation, path, order, ORDER_PATIENCE, waiting(path))
+}
+
+/// The same, where it is not waited for as long, with words of its own after a second.
+pub(crate) fn order_within(
+    operation: &str,
+    path: &Path,
+    order: Order,
+    limit: Duration,
+    notice: impl FnOnce(),
+) -> Result<Value, Failure> {
     let failed = |cause: String| Failure::new(operation, path.display(), cause);
     // It goes on for long, and is given again and again.
     let or_gone = |failure| match serving(path) {
@@ -63,12 +151,25 @@ pub(crate) fn order(operation: &str, path: &Path, order: Order) -> Result<Value,
     let result = format!("{RESULT}{id}");
     let envelope = serde_json::to_string(&Envelope { id, order })
         .map_err(|_| failed("its name is no text that can be passed on".to_owned()))?;
-    let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::lsetxattr(path, ORDER, envelope.as_bytes(), flags).map_err(|error| match error {
-        rustix::io::Errno::PERM => failed("only root and the user that mounted it may do this".to_owned()),
-        error => or_gone(failed(error.to_string())),
-    })?;
-    match ask(path, &result).map_err(or_gone)? {
+    let name = as_c_string(path)?;
+    let told = asking::ask(limit, notice, |_| {
+        rustix::fs::lsetxattr(name.as_c_str(), ORDER, envelope.as_bytes(), XattrFlags::empty()).map(|()| 0)
+    });
+    match told {
+        Answer::Bytes(_) => {}
+        Answer::Refused(Errno::PERM) => {
+            return Err(failed("only root and the user that mounted it may do this".to_owned()));
+        }
+        Answer::Refused(Errno::ROFS) => {
+            return Err(failed("the file system is mounted read-only".to_owned()));
+        }
+        Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => {
+            return Err(or_gone(ended(operation, path)));
+        }
+        Answer::Refused(error) => return Err(or_gone(failed(error.to_string()))),
+        Answer::None => return Err(silent(operation, path)),
+    }
+    match ask_as(operation, path, &result).map_err(or_gone)? {
         Value::Object(mut answer) => match answer.remove("error") {
             Some(error) => Err(Failure::named(operation, error.as_str().unwrap_or_default())),
             None => Ok(answer.remove("result").unwrap_or_default()),
@@ -79,15 +180,88 @@ pub(crate) fn order(operation: &str, path: &Path, order: Order) -> Result<Value,
 
 /// What a mount answers to a question, which is the name of a virtual extended attribute.
 pub(crate) fn ask(path: &Path, question: &str) -> Result<Value, Failure> {
-    let failed = |cause: String| Failure::new("ask the mount", path.display(), cause);
-    let mut buffer = vec![0; XATTR_MAX];
-    let length =
-        rustix::fs::lgetxattr(path, question, buffer.as_mut_slice()).map_err(|error| match error {
-            rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => {
-                failed("it does not answer".to_owned())
-                    .advice("it must be a file on a mounted nacre file system")
+    ask_as("ask the mount", path, question)
+}
+
+/// The same for an operation that fails without the answer.
+pub(crate) fn ask_as(operation: &str, path: &Path, question: &str) -> Result<Value, Failure> {
+    let failed = |cause: &str| Failure::new(operation, path.display(), cause);
+    question_with(waiting(path), operation, path, question)?.ok_or_else(|| {
+        failed("it does not answer").advice("it must be a file on a mounted nacre file system")
+    })
+}
+
+/// The same without words while it is waited for.
+pub(crate) fn ask_silently(operation: &str, path: &Path, question: &str) -> Result<Option<Value>, Failure> {
+    question_with(|| {}, operation, path, question)
+}
+
+/// What a mount answers; none to what it does not know.
+pub(crate) fn question(operation: &str, path: &Path, question: &str) -> Result<Option<Value>, Failure> {
+    question_with(waiting(path), operation, path, question)
+}
+
+fn question_with(
+    notice: impl FnOnce(),
+    operation: &str,
+    path: &Path,
+    question: &str,
+) -> Result<Option<Value>, Failure> {
+    let failed = |cause: String| Failure::new(operation, path.display(), cause);
+    let name = as_c_string(path)?;
+    let answer =
+        asking::ask(PATIENCE, notice, |buffer| rustix::fs::lgetxattr(name.as_c_str(), question, buffer));
+    match answer {
+        Answer::Bytes(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string())),
+        Answer::Refused(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => Err(ended(operation, path)),
+        Answer::Refused(error) => Err(failed(error.to_string())),
+        Answer::None => Err(silent(operation, path)),
+    }
+}
+
+/// Asks a mount for its space, which it alone knows: a question that shows whether it answers at all.
+pub(crate) fn begin_statvfs(dir: &Path) -> Result<Asked, Failure> {
+    let name = as_c_string(dir)?;
+    let asked = Asked::begin(|buffer| {
+        let stat = rustix::fs::statvfs(name.as_c_str())?;
+        let fields = [stat.f_blocks, stat.f_bfree, stat.f_bavail, stat.f_frsize, stat.f_files, stat.f_ffree];
+        for (place, field) in buffer.chunks_exact_mut(8).zip(fields) {
+            place.copy_from_slice(&field.to_ne_bytes());
+        }
+        Ok(8 * fields.len())
+    });
+    asked.map_err(|error| Failure::new("look at", dir.display(), error))
+}
+
+/// Blocks, free and available ones, bytes of a block, inodes and free inodes, as the mount answers.
+pub(crate) fn statvfs(
+    operation: &str,
+    asked: Asked,
+    mount: &MountEntry,
+    limit: Duration,
+) -> Result<[u64; 6], Failure> {
+    let dir = &mount.mountpoint;
+    match asked.wait(limit, || {}) {
+        Answer::Bytes(bytes) => {
+            let mut fields = [0; 6];
+            for (field, bytes) in fields.iter_mut().zip(bytes.chunks_exact(8)) {
+                *field = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
             }
-            error => failed(error.to_string()),
-        })?;
-    serde_json::from_slice(&buffer[..length]).map_err(|error| failed(error.to_string()))
+            Ok(fields)
+        }
+        Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => Err(ended(operation, dir)),
+        Answer::Refused(error) => Err(Failure::new(operation, dir.display(), error)),
+        Answer::None => Err(silent(operation, dir)),
+    }
+}
+
+/// Whether what is mounted on a directory answers, or is dead: whatever looks at one that hangs would hang, too.
+pub(crate) fn answers(dir: &Path) -> Result<(), Failure> {
+    let mount = mounts::at(dir)?.filter(|mount| mount.fstype == FSTYPE);
+    let Some(mount) = mount else { return Ok(()) };
+    match begin_statvfs(dir)?.wait(PATIENCE, waiting(dir)) {
+        Answer::None => Err(silent("mount", &mount.mountpoint)),
+        Answer::Bytes(_) | Answer::Refused(_) => Ok(()),
+    }
 }

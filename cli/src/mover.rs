@@ -136,7 +136,7 @@ fn would(order: &Order) -> String {
 }
 
 fn status(operation: &str, mount: &Path) -> Result<Value, Failure> {
-    mounted::ask(mount, QUESTION).map_err(|_| {
+    mounted::question(operation, mount, QUESTION)?.ok_or_else(|| {
         Failure::new(operation, mount.display(), "its layout has no tiers, and nothing to move")
             .advice("the presets nacre, nova and tpfs can have tiers")
     })

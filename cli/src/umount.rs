@@ -1,33 +1,44 @@
-//! `nacre umount`, and `umount.nacre` as umount(8) calls it: it returns when the server has ended and its device is
-//! free.
+//! `nacre umount`, and `umount.nacre` as umount(8) calls it: it returns when what was accepted is written, the server has
+//! ended and its device is free, or says why not.
+//!
+//! Nothing here looks at the directory itself before the mount has shown that it answers.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use nacre::Kind;
 use nacre_fuse::mounts::{self, MountEntry};
-use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 
+use crate::asking::{self, Answer};
 use crate::control::Order;
-use crate::daemon::OtherProcess;
 use crate::failure::Failure;
-use crate::mounted;
+use crate::servers::Server;
+use crate::{mounted, users, utab};
 
-/// How long a server may take to end: it writes down what makes the next mount fast.
-const PATIENCE_S: u32 = 120;
+/// How long a server may take to write what it accepted, and to end: it writes down what makes the next mount fast.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The same for who does not want to wait.
+const SHORT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a server may take for a question that it answers at once.
+const ANSWER: Duration = Duration::from_secs(10);
+const SHORT_ANSWER: Duration = Duration::from_secs(2);
+/// How long a mount in use is tried again: df(1) and its like have it for moments.
+const BUSY_PATIENCE: Duration = Duration::from_secs(1);
+/// A server that nothing keeps has mostly ended by then.
+const SOON: Duration = Duration::from_millis(300);
 
 /// What `nacre umount` is told.
 #[derive(Debug, Args)]
 pub(crate) struct UmountArgs {
-    /// Take it out of the tree now and let the programs that use it go on; does not wait for its end
+    /// Take it out of the tree, also while programs use it, which go on; then it does not wait for the end of the server
     #[arg(short, long)]
     lazy: bool,
-    /// End it though programs use it, which get errors, and though what it accepted cannot be written
+    /// End it though programs use it, which get errors, though its server hangs, and though what it accepted cannot be
+    /// written
     #[arg(short, long, conflicts_with = "lazy")]
     force: bool,
     /// Say what would be done, and do nothing
@@ -38,69 +49,220 @@ pub(crate) struct UmountArgs {
     dir: PathBuf,
 }
 
-/// Unmounts a file system.
-pub(crate) fn run(args: UmountArgs) -> Result<(), Failure> {
-    let mount = find(&args.dir)?;
-    if args.dry_run {
-        println!(
-            "{}: would be unmounted from {}",
-            mount.source.to_string_lossy(),
-            mount.mountpoint.display()
-        );
-        return Ok(());
-    }
-    let device = PathBuf::from(&mount.source);
-    if !args.lazy && !args.force {
-        write_down(&mount)?;
-    }
-    let server = server_of(&device);
-    let flags = match (args.lazy, args.force) {
-        (true, _) => UnmountFlags::DETACH,
-        (_, true) => UnmountFlags::DETACH | UnmountFlags::FORCE,
-        _ => UnmountFlags::empty(),
-    };
-    mounts::unmount(&mount.mountpoint, flags)?;
-    if args.lazy || is_served(&mount)? {
-        return Ok(());
-    }
-    let was_served = matches!(server, Server::One(_));
-    if !is_free_now(server, &device) {
-        return Err(Failure::new("umount", device.display(), "the server of this device has not ended yet")
-            .advice("it may be writing; its log says more"));
-    }
-    let is_read_only = mount.flags.iter().any(|flag| flag == "ro");
-    if was_served && !is_read_only && nacre::info(&device).is_ok_and(|info| !info.volume.clean) {
-        return Err(Failure::new(
-            "umount",
-            device.display(),
-            "it came off, but its server did not end in order",
-        )
-        .advice("its log says more; what was synchronised is there, and the next mount recovers"));
-    }
-    Ok(())
+/// What is known of the server of a mount.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Answers,
+    /// It hangs, or is stopped.
+    Silent,
+    /// The kernel says that it is gone.
+    Ended,
 }
 
-/// Has the server write what it accepted and keeps in DRAM. What cannot be written would be lost with it.
-fn write_down(mount: &MountEntry) -> Result<(), Failure> {
-    let (told, answer) = mpsc::channel();
-    let dir = mount.mountpoint.clone();
-    // A disk may hang, and whoever waits for it.
-    std::thread::spawn(move || told.send(mounted::order("umount", &dir, Order::Sync)));
-    let stays = |cause: &str| Failure::new("umount", mount.mountpoint.display(), cause);
-    let answer = match answer.recv_timeout(Duration::from_secs(PATIENCE_S.into())) {
-        Ok(Ok(answer)) => answer,
-        // Who does not answer, because it is dead or another one covers its directory, keeps nobody from unmounting it.
-        Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-        Err(RecvTimeoutError::Timeout) => {
-            return Err(stays("what waits in DRAM is still being written")
-                .advice("it stays mounted; try again, or --lazy has it written behind your back"));
+/// One unmount.
+struct Unmount {
+    mount: MountEntry,
+    device: PathBuf,
+    server: Server,
+    lazy: bool,
+    force: bool,
+}
+
+/// Unmounts a file system.
+pub(crate) fn run(args: UmountArgs) -> Result<(), Failure> {
+    let UmountArgs { lazy, force, dry_run, dir } = args;
+    let mount = find(&dir)?;
+    let device = PathBuf::from(&mount.source);
+    if dry_run {
+        println!("{}: would be unmounted from {}", device.display(), mount.mountpoint.display());
+        return Ok(());
+    }
+    let server = Server::of(&device);
+    let unmount = Unmount { mount, device, server, lazy, force };
+    let state = unmount.state()?;
+    if state == State::Answers {
+        unmount.write_down()?;
+    }
+    let is_off_for_good = unmount.take_off(state)?;
+    utab::forget(&unmount.device, &unmount.mount.mountpoint);
+    if is_off_for_good { unmount.wait_for_the_end() } else { Ok(()) }
+}
+
+impl Unmount {
+    fn failed(&self, cause: impl fmt::Display) -> Failure {
+        Failure::new("umount", self.mount.mountpoint.display(), cause)
+    }
+
+    /// Tells a person something that is no failure.
+    fn note(&self, what: impl fmt::Display) {
+        eprintln!("nacre: umount: {}: {what}", self.mount.mountpoint.display());
+    }
+
+    /// Whether it answers; fails where that must be known.
+    fn state(&self) -> Result<State, Failure> {
+        let asked = mounted::begin_statvfs(&self.mount.mountpoint)?;
+        let hurries = self.lazy || self.force;
+        let limit = if hurries { SHORT_ANSWER } else { ANSWER };
+        let answer = asked.wait(limit, || {
+            if !hurries {
+                self.note(format_args!("waiting: {}", self.server.silence()));
+            }
+        });
+        match answer {
+            Answer::Refused(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => Ok(State::Ended),
+            Answer::Bytes(_) | Answer::Refused(_) => Ok(State::Answers),
+            Answer::None if self.force => Ok(State::Silent),
+            Answer::None if self.lazy => {
+                self.note(format_args!(
+                    "{}; what it accepted is written when it goes on, and it has the device until then",
+                    self.server.silence()
+                ));
+                Ok(State::Silent)
+            }
+            Answer::None => Err(self.failed(self.server.silence()).advice(&format!(
+                "it stays mounted; {}--force ends it without an answer, --lazy takes it out of the tree",
+                self.server.wake()
+            ))),
         }
-    };
-    match answer["unwritten"].as_str() {
-        None => Ok(()),
-        Some(why) => Err(stays(&format!("what waits in DRAM cannot be written: {why}")).advice(
-            "it stays mounted; make room or bring the device back, and try again, or --force gives it up",
-        )),
+    }
+
+    /// Has the server write what it accepted and keeps in DRAM. What cannot be written would be lost with it.
+    fn write_down(&self) -> Result<(), Failure> {
+        let dir = &self.mount.mountpoint;
+        let limit = if self.lazy || self.force { SHORT_PATIENCE } else { PATIENCE };
+        if self.force {
+            // Ending the connection gives up what the kernel keeps, too.
+            sync_kernel(dir, limit);
+        }
+        let notice = || self.note(format_args!("waiting: {} writes what waits in DRAM", self.server.name()));
+        let unwritten = match mounted::order_within("umount", dir, Order::Sync, limit, notice) {
+            Ok(answer) => answer["unwritten"].as_str().map(str::to_owned),
+            Err(failure) if failure.is_silence() => return self.is_still_writing(),
+            // A mount that takes no orders, as one that is read-only or that another one covers, has nothing to write here.
+            Err(_) => None,
+        };
+        match unwritten {
+            None => Ok(()),
+            Some(why) if self.force => {
+                self.note(format_args!("what waits in DRAM cannot be written and is given up: {why}"));
+                Ok(())
+            }
+            Some(why) => Err(self.failed(format_args!("what waits in DRAM cannot be written: {why}")).advice(
+                "it stays mounted; make room or bring the device back, and try again, or --force gives it up",
+            )),
+        }
+    }
+
+    /// What becomes of an unmount whose writing takes too long.
+    fn is_still_writing(&self) -> Result<(), Failure> {
+        let what = "what waits in DRAM is still being written";
+        if self.lazy || self.force {
+            self.note(format_args!("{what}; {} goes on with it", self.server.name()));
+            return Ok(());
+        }
+        Err(self
+            .failed(what)
+            .advice("it stays mounted; try again, or --lazy has it written behind your back"))
+    }
+
+    /// Takes it out of the tree; false when programs go on using it.
+    fn take_off(&self, state: State) -> Result<bool, Failure> {
+        let dir = &self.mount.mountpoint;
+        let hurries = self.lazy || self.force;
+        let is_free = match state {
+            State::Silent => Err(Kind::Busy.into()),
+            State::Ended if hurries => Err(Kind::Busy.into()),
+            _ => take_off_when_free(dir, if hurries { Duration::ZERO } else { BUSY_PATIENCE }),
+        };
+        match is_free {
+            Err(error) if error.kind() == Kind::Busy => {}
+            other => return other.map(|()| true).map_err(Failure::from),
+        }
+        if self.force {
+            mounts::unmount(dir, UnmountFlags::DETACH | UnmountFlags::FORCE)?;
+            return Ok(true);
+        }
+        if self.lazy {
+            mounts::unmount(dir, UnmountFlags::DETACH)?;
+            return Ok(state == State::Ended);
+        }
+        let users = users::of(&self.mount);
+        let cause = match &users[..] {
+            "" => "in use, by nothing that can be seen here".to_owned(),
+            users => format!("in use: {users}"),
+        };
+        Err(self
+            .failed(cause)
+            .advice("end them and try again, --lazy lets them go on, --force ends it and gives them errors"))
+    }
+
+    /// Waits until the server has ended and the device is free, and sees that it ended in order.
+    fn wait_for_the_end(&self) -> Result<(), Failure> {
+        let device = self.device.display();
+        let is_aborted = self.force && rustix::process::geteuid().is_root();
+        if !is_aborted && is_served(&self.mount)? {
+            return Ok(());
+        }
+        if !is_aborted && !self.server.has_ended(&self.device, SOON, || {}) {
+            let elsewhere = users::elsewhere(&self.mount);
+            if !elsewhere.is_empty() {
+                self.note(format_args!(
+                    "it is not mounted here any more; {} goes on and keeps {device}, because {elsewhere}",
+                    self.server.name()
+                ));
+                return Ok(());
+            }
+        }
+        let notice =
+            || self.note(format_args!("not mounted any more; waiting for the end of {}", self.server.name()));
+        if !self.server.has_ended(&self.device, PATIENCE, notice) {
+            return Err(if self.server.is_stopped() {
+                Failure::new("umount", device, format_args!("it came off, but {}", self.server.silence()))
+                    .advice(&format!("{}until then it has the device", self.server.wake()))
+            } else {
+                Failure::new(
+                    "umount",
+                    device,
+                    format_args!("it came off, but {} has not ended yet", self.server.name()),
+                )
+                .advice("it may be writing; its log says more")
+            });
+        }
+        let is_read_only = self.mount.flags.iter().any(|flag| flag == "ro");
+        let was_served = matches!(self.server, Server::One(..));
+        if was_served && !is_read_only && nacre::info(&self.device).is_ok_and(|info| !info.volume.clean) {
+            return Err(Failure::new("umount", device, "it came off, but its server did not end in order")
+                .advice("its log says more; what was synchronised is there, and the next mount recovers"));
+        }
+        Ok(())
+    }
+}
+
+/// Has the kernel write what it keeps of a mount.
+fn sync_kernel(dir: &Path, limit: Duration) {
+    let Ok(name) = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()) else { return };
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    // What it does not write is given up, as who forces it asks for.
+    let _ = asking::ask(
+        limit,
+        || {},
+        |_| {
+            let opened = rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty())?;
+            rustix::fs::syncfs(&opened).map(|()| 0)
+        },
+    );
+}
+
+/// Unmounts, for so long again and again while it is in use.
+fn take_off_when_free(dir: &Path, limit: Duration) -> nacre::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match mounts::unmount(dir, UnmountFlags::empty()) {
+            Err(error) if error.kind() == Kind::Busy && begun.elapsed() < limit => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            outcome => return outcome,
+        }
     }
 }
 
@@ -141,15 +303,9 @@ pub(crate) fn is_helper(name: &Path) -> bool {
 
 /// The mount on a directory, or else of a device.
 fn find(path: &Path) -> Result<MountEntry, Failure> {
-    let on_it = mounts::at(path).ok().flatten();
-    let mount = match on_it {
+    let mount = match mounts::at(path).ok().flatten() {
         Some(mount) => Some(mount),
-        None => {
-            let device = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-            mounts::list()?
-                .into_iter()
-                .rfind(|mount| mount.fstype == mounts::FSTYPE && mount.source == *device)
-        }
+        None => mounted::of_device(path)?,
     };
     let wrong = |cause| Err(Failure::new("umount", path.display(), cause));
     match mount {
@@ -159,81 +315,11 @@ fn find(path: &Path) -> Result<MountEntry, Failure> {
     }
 }
 
-/// Who serves a device.
-enum Server {
-    /// A process that can be seen.
-    One(OtherProcess),
-    /// Several, which only read, so that none has anything to write.
-    Readers,
-    /// In another container, or on a file system that counts its files in another way.
-    Unknown,
-}
-
-/// The process that has the device, as the kernel's table of locks says.
-fn server_of(device: &Path) -> Server {
-    let owners = || {
-        let metadata = std::fs::metadata(device).ok()?;
-        let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
-        let locks = std::fs::read_to_string("/proc/locks").ok()?;
-        Some(owners_in(&locks, &format!("{major:02x}:{minor:02x}:{}", metadata.ino())))
-    };
-    match owners().unwrap_or_default()[..] {
-        [] => Server::Unknown,
-        [owner] => OtherProcess::open(owner).map_or(Server::Unknown, Server::One),
-        _ => Server::Readers,
-    }
-}
-
-fn owners_in(locks: &str, file: &str) -> Vec<libc::pid_t> {
-    let owner = |line: &str| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        match fields[..] {
-            [_, "FLOCK", _, _, pid, locked, ..] if locked == file => pid.parse().ok().filter(|pid| *pid > 0),
-            _ => None,
-        }
-    };
-    locks.lines().filter_map(owner).collect()
-}
-
-/// Waits until the server is gone and the device can be had; false when that takes too long.
-fn is_free_now(server: Server, device: &Path) -> bool {
-    match server {
-        Server::One(server) => server.wait(PATIENCE_S),
-        Server::Readers => true,
-        Server::Unknown => is_unlocked_in_time(device),
-    }
-}
-
-fn is_unlocked_in_time(device: &Path) -> bool {
-    let Ok(file) = File::open(device) else { return true };
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(u64::from(PATIENCE_S)) {
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use super::{is_helper, owners_in};
-
-    #[test]
-    fn the_owners_of_a_lock() {
-        let locks = "1: POSIX  ADVISORY  WRITE 11 08:01:77 0 EOF\n\
-                     2: FLOCK  ADVISORY  WRITE 12 00:2e:78 0 EOF\n\
-                     3: FLOCK  ADVISORY  WRITE 13 00:2e:77 0 EOF\n\
-                     4: FLOCK  ADVISORY  READ 14 00:2e:77 0 EOF\n\
-                     5: FLOCK  ADVISORY  WRITE 0 00:2e:79 0 EOF\n";
-        assert_eq!(owners_in(locks, "00:2e:77"), [13, 14]);
-        assert_eq!(owners_in(locks, "00:2e:78"), [12]);
-        assert!(owners_in(locks, "08:01:77").is_empty());
-        assert!(owners_in(locks, "00:2e:79").is_empty(), "a process that this one cannot see");
-    }
+    use super::is_helper;
 
     #[test]
     fn names_of_the_helper() {

@@ -21,6 +21,10 @@ const DEAD_LAYERS: usize = 16;
 /// One mount, from `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
+    /// The number of the mount, and of the one that it is mounted on.
+    pub id: u64,
+    /// See `id`.
+    pub parent: u64,
     /// The device number that stat(2) shows for its files, as (major, minor).
     pub device: (u32, u32),
     /// Where it is mounted.
@@ -37,7 +41,9 @@ impl MountEntry {
     fn parse(line: &[u8]) -> Option<MountEntry> {
         let text = |bytes: &[u8]| OsString::from_vec(unescape(bytes));
         let mut fields = line.split(|byte| *byte == b' ');
-        let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+        let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
+        let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
+        let device = std::str::from_utf8(fields.next()?).ok()?;
         let (major, minor) = device.split_once(':')?;
         let mountpoint = PathBuf::from(text(fields.nth(1)?));
         let flags = std::str::from_utf8(fields.next()?).ok()?.split(',').map(str::to_owned).collect();
@@ -46,12 +52,12 @@ impl MountEntry {
         let fstype = String::from_utf8(unescape(rest.next()?)).ok()?;
         let source = text(rest.next()?);
         let device = (major.parse().ok()?, minor.parse().ok()?);
-        Some(MountEntry { device, mountpoint, fstype, source, flags })
+        Some(MountEntry { id, parent, device, mountpoint, fstype, source, flags })
     }
 }
 
-/// Octal escapes, with which the kernel writes blanks and backslashes.
-fn unescape(field: &[u8]) -> Vec<u8> {
+/// Takes back the octal escapes with which the kernel writes blanks and backslashes.
+pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, tail @ ..] = rest {
@@ -73,7 +79,12 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 pub fn list() -> Result<Vec<MountEntry>> {
     const TABLE: &str = "/proc/self/mountinfo";
     let table = fs::read(TABLE).map_err(|error| Error::io("read the table of mounts", TABLE, error))?;
-    Ok(table.split(|byte| *byte == b'\n').filter_map(MountEntry::parse).collect())
+    Ok(in_table(&table))
+}
+
+/// The mounts in such a table, as another process may have one of its own.
+pub fn in_table(table: &[u8]) -> Vec<MountEntry> {
+    table.split(|byte| *byte == b'\n').filter_map(MountEntry::parse).collect()
 }
 
 /// What is mounted on this directory, the uppermost where there are several.
@@ -86,16 +97,35 @@ pub(crate) fn at_absolute(path: &Path) -> Result<Option<MountEntry>> {
     Ok(list()?.into_iter().rfind(|mount| mount.mountpoint == path))
 }
 
-/// The absolute path of a mountpoint, without looking at the directory itself, which may be dead.
+/// Symbolic links that a path of a mountpoint may end in, one after the other, as the kernel has it.
+const MAX_LINKS: usize = 40;
+
+/// The absolute path of a mountpoint. It asks nothing of what is mounted there, which may be dead or never answer.
 pub fn absolute(mountpoint: &Path) -> Result<PathBuf> {
     let wrong = |error| Error::io("find the mountpoint", mountpoint.display().to_string(), error);
-    match (mountpoint.parent(), mountpoint.file_name()) {
-        (Some(parent), Some(name)) if fs::symlink_metadata(mountpoint).is_err() => {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            Ok(parent.canonicalize().map_err(wrong)?.join(name))
+    let mounts = list()?;
+    let is_mountpoint = |path: &Path| mounts.iter().any(|mount| mount.mountpoint == path);
+    let mut path = std::path::absolute(mountpoint).map_err(wrong)?;
+    for _ in 0..MAX_LINKS {
+        if is_mountpoint(&path) {
+            break;
         }
-        _ => mountpoint.canonicalize().map_err(wrong),
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return path.canonicalize().map_err(wrong);
+        };
+        path = if is_mountpoint(parent) {
+            parent.join(name)
+        } else {
+            parent.canonicalize().map_err(wrong)?.join(name)
+        };
+        if is_mountpoint(&path) {
+            break;
+        }
+        // What is no symbolic link, or not there, is what was meant.
+        let Ok(target) = fs::read_link(&path) else { break };
+        path = path.parent().unwrap_or(Path::new("/")).join(target);
     }
+    Ok(path)
 }
 
 /// Detaches what a server of ours that died left on this directory: a mount that answers every request with
@@ -176,7 +206,7 @@ mod tests {
     fn a_line_of_the_table() {
         let line = br"77 29 0:61 / /mnt/with\040blank rw,relatime shared:1 master:2 - fuse.nacre /dev/pm\134em rw,user_id=0";
         let mount = MountEntry::parse(line).unwrap();
-        assert_eq!(mount.device, (0, 61));
+        assert_eq!((mount.id, mount.parent, mount.device), (77, 29, (0, 61)));
         assert_eq!(mount.mountpoint, PathBuf::from("/mnt/with blank"));
         assert_eq!(mount.fstype, "fuse.nacre");
         assert_eq!(mount.source.as_bytes(), br"/dev/pm\em");
@@ -197,5 +227,12 @@ mod tests {
         assert!(at(Path::new("/")).unwrap().is_some());
         assert_eq!(absolute(Path::new("/proc/../proc")).unwrap(), Path::new("/proc"));
         assert_eq!(absolute(Path::new("/not-there")).unwrap(), Path::new("/not-there"));
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink("/proc/./self/../", top.join("first")).unwrap();
+        std::os::unix::fs::symlink("first", top.join("second")).unwrap();
+        assert_eq!(absolute(&top.join("second")).unwrap(), Path::new("/proc"));
+        std::os::unix::fs::symlink("loop", top.join("loop")).unwrap();
+        assert_eq!(absolute(&top.join("loop")).unwrap(), top.join("loop"), "it ends");
     }
 }

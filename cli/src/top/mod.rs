@@ -102,9 +102,13 @@ fn print(args: &TopArgs, mount: &Path, interval: Duration) -> Result<(), Failure
 
 /// Asks a mount; fails in words when it is not there any more.
 fn look(mount: &Path) -> Result<Snapshot, Failure> {
-    let asked = mounted::ask(mount, mounted::INFO)
-        .and_then(|info| mounted::ask(mount, TEMPERATURE).map(|temperature| (info, temperature)));
-    let (info, temperature) = asked.map_err(|failure| explain(mount, failure))?;
+    // Words beside what is drawn would spoil it.
+    let ask =
+        |question| mounted::ask_silently("top", mount, question).map_err(|failure| explain(mount, failure));
+    let temperature = |info| ask(TEMPERATURE).map(|temperature| (info, temperature));
+    let (Some(info), Some(temperature)) = ask(mounted::INFO).and_then(temperature)? else {
+        return Err(Failure::new("top", mount.display(), "it is not mounted any more"));
+    };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Snapshot::of(&mount.display().to_string(), now.as_millis() as u64, &info, temperature)
         .map_err(|error| Failure::new("top", mount.display(), format!("the mount's answer: {error}")))
@@ -116,16 +120,8 @@ fn explain(mount: &Path, failure: Failure) -> Failure {
         Ok(mounts) if mounts.iter().all(|other| other.mountpoint != mount) => {
             Failure::new("top", mount.display(), "it is not mounted any more")
         }
-        Ok(_) if is_abandoned(mount) => Failure::new("top", mount.display(), "its server has ended")
-            .advice("nacre umount clears it away, and the next mount recovers it"),
         _ => failure,
     }
-}
-
-/// The kernel says that nobody serves it.
-fn is_abandoned(mount: &Path) -> bool {
-    let gone = [libc::ENOTCONN, libc::ECONNABORTED];
-    std::fs::metadata(mount).is_err_and(|error| error.raw_os_error().is_some_and(|code| gone.contains(&code)))
 }
 
 /// Why nothing is shown any more.

@@ -8,113 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
 use crate::harness::{
-    can_mount, has_program, is_mount_point, left_out, memory, nacre, run, scratch, succeed, text, until, wait,
+    can_mount, has_program, is_mount_point, left_out, nacre, run, succeed, text, until, wait,
 };
+use crate::place::Place;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A device with a file system, and a directory to mount it on.
-struct Place {
-    memory: TempDir,
-    scratch: TempDir,
-}
-
-impl Place {
-    fn new() -> Place {
-        let place = Place { memory: memory(), scratch: scratch() };
-        succeed(nacre().args(["mkfs", "--size", "64M"]).arg(place.device()), LIMIT);
-        fs::create_dir(place.dir()).unwrap();
-        place
-    }
-
-    fn device(&self) -> PathBuf {
-        self.memory.path().join("pm.img")
-    }
-
-    fn dir(&self) -> PathBuf {
-        self.scratch.path().join("mnt")
-    }
-
-    fn mount(&self, arguments: &[&str]) -> Output {
-        run(nacre().arg("mount").args(arguments).arg(self.device()).arg(self.dir()), LIMIT).unwrap()
-    }
-
-    fn umount(&self, arguments: &[&str]) -> Output {
-        run(nacre().arg("umount").args(arguments).arg(self.dir()), LIMIT).unwrap()
-    }
-
-    /// Unmounts what no test holds open. Another test may be starting a program just now, which has a copy of every
-    /// open file until it is loaded, so what is in use is tried again.
-    fn free(&self, mut umount: impl FnMut() -> Command) {
-        until("it is unmounted", || {
-            let output = run(&mut umount(), LIMIT).unwrap();
-            let busy = text(&output).contains("in use");
-            assert!(busy || output.status.success(), "{}", text(&output));
-            !busy
-        });
-        assert!(!is_mount_point(&self.dir()));
-    }
-
-    /// The command that unmounts.
-    fn umount_command(&self, target: &Path) -> Command {
-        let mut command = nacre();
-        command.arg("umount").arg(target);
-        command
-    }
-
-    /// Mounts in the foreground and waits until it can be used.
-    fn serve(&self) -> Child {
-        let mut command = nacre();
-        command.args(["mount", "-f"]).arg(self.device()).arg(self.dir());
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        until("it is mounted", || is_mount_point(&self.dir()));
-        child
-    }
-
-    /// The command under another name.
-    fn helper(&self, name: &str) -> Command {
-        let path = self.scratch.path().join(name);
-        if !path.exists() {
-            std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nacre"), &path).unwrap();
-        }
-        Command::new(path)
-    }
-
-    /// The line of the kernel's table that shows the mount.
-    fn entry(&self) -> String {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let dir = self.dir();
-        let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == dir.to_str());
-        line.expect("it is mounted").to_owned()
-    }
-
-    /// The process that serves the mount.
-    fn server(&self) -> Pid {
-        let info = succeed(nacre().args(["info", "--json"]).arg(self.dir()), LIMIT);
-        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
-        Pid::from_raw(info["mount"]["pid"].as_i64().expect("a process") as i32).unwrap()
-    }
-
-    /// Whether the file system was closed in order.
-    fn is_clean(&self) -> bool {
-        succeed(nacre().args(["info"]).arg(self.device()), LIMIT).contains("in order")
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Only what a failed test left; the servers end with their mounts.
-        while is_mount_point(&self.dir())
-            && rustix::mount::unmount(self.dir(), UnmountFlags::DETACH | UnmountFlags::FORCE).is_ok()
-        {
-        }
-    }
-}
 
 fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();

@@ -1,0 +1,204 @@
+//! Calls that may never return: whatever asks a mount whose server hangs or is stopped.
+//!
+//! The kernel lets nothing interrupt a call whose request a server has taken, not even the end of the process. A thread that
+//! waits so keeps its process from ending. So the call is made by a child, which is left behind when it takes too long.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+/// The largest value of an extended attribute, and so the largest answer.
+pub(crate) const ANSWER_MAX: usize = 64 * 1024;
+/// After this long a person is told what is waited for.
+pub(crate) const NOTICE: Duration = Duration::from_secs(1);
+
+/// What came of a call.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// What it gave.
+    Bytes(Vec<u8>),
+    /// It was refused.
+    Refused(Errno),
+    /// It has not returned in time.
+    None,
+}
+
+/// A call under way.
+pub(crate) struct Asked {
+    pipe: File,
+    child: libc::pid_t,
+    begun: Instant,
+}
+
+impl Asked {
+    /// Begins a call in a child. The call fills the buffer, gives the length, and makes system calls only: other threads of
+    /// this process may hold locks, that of the allocator among them, which nothing in the child ever frees.
+    pub(crate) fn begin(call: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> io::Result<Asked> {
+        let mut buffer = vec![0; ANSWER_MAX];
+        let mut ends = [0; 2];
+        // SAFETY: the array has room for both descriptors.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: both descriptors are new and belong to nothing else.
+        let (pipe, write) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
+        // SAFETY: the child makes system calls only, as the caller promises of its part, and ends without unwinding.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => answer(write.as_raw_fd(), &mut buffer, call),
+            child => Ok(Asked { pipe, child, begun: Instant::now() }),
+        }
+    }
+
+    /// Waits for the end of the call until so long after its begin; calls `notice` once when that takes a second.
+    pub(crate) fn wait(mut self, limit: Duration, notice: impl FnOnce()) -> Answer {
+        let mut notice = Some(notice);
+        let mut said = Vec::new();
+        loop {
+            let waited = self.begun.elapsed();
+            if waited >= limit {
+                break;
+            }
+            if waited >= NOTICE
+                && let Some(notice) = notice.take()
+            {
+                notice();
+            }
+            let until = if notice.is_some() { limit.min(NOTICE) } else { limit };
+            if !is_readable(self.pipe.as_raw_fd(), until.saturating_sub(waited)) {
+                continue;
+            }
+            let mut part = [0; 4096];
+            match self.pipe.read(&mut part) {
+                Ok(0) => {
+                    // SAFETY: the child is ours to wait for, and ends now.
+                    unsafe { libc::waitpid(self.child, std::ptr::null_mut(), 0) };
+                    return decode(&said);
+                }
+                Ok(count) => said.extend_from_slice(&part[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        // SAFETY: both take numbers only. One that cannot end now goes to init with the end of this process.
+        unsafe {
+            libc::kill(self.child, libc::SIGKILL);
+            libc::waitpid(self.child, std::ptr::null_mut(), libc::WNOHANG);
+        }
+        Answer::None
+    }
+}
+
+/// Makes a call that may never return, and waits for its end so long at the most.
+pub(crate) fn ask(
+    limit: Duration,
+    notice: impl FnOnce(),
+    call: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+) -> Answer {
+    match Asked::begin(call) {
+        Ok(asked) => asked.wait(limit, notice),
+        Err(error) => Answer::Refused(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN)),
+    }
+}
+
+/// An error number and bytes.
+fn decode(said: &[u8]) -> Answer {
+    match said.split_first_chunk() {
+        Some((number, bytes)) => match i32::from_ne_bytes(*number) {
+            0 => Answer::Bytes(bytes.to_vec()),
+            number => Answer::Refused(Errno::from_raw_os_error(number)),
+        },
+        // It was killed.
+        None => Answer::None,
+    }
+}
+
+fn is_readable(descriptor: RawFd, limit: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+    let limit = limit.as_millis().min(60_000) as libc::c_int + 1;
+    // SAFETY: one entry, which is ours.
+    unsafe { libc::poll(&raw mut poll, 1, limit) > 0 }
+}
+
+/// The child: makes the call, says what came of it, and ends. It lets go of everything else first, so that nothing waits for
+/// the end of a pipe that it holds.
+fn answer(pipe: RawFd, buffer: &mut [u8], call: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> ! {
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            // SAFETY: it ends this process, and runs nothing of the parent's.
+            unsafe { libc::_exit(0) }
+        }
+    }
+    let _end = End;
+    // SAFETY: numbers only; nothing of what is closed is used by this process any more.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::syscall(libc::SYS_close_range, 0, pipe - 1, 0);
+        libc::syscall(libc::SYS_close_range, pipe + 1, libc::c_int::MAX, 0);
+    }
+    let (number, length) = match call(buffer) {
+        Ok(length) => (0, length.min(buffer.len())),
+        Err(error) => (error.raw_os_error(), 0),
+    };
+    let number = number.to_ne_bytes();
+    for mut part in [&number[..], &buffer[..length]] {
+        while !part.is_empty() {
+            // SAFETY: the part is readable for its length.
+            let written = unsafe { libc::write(pipe, part.as_ptr().cast(), part.len()) };
+            match usize::try_from(written) {
+                Ok(written) if written > 0 => part = part.get(written..).unwrap_or_default(),
+                _ => break,
+            }
+        }
+    }
+    // SAFETY: it ends this process, and runs nothing of the parent's.
+    unsafe { libc::_exit(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use rustix::io::Errno;
+
+    use super::{ANSWER_MAX, Answer, ask};
+
+    const LONG: Duration = Duration::from_secs(120);
+
+    #[test]
+    fn an_answer_comes_back_whole() {
+        let full = ask(
+            LONG,
+            || {},
+            |buffer| {
+                buffer.fill(7);
+                Ok(buffer.len())
+            },
+        );
+        assert_eq!(full, Answer::Bytes(vec![7; ANSWER_MAX]));
+        assert_eq!(ask(LONG, || {}, |_| Ok(0)), Answer::Bytes(Vec::new()));
+        assert_eq!(ask(LONG, || {}, |_| Err(Errno::NODATA)), Answer::Refused(Errno::NODATA));
+    }
+
+    #[test]
+    fn what_never_returns_is_left_behind_and_told() {
+        let told = Cell::new(0);
+        let forever = |_: &mut [u8]| loop {
+            // SAFETY: it waits for a signal, and takes nothing.
+            unsafe { libc::pause() };
+        };
+        assert_eq!(ask(Duration::from_millis(1200), || told.set(told.get() + 1), forever), Answer::None);
+        assert_eq!(told.get(), 1);
+        let killed = |_: &mut [u8]| {
+            // SAFETY: numbers only.
+            unsafe { libc::raise(libc::SIGKILL) };
+            Ok(1)
+        };
+        assert_eq!(ask(LONG, || {}, killed), Answer::None);
+    }
+}

@@ -1,0 +1,162 @@
+//! The process that serves a mount: which one it is, what it does, and waiting for its end.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+
+use crate::asking::NOTICE;
+use crate::daemon::OtherProcess;
+
+/// Who serves a device.
+pub(crate) enum Server {
+    /// A process that can be seen.
+    One(libc::pid_t, OtherProcess),
+    /// Several, which only read, so that none has anything to write.
+    Readers(Vec<libc::pid_t>),
+    /// In another container, or on a file system that counts its files in another way.
+    Unknown,
+}
+
+impl Server {
+    /// The process that has the device, as the kernel's table of locks says.
+    pub(crate) fn of(device: &Path) -> Server {
+        match owners(device)[..] {
+            [] => Server::Unknown,
+            [owner] => {
+                OtherProcess::open(owner).map_or(Server::Unknown, |process| Server::One(owner, process))
+            }
+            ref owners => Server::Readers(owners.to_vec()),
+        }
+    }
+
+    /// It in words, as the subject of a sentence.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Server::One(pid, _) => format!("its server, process {pid},"),
+            Server::Readers(pids) => format!("its server, one of the processes {},", join(pids)),
+            Server::Unknown => "its server".to_owned(),
+        }
+    }
+
+    /// True for one that somebody stopped: it does nothing until it is told to go on.
+    pub(crate) fn is_stopped(&self) -> bool {
+        match self {
+            Server::One(pid, _) => is_stopped(*pid),
+            Server::Readers(pids) => pids.iter().any(|pid| is_stopped(*pid)),
+            Server::Unknown => false,
+        }
+    }
+
+    /// Why it does not answer.
+    pub(crate) fn silence(&self) -> String {
+        let what = if self.is_stopped() { "is stopped" } else { "does not answer" };
+        format!("{} {what}", self.name())
+    }
+
+    /// What lets a stopped one go on; empty for others.
+    pub(crate) fn wake(&self) -> String {
+        match self {
+            Server::One(pid, _) if is_stopped(*pid) => format!("kill -CONT {pid} lets it go on, "),
+            _ => String::new(),
+        }
+    }
+
+    /// Waits until the server is gone and the device can be had; false when that takes longer. `notice` is called once when
+    /// it takes a second, and the wait ends then for a server that is stopped.
+    pub(crate) fn has_ended(&self, device: &Path, limit: Duration, notice: impl FnOnce()) -> bool {
+        let ended = |limit| match self {
+            Server::One(_, process) => process.wait(limit),
+            Server::Readers(_) => true,
+            Server::Unknown => is_unlocked_in_time(device, limit),
+        };
+        if ended(NOTICE) {
+            return true;
+        }
+        notice();
+        !self.is_stopped() && ended(limit.saturating_sub(NOTICE))
+    }
+}
+
+/// The processes that have a device open as a file system.
+pub(crate) fn owners(device: &Path) -> Vec<libc::pid_t> {
+    let owners = || {
+        let metadata = fs::metadata(device).ok()?;
+        let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        Some(owners_in(&locks, &format!("{major:02x}:{minor:02x}:{}", metadata.ino())))
+    };
+    owners().unwrap_or_default()
+}
+
+fn owners_in(locks: &str, file: &str) -> Vec<libc::pid_t> {
+    let owner = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        match fields[..] {
+            [_, "FLOCK", _, _, pid, locked, ..] if locked == file => pid.parse().ok().filter(|pid| *pid > 0),
+            _ => None,
+        }
+    };
+    locks.lines().filter_map(owner).collect()
+}
+
+/// Numbers of processes in words.
+pub(crate) fn join(pids: &[libc::pid_t]) -> String {
+    pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn is_stopped(pid: libc::pid_t) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program, in parentheses, may hold anything.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
+fn is_unlocked_in_time(device: &Path, limit: Duration) -> bool {
+    let Ok(file) = File::open(device) else { return true };
+    let start = Instant::now();
+    loop {
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return true;
+        }
+        if start.elapsed() >= limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::owners_in;
+
+    #[test]
+    fn the_owners_of_a_lock() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 08:01:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 12 00:2e:78 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 13 00:2e:77 0 EOF\n\
+                     4: FLOCK  ADVISORY  READ 14 00:2e:77 0 EOF\n\
+                     5: FLOCK  ADVISORY  WRITE 0 00:2e:79 0 EOF\n";
+        assert_eq!(owners_in(locks, "00:2e:77"), [13, 14]);
+        assert_eq!(owners_in(locks, "00:2e:78"), [12]);
+        assert!(owners_in(locks, "08:01:77").is_empty());
+        assert!(owners_in(locks, "00:2e:79").is_empty(), "a process that this one cannot see");
+    }
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_runs() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(!super::is_stopped(pid));
+        // SAFETY: the child is ours.
+        unsafe {
+            libc::kill(pid, libc::SIGSTOP);
+            libc::waitpid(pid, std::ptr::null_mut(), libc::WUNTRACED);
+        }
+        assert!(super::is_stopped(pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,140 @@
+//! Which processes use a mount, or have it in a mount namespace of their own: read from /proc alone, without asking the mount.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nacre_fuse::mounts::{self, FSTYPE, MountEntry};
+
+use crate::servers::join;
+
+/// Users that are named; more are counted.
+const MAX_NAMED: usize = 5;
+
+/// What keeps a mount from being unmounted, in words; empty where nothing that may be seen does.
+pub(crate) fn of(mount: &MountEntry) -> String {
+    let below = mounts::list().unwrap_or_default().into_iter().filter(|other| other.parent == mount.id);
+    let mut users: Vec<String> =
+        below.map(|other| format!("another mount is on {}", other.mountpoint.display())).collect();
+    users.extend(loop_devices(mount));
+    for pid in processes() {
+        users.extend(use_by(mount, pid));
+    }
+    let more = users.len().saturating_sub(MAX_NAMED);
+    users.truncate(MAX_NAMED);
+    if more > 0 {
+        users.push(format!("and {more} more"));
+    }
+    users.join(", ")
+}
+
+/// How a process uses a mount.
+fn use_by(mount: &MountEntry, pid: libc::pid_t) -> Option<String> {
+    let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).ok();
+    let on_it = |path: &PathBuf| path.starts_with(&mount.mountpoint);
+    let what = if let Some(path) = open_file(mount, pid) {
+        format!("has {} open", path.display())
+    } else if link("cwd").filter(on_it).is_some() {
+        "has its working directory there".to_owned()
+    } else if link("root").filter(on_it).is_some() {
+        "has its root directory there".to_owned()
+    } else if let Some(path) = mapped_file(mount, pid) {
+        format!("has {path} mapped")
+    } else {
+        return None;
+    };
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some(format!("process {pid} ({}) {what}", name.trim_end()))
+}
+
+fn open_file(mount: &MountEntry, pid: libc::pid_t) -> Option<PathBuf> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    descriptors.flatten().find_map(|descriptor| {
+        let number = descriptor.file_name();
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.display())).ok()?;
+        let is_there = mount_of_descriptor(&info) == Some(mount.id);
+        is_there.then(|| fs::read_link(descriptor.path()).ok()).flatten()
+    })
+}
+
+fn mount_of_descriptor(info: &str) -> Option<u64> {
+    info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+}
+
+fn mapped_file(mount: &MountEntry, pid: libc::pid_t) -> Option<String> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    mapped_from(&maps, mount.device).map(str::to_owned)
+}
+
+/// The first file of a device among the mappings of a process.
+fn mapped_from(maps: &str, device: (u32, u32)) -> Option<&str> {
+    let device = format!("{:02x}:{:02x}", device.0, device.1);
+    maps.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        (fields.nth(3) == Some(&device)).then(|| line.find('/').map_or("a file", |start| &line[start..]))
+    })
+}
+
+/// Loop devices keep a file open that no process has.
+fn loop_devices(mount: &MountEntry) -> Vec<String> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let user = |device: fs::DirEntry| {
+        let file = fs::read(device.path().join("loop/backing_file")).ok()?;
+        let file = Path::new(std::ffi::OsStr::from_bytes(file.trim_ascii_end()));
+        let is_there = file.starts_with(&mount.mountpoint);
+        is_there.then(|| format!("/dev/{} is of {}", device.file_name().display(), file.display()))
+    };
+    devices.filter_map(user).collect()
+}
+
+/// All processes but this one.
+fn processes() -> Vec<libc::pid_t> {
+    let own = std::process::id() as libc::pid_t;
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut pids: Vec<libc::pid_t> = numbers.filter(|pid| *pid != own).collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// The mount namespaces beside this one that have the same mount, each by one of its processes, in words; empty where none
+/// that may be seen has it.
+pub(crate) fn elsewhere(mount: &MountEntry) -> String {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let mut seen: HashSet<PathBuf> = namespace("self").into_iter().collect();
+    let mut pids = Vec::new();
+    for pid in processes() {
+        let Some(place) = namespace(&pid.to_string()) else { continue };
+        if !seen.insert(place) {
+            continue;
+        }
+        let table = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        let same = |other: &MountEntry| other.fstype == FSTYPE && other.device == mount.device;
+        if mounts::in_table(&table).iter().any(same) {
+            pids.push(pid);
+        }
+    }
+    match pids[..] {
+        [] => String::new(),
+        [pid] => format!("another mount namespace, that of process {pid}, still has it"),
+        _ => format!("other mount namespaces, those of the processes {}, still have it", join(&pids)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{mapped_from, mount_of_descriptor};
+
+    #[test]
+    fn what_the_kernel_says_of_files() {
+        let info = "pos:\t0\nflags:\t0100000\nmnt_id:\t77\nino:\t5\n";
+        assert_eq!(mount_of_descriptor(info), Some(77));
+        assert_eq!(mount_of_descriptor("pos:\t0\n"), None);
+        let maps = "7f00-7f01 r--p 00000000 08:01 9      /usr/lib/libc.so.6\n\
+                    7f02-7f03 rw-s 00000000 00:3d 5      /mnt/a file\n\
+                    7f04-7f05 rw-p 00000000 00:00 0 \n";
+        assert_eq!(mapped_from(maps, (0, 0x3d)), Some("/mnt/a file"));
+        assert_eq!(mapped_from(maps, (0, 0x3e)), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! What umount(8) reads to find our helper: an entry in the table of user space, `/run/mount/utab`.
+//!
+//! The kernel tells umount(8) the type `fuse` for a directory, and for that type no helper is ours. With an entry for the
+//! directory umount(8) reads the kernel's table of mounts instead, finds `fuse.nacre` there, and calls `umount.fuse.nacre`
+//! or, for a user, `umount.nacre`. mount(8) writes an entry only for options of user space, and `nacre mount` is called
+//! without it, too. So the server writes one and removes it.
+//!
+//! Format, lock and replacement are those of libmount: one line for each mount, values with octal escapes, `flock` on
+//! `utab.lock`, and a new file that is renamed over the old one.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nacre_fuse::mounts::{self, FSTYPE, unescape};
+use rustix::fs::FlockOperation;
+
+/// Where the table is, unless the variable says otherwise, to which libmount listens, too.
+const TABLE: &str = "/run/mount/utab";
+const TABLE_VARIABLE: &str = "LIBMOUNT_UTAB";
+/// What the entry says: the suffix of the helper for users.
+const OPTIONS: &str = "uhelper=nacre";
+
+/// Writes the entry of a mount, in the place of older ones. A user cannot, and then only `nacre umount` waits for the
+/// server; no mount fails for that.
+pub(crate) fn note(device: &Path, dir: &Path) {
+    // Nobody but root may write there, which is no failure of the mount.
+    let _ = change(&table(), |old| {
+        let mut new = without(old, |entry| is_of(entry, device, dir) || is_stale(entry));
+        new.extend_from_slice(&entry(device, dir));
+        new
+    });
+}
+
+/// Removes the entries of a mount that is not there any more; those of another one that took its place stay.
+pub(crate) fn forget(device: &Path, dir: &Path) {
+    let _ = change(&table(), |old| {
+        let is_there = mounts::list().is_ok_and(|mounts| {
+            let same = |mount: &mounts::MountEntry| mount.mountpoint == dir && mount.source == *device;
+            mounts.iter().any(same)
+        });
+        if is_there { old.to_vec() } else { without(old, |entry| is_of(entry, device, dir)) }
+    });
+}
+
+fn table() -> PathBuf {
+    std::env::var_os(TABLE_VARIABLE).map_or_else(|| TABLE.into(), PathBuf::from)
+}
+
+fn beside(table: &Path, suffix: &str) -> PathBuf {
+    let mut name = table.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Replaces the table under its lock. A table that is not there is empty.
+fn change(table: &Path, new: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
+    if let Some(dir) = table.parent() {
+        // As libmount does.
+        DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+    }
+    let lock = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644)
+        .open(beside(table, ".lock"))?;
+    take(&lock)?;
+    let old = match fs::read(table) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        old => old?,
+    };
+    let new = new(&old);
+    if new == old {
+        return Ok(());
+    }
+    let draft = beside(table, &format!(".nacre-{}", std::process::id()));
+    let written = write(&draft, &new).and_then(|()| fs::rename(&draft, table));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written
+}
+
+/// Takes the lock, which others have for moments. A mount does not wait for one who keeps it.
+fn take(lock: &File) -> io::Result<()> {
+    const TRIES: u32 = 100;
+    for _ in 0..TRIES {
+        match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(20)),
+            outcome => return outcome.map_err(io::Error::from),
+        }
+    }
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.set_permissions(Permissions::from_mode(0o644))?;
+    file.write_all(bytes)
+}
+
+fn entry(device: &Path, dir: &Path) -> Vec<u8> {
+    let mut line = b"SRC=".to_vec();
+    line.extend(escape(device.as_os_str().as_bytes()));
+    line.extend(b" TARGET=");
+    line.extend(escape(dir.as_os_str().as_bytes()));
+    line.extend(b" ROOT=/ OPTS=");
+    line.extend(OPTIONS.as_bytes());
+    line.push(b'\n');
+    line
+}
+
+/// What separates values is written as an octal escape.
+fn escape(bytes: &[u8]) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(bytes.len());
+    for byte in bytes {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => escaped.extend(format!("\\{byte:03o}").bytes()),
+            _ => escaped.push(*byte),
+        }
+    }
+    escaped
+}
+
+fn without(table: &[u8], goes: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    table.split_inclusive(|byte| *byte == b'\n').filter(|line| !goes(line)).flatten().copied().collect()
+}
+
+/// The value of a field of an entry.
+fn field(entry: &[u8], name: &str) -> Option<Vec<u8>> {
+    let mut fields = entry.split(|byte| byte.is_ascii_whitespace());
+    fields.find_map(|field| field.strip_prefix(name.as_bytes())?.strip_prefix(b"=")).map(unescape)
+}
+
+fn is_of(entry: &[u8], device: &Path, dir: &Path) -> bool {
+    let is = |name, path: &Path| field(entry, name).is_some_and(|value| value == path.as_os_str().as_bytes());
+    is("SRC", device) && is("TARGET", dir)
+}
+
+/// Whether a server that was killed left an entry: one of ours without a mount here and without a process that has its
+/// device. A mount may be in another namespace, which shares the table.
+fn is_stale(entry: &[u8]) -> bool {
+    let path = |name| Some(PathBuf::from(std::ffi::OsStr::from_bytes(&field(entry, name)?)));
+    let (Some(device), Some(dir)) = (path("SRC"), path("TARGET")) else { return false };
+    let is_ours = field(entry, "OPTS").is_some_and(|options| options == OPTIONS.as_bytes());
+    is_ours
+        && !mounts::list().map_or(true, |mounts| {
+            mounts.iter().any(|mount| mount.fstype == FSTYPE && mount.mountpoint == dir)
+        })
+        && crate::servers::owners(&device).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::{change, entry, is_of, is_stale, without};
+
+    #[test]
+    fn an_entry_is_found_again_by_what_it_names() {
+        let (device, dir) = (Path::new("/dev/pm em\\0"), Path::new("/mnt/a\tb"));
+        let line = entry(device, dir);
+        let text = String::from_utf8(line.clone()).unwrap();
+        assert_eq!(text, "SRC=/dev/pm\\040em\\1340 TARGET=/mnt/a\\011b ROOT=/ OPTS=uhelper=nacre\n");
+        assert!(is_of(&line, device, dir) && !is_of(&line, device, Path::new("/mnt")));
+        assert!(!is_of(&line, Path::new("/dev/pmem0"), dir));
+        let other = b"SRC=//server/share TARGET=/mnt/a ROOT=/ OPTS=user=joe\n";
+        let table = [&other[..], &line, other].concat();
+        assert_eq!(without(&table, |entry| is_of(entry, device, dir)), [&other[..], other].concat());
+    }
+
+    #[test]
+    fn an_entry_that_a_killed_server_left_is_stale() {
+        let (device, dir) = (Path::new("/nowhere/pmem0"), Path::new("/nowhere/mnt"));
+        assert!(is_stale(&entry(device, dir)));
+        let of_another = b"SRC=/nowhere/pmem0 TARGET=/nowhere/mnt ROOT=/ OPTS=uhelper=udisks2\n";
+        assert!(!is_stale(of_another) && !is_stale(b"\n"));
+    }
+
+    #[test]
+    fn the_table_is_replaced_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = dir.path().join("run/mount/utab");
+        change(&table, |old| [old, b"one\n"].concat()).unwrap();
+        let first = fs::File::open(&table).unwrap();
+        change(&table, |old| [old, b"two\n"].concat()).unwrap();
+        assert_eq!(fs::read(&table).unwrap(), b"one\ntwo\n");
+        assert_eq!(std::io::read_to_string(first).unwrap(), "one\n", "readers see the old or the new one");
+        let names = fs::read_dir(table.parent().unwrap()).unwrap().count();
+        assert_eq!(names, 2, "the table and its lock");
+    }
+}
