@@ -197,6 +197,9 @@ pub enum Durability {
     Lazy,
     /// It must be durable on return (O_SYNC, O_DSYNC).
     Now,
+    /// As [`Durability::Now`], for pages that a kernel accepted before, for which nobody set space aside: it may take what is
+    /// kept for the logs of what exists.
+    Accepted,
     /// As [`Durability::Now`], for a write that a buffering layer accepted before: it and its metadata may take the space
     /// that was set aside by [`Extents::reserve`], so that it cannot fail for want of space. Nor do flags forbid it that
     /// were set since, and where the inode was changed since, ctime does not go back: the write's time is that one. Others

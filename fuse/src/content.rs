@@ -71,8 +71,12 @@ impl<L: Layout> Server<L> {
         let node = self.node(id)?;
         let time = if self.settings.writeback { self.kernel.mtime(id) } else { None };
         let slices = [IoSlice::new(data)];
-        let durability = durability(self.settings.sync);
-        self.room.find(|| self.vfs.write_pages(&node, offset, &slices, durability, time))?;
+        let write = |durability| self.vfs.write_pages(&node, offset, &slices, durability, time);
+        match self.room.find(|| write(durability(self.settings.sync))) {
+            // No program can be told any more: they have a part of what a full device keeps.
+            Err(error) if error.kind() == Kind::NoSpace => write(Durability::Accepted)?,
+            written => written?,
+        }
         Ok(data.len() as u32)
     }
 

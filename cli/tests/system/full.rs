@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::harness::{self, Ground};
 
@@ -96,5 +97,63 @@ fn filled_emptied_and_filled_again() {
         }
         ground.unmount();
         ground.fsck();
+    }
+}
+
+/// What xfs_io(8) says to these commands, standard error included.
+fn xfs_io(file: &Path, commands: &[&str]) -> String {
+    let mut program = harness::program("xfs_io");
+    commands.iter().for_each(|command| {
+        program.args(["-c", command]);
+    });
+    harness::text(&harness::run(program.arg(file), Duration::from_secs(60)).expect("xfs_io"))
+}
+
+/// Stores through a mapping into a hole are accepted before the file system hears of them. On a full device they vanished, and
+/// only one descriptor was ever told. A part of the reserve is theirs; beyond it each open descriptor is told once.
+#[test]
+fn stores_into_holes_of_a_full_device() {
+    if !harness::can_mount("stores on a full device") || !harness::has_program("stores", "xfs_io") {
+        return;
+    }
+    for mut ground in Ground::each("64M") {
+        let (dir, name) = (ground.dir(), ground.name().to_owned());
+        let sparse = dir.join("sparse");
+        File::create(&sparse).unwrap().set_len(8 << 20).unwrap();
+        let files = fill(&dir);
+        assert_eq!(fill_rest(&dir).kind(), ErrorKind::StorageFull, "{name}");
+        let told = xfs_io(&sparse, &["mmap -w 0 8m", "mwrite -S 0x61 0 64k", "msync -s 0 64k", "fsync"]);
+        assert!(!told.contains("No space"), "{name}: {told}");
+        ground.remount();
+        let content = fs::read(&sparse).unwrap();
+        assert!(content[..65_536].iter().all(|byte| *byte == 0x61), "{name}");
+        // More than any reserve of this device. The kernel tells each descriptor that was open, once, by fsync(2) or msync(2).
+        let path = sparse.display().to_string();
+        let open = format!("open {path}");
+        let told = xfs_io(
+            &sparse,
+            &[&open, "mmap -w 0 8m", "mwrite -S 0x62 1m 7m", "fsync", "fsync", "file 0", "fsync", "fsync"],
+        );
+        assert_eq!(told.matches("No space left").count(), 2, "{name}: {told}");
+        // What is kept for removals is still there.
+        for index in 0..files {
+            fs::remove_file(dir.join(format!("file{index}"))).unwrap();
+        }
+        fs::write(dir.join("new"), [1; 100_000]).unwrap();
+        ground.unmount();
+        ground.fsck();
+    }
+}
+
+/// Fills the rest of a device block by block, until that is refused; the error.
+fn fill_rest(dir: &Path) -> std::io::Error {
+    let mut file = match File::create(dir.join("rest")) {
+        Ok(file) => file,
+        Err(error) => return error,
+    };
+    loop {
+        if let Err(error) = file.write_all(&[7; 4096]) {
+            return error;
+        }
     }
 }

@@ -257,7 +257,7 @@ impl<P: Pm> Shared<P> {
         now: Timestamp,
     ) -> Result<u64> {
         self.file(inode)?;
-        let purpose = if durability == Durability::Promised { Purpose::Promised } else { Purpose::Data };
+        let purpose = Purpose::of_write(durability);
         let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
         let forbidden =
             if at == WriteAt::End { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };

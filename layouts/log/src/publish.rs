@@ -141,7 +141,7 @@ impl<P: Pm> Shared<P> {
         // What was accepted before may take what was set aside for it, and its time is not the newest one.
         let (purpose, now) = match durability {
             Durability::Promised => (Purpose::Promised, now.max(inode.attr.get().ctime)),
-            _ => (Purpose::Data, now),
+            _ => (Purpose::of_write(durability), now),
         };
         let (batch, size) = (Batch::promised(purpose), size.max(before));
         self.commit_changes(inode, &mut log, batch, &changes, size, now, proof, &mut freed)?;
@@ -159,7 +159,7 @@ impl<P: Pm> Shared<P> {
         durability: Durability,
         modified: Timestamp,
     ) -> Result<bool> {
-        let purpose = if durability == Durability::Promised { Purpose::Promised } else { Purpose::Data };
+        let purpose = Purpose::of_write(durability);
         let map = self.file(inode)?;
         let PlacedExtent { start, len, .. } = from.extent;
         if content.len() as u64 != len * BLOCK_SIZE {

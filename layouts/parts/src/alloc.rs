@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicUsize;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, explored_thread};
-use nacre_engine::{Block, Result};
+use nacre_engine::{Block, Durability, Result};
 use smallvec::SmallVec;
 
 pub use self::bitmap::for_each_mask;
@@ -59,12 +59,23 @@ pub type Runs = SmallVec<[Run; 2]>;
 pub enum Purpose {
     /// Contents and new names: leaves the whole reserve.
     Data,
-    /// The log of something that exists: leaves half of it.
+    /// The log of something that exists, and pages that a kernel accepted: leaves half of it.
     Metadata,
     /// The log of a removal, which gives more back than it takes: leaves nothing.
     Removal,
     /// What is written for a promise, and the metadata of it: leaves nothing, not even what is set aside.
     Promised,
+}
+
+impl Purpose {
+    /// What the blocks of a write are for.
+    pub fn of_write(durability: Durability) -> Purpose {
+        match durability {
+            Durability::Lazy | Durability::Now => Purpose::Data,
+            Durability::Accepted => Purpose::Metadata,
+            Durability::Promised => Purpose::Promised,
+        }
+    }
 }
 
 #[repr(align(128))]
