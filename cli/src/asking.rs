@@ -58,17 +58,17 @@ impl Asked {
         let mut notice = Some(notice);
         let mut said = Vec::new();
         loop {
-            let waited = self.begun.elapsed();
-            if waited >= limit {
-                break;
-            }
-            if waited >= NOTICE
-                && let Some(notice) = notice.take()
-            {
-                notice();
-            }
             let until = if notice.is_some() { limit.min(NOTICE) } else { limit };
-            if !is_readable(self.pipe.as_raw_fd(), until.saturating_sub(waited)) {
+            if !is_readable(self.pipe.as_raw_fd(), until.saturating_sub(self.begun.elapsed())) {
+                let waited = self.begun.elapsed();
+                if waited >= limit {
+                    break;
+                }
+                if waited >= NOTICE
+                    && let Some(notice) = notice.take()
+                {
+                    notice();
+                }
                 continue;
             }
             let mut part = [0; 4096];
@@ -166,7 +166,7 @@ mod tests {
 
     use rustix::io::Errno;
 
-    use super::{ANSWER_MAX, Answer, ask};
+    use super::{ANSWER_MAX, Answer, Asked, ask};
 
     const LONG: Duration = Duration::from_secs(120);
 
@@ -183,6 +183,15 @@ mod tests {
         assert_eq!(full, Answer::Bytes(vec![7; ANSWER_MAX]));
         assert_eq!(ask(LONG, || {}, |_| Ok(0)), Answer::Bytes(Vec::new()));
         assert_eq!(ask(LONG, || {}, |_| Err(Errno::NODATA)), Answer::Refused(Errno::NODATA));
+    }
+
+    /// One that is looked at late, after others were waited for, was taken for one that hangs.
+    #[test]
+    fn an_answer_that_is_there_counts_however_late_it_is_looked_at() {
+        let asked = Asked::begin(|_| Ok(3)).unwrap();
+        while !super::is_readable(std::os::fd::AsRawFd::as_raw_fd(&asked.pipe), LONG) {}
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(asked.wait(Duration::from_millis(10), || {}), Answer::Bytes(vec![0; 3]));
     }
 
     #[test]

@@ -35,8 +35,8 @@ impl Server {
     /// It in words, as the subject of a sentence.
     pub(crate) fn name(&self) -> String {
         match self {
-            Server::One(pid, _) => format!("its server, process {pid},"),
-            Server::Readers(pids) => format!("its server, one of the processes {},", join(pids)),
+            Server::One(pid, _) => format!("its server (process {pid})"),
+            Server::Readers(pids) => format!("its server (one of the processes {})", join(pids)),
             Server::Unknown => "its server".to_owned(),
         }
     }

@@ -213,8 +213,9 @@ fn nothing_waits_for_a_server_that_it_does_not_need() {
     let said = text(&df);
     assert_eq!(df.status.code(), Some(1), "{said}");
     assert!(said.contains(&format!("{}\n", other.dir().display())), "{said}");
-    let silence = format!("process {}, is stopped; kill -CONT", server.as_raw_nonzero());
+    let silence = format!("process {}) is stopped", server.as_raw_nonzero());
     assert!(said.contains(&stopped.dir().display().to_string()) && said.contains(&silence), "{said}");
+    assert!(said.contains(&format!("; kill -CONT {} lets it go on", server.as_raw_nonzero())), "{said}");
     assert!(beside(&["info"], &other.dir()).status.success());
     assert!(beside(&["umount", "-n"], &stopped.dir()).status.success());
     assert!(beside(&["umount"], &other.dir()).status.success());
