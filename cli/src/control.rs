@@ -14,6 +14,7 @@ use nacre::{
     Trimmed,
 };
 use nacre_engine::{Error, Names as _, Result};
+use nacre_fuse::mounts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -125,13 +126,25 @@ pub(crate) struct Control {
     ends: Arc<AtomicBool>,
     /// Opening a file for writing is checked against its flags. The kernel is told once, when the mount begins.
     checks_opens: bool,
+    /// Where it is mounted.
+    dir: PathBuf,
+    /// The mover was paused when the mount became read-only.
+    was_paused: AtomicBool,
 }
 
 impl Control {
-    pub(crate) fn new(file_system: FileSystem, settings: MountSettings) -> Control {
+    pub(crate) fn new(file_system: FileSystem, settings: MountSettings, dir: PathBuf) -> Control {
         let checks_opens = settings.direct_io || file_system.vfs().layout().has_guarded();
         let (settings, results) = (Mutex::new(settings), Mutex::default());
-        Control { file_system, settings, results, ends: Arc::default(), checks_opens }
+        Control {
+            file_system,
+            settings,
+            results,
+            ends: Arc::default(),
+            checks_opens,
+            dir,
+            was_paused: AtomicBool::default(),
+        }
     }
 
     /// To be set when the mount is to end: what takes long does then.
@@ -150,7 +163,10 @@ impl Control {
             (false, false) => "unchecked",
             (false, true) => "checked from the next mount on",
         };
-        said["mount"] = json!({ "options": options, "pid": std::process::id(), "opens": opens });
+        let opened_to_read = self.file_system.vfs().options().read_only;
+        said["mount"] = json!({
+            "options": options, "pid": std::process::id(), "opens": opens, "opened_to_read": opened_to_read
+        });
         let tiers = self.file_system.tiers();
         if !tiers.is_empty() {
             said["tiers"] = json!(tiers);
@@ -176,6 +192,35 @@ impl Control {
         }
         *settings = changed;
         Ok(())
+    }
+
+    /// Takes up the flags that the kernel shows for the mount: a remount has changed them, and what is read-only then takes no
+    /// order that would say so.
+    fn take_up_flags(&self) -> Result<Value> {
+        let entry = mounts::at(&self.dir)?.filter(|entry| entry.fstype == mounts::FSTYPE);
+        let Some(entry) = entry else {
+            return Err(Error::new(Kind::NotFound).object(self.dir.display().to_string()));
+        };
+        let mut settings = lock(&self.settings);
+        let mut changed = settings.clone();
+        changed.take_up_flags(&entry);
+        if changed.read_only && !settings.read_only {
+            let is_paused = self.file_system.mover_status().is_some_and(|mover| mover.paused);
+            self.was_paused.store(is_paused, Ordering::Relaxed);
+            self.let_move(false);
+        }
+        self.file_system.remount(changed.read_only, changed.no_atime)?;
+        if settings.read_only && !changed.read_only && !self.was_paused.load(Ordering::Relaxed) {
+            self.let_move(true);
+        }
+        *settings = changed;
+        Ok(json!({ "options": settings.to_string() }))
+    }
+
+    /// Lets blocks move by themselves, or not.
+    fn let_move(&self, moves: bool) {
+        // Without tiers nothing moves.
+        let _ = self.file_system.pause_mover(!moves);
     }
 
     fn run(&self, order: Order) -> Result<Value> {
@@ -261,6 +306,10 @@ impl nacre_fuse::Control for Control {
             // It has paths of files that others may not see.
             "scrub" if !may_tell => return Some(Err(Kind::NotPermitted.into())),
             "info" => self.info(),
+            "flags" => match self.take_up_flags() {
+                Ok(flags) => flags,
+                Err(error) => return Some(Err(error)),
+            },
             "scrub" => json!(self.file_system.scrub_status()),
             "tiers" => json!({ "tiers": self.file_system.tiers() }),
             "mover" => json!(self.file_system.mover_status()?),
@@ -342,7 +391,7 @@ mod tests {
     #[test]
     fn a_limit_is_there_after_a_remount_that_says_nothing_of_it() {
         let file_system = FileSystem::in_memory(64 << 20, &OpenOptions::default()).unwrap();
-        let control = Control::new(file_system, MountSettings::default());
+        let control = Control::new(file_system, MountSettings::default(), "/mnt".into());
         let rate = |control: &Control| control.file_system.mover_status().unwrap().rate;
         control.limit(Some(1 << 20)).unwrap();
         control.change("tier_group=64K").unwrap();
@@ -379,7 +428,7 @@ mod tests {
         let file_system = FileSystem::in_memory(64 << 20, &OpenOptions::default()).unwrap();
         let vfs = file_system.vfs();
         let root = vfs.id(vfs.root());
-        let control = Control::new(file_system.clone(), MountSettings::default());
+        let control = Control::new(file_system.clone(), MountSettings::default(), "/mnt".into());
         let give = |id: &str, order: Value| {
             let value = json!({ "id": id, "order": order }).to_string();
             control.tell(root, "do", &value)?.ok()

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, plain};
 
 /// `PR_SET_IO_FLUSHER` of prctl(2).
 const IO_FLUSHER: libc::c_int = 57;
@@ -111,7 +111,7 @@ impl Readiness {
 
     /// Says that it failed, unless it was ready before; gives the exit code of this process.
     pub(crate) fn fail(&mut self, message: &str, code: u8) -> ExitCode {
-        let line = format!("nacre: {message}\n");
+        let line = format!("nacre: {}\n", plain(message.to_owned()));
         match self.pipe.take() {
             Some(mut pipe) => {
                 let mut said = vec![code];
@@ -160,8 +160,18 @@ impl Log {
         })
     }
 
-    /// Writes one message.
+    /// Writes down something that went wrong.
     pub(crate) fn say(&self, message: &str) {
+        self.write(libc::LOG_WARNING, message);
+    }
+
+    /// Writes down what happened in order.
+    pub(crate) fn tell(&self, message: &str) {
+        self.write(libc::LOG_INFO, message);
+    }
+
+    fn write(&self, priority: libc::c_int, message: &str) {
+        let message = plain(message.to_owned());
         match self {
             // Whoever read it may be gone, which is no reason to end either.
             Log::Terminal => drop(writeln!(io::stderr(), "nacre: {message}")),
@@ -177,7 +187,7 @@ impl Log {
                     CString::new(format!("nacre[{}]: {message}", std::process::id()).replace('\0', " "))
                         .unwrap_or_default();
                 // SAFETY: the format takes one string, which ends with NUL and lives as long as the call.
-                unsafe { libc::syslog(libc::LOG_WARNING | libc::LOG_DAEMON, c"%s".as_ptr(), text.as_ptr()) };
+                unsafe { libc::syslog(priority | libc::LOG_DAEMON, c"%s".as_ptr(), text.as_ptr()) };
             }
         }
     }
@@ -210,10 +220,9 @@ impl Throttle {
     }
 }
 
-/// Seconds since 1970, as `date -d @N` reads them.
+/// Local time with its zone, as RFC 3339 has it.
 fn timestamp() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    format!("@{}.{:03}", now.as_secs(), now.subsec_millis())
+    jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
 }
 
 /// Ends the process at the first panic. What is on the device is whole at every moment, what is in memory after a
@@ -318,11 +327,17 @@ mod tests {
     fn a_log_file_grows_by_lines() {
         let path = std::env::temp_dir().join(format!("nacre-log-test-{}", std::process::id()));
         let log = Log::new(Some(&path), true).unwrap();
-        log.say("one");
-        Log::new(Some(&path), true).unwrap().say("two");
+        log.say("one (os error 5)");
+        Log::new(Some(&path), true).unwrap().tell("two");
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(text.lines().count(), 2);
+        assert!(text.lines().next().unwrap().ends_with(": one"), "{text}");
+        for line in text.lines() {
+            let (time, _) = line.split_once(' ').unwrap();
+            let time: jiff::Timestamp = time.parse().unwrap();
+            assert!(time.duration_until(jiff::Timestamp::now()).abs().as_secs() < 3600, "{line}");
+        }
         assert!(text.ends_with(": two\n"), "{text}");
     }
 

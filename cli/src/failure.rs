@@ -4,6 +4,10 @@ use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 
+use nacre_engine::Kind;
+
+use crate::servers;
+
 /// The operation failed.
 pub(crate) const EXIT_FAILURE: u8 = 1;
 /// The command line was wrong.
@@ -33,7 +37,14 @@ impl Failure {
     pub(crate) fn on(path: &Path, error: &nacre_engine::Error) -> Failure {
         let (name, message) = (path.display().to_string(), error.to_string());
         let message = if message.contains(&name) { message } else { format!("{name}: {message}") };
-        Failure::of_message(message, EXIT_FAILURE)
+        let failure = Failure::of_message(message, EXIT_FAILURE);
+        if error.kind() != Kind::Busy {
+            return failure;
+        }
+        match servers::who_has(path) {
+            who if who.is_empty() => failure,
+            who => failure.advice(&who),
+        }
     }
 
     fn of_message(message: String, code: u8) -> Failure {

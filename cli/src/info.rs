@@ -175,9 +175,11 @@ fn state(info: &Value) -> String {
     };
     let errors = match errors {
         0 => String::new(),
-        errors => format!(", {errors} errors found and not repaired: run nacre fsck"),
+        errors => {
+            format!(", {} found and not repaired: run nacre fsck", output::count(errors, "error"))
+        }
     };
-    format!("{clean}, mounted {epoch} times for writing{errors}")
+    format!("{clean}, mounted {} for writing{errors}", output::count(epoch, "time"))
 }
 
 #[cfg(test)]

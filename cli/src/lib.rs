@@ -4,7 +4,7 @@
 //! else.
 //!
 //! - `args`: the command line; help, completions and manual pages come from it.
-//! - one module for each subcommand; `daemon` and `mount_options` serve `mount`, `load` serves `demo`.
+//! - one module for each subcommand; `daemon`, `mount_options` and `remount` serve `mount`, `load` serves `demo`.
 //! - `mounted`: finding and asking mounts, `asking` without waiting for one that hangs; `servers`, `users`: the process that
 //!   serves a mount, and those that use it; `utab`: how umount(8) finds us; `control` is what their server answers; `output`, `failure`: what people and scripts read.
 //! - [`fuzz`]: the body of the fuzz target `options`.
@@ -29,6 +29,7 @@ mod mounted;
 mod mover;
 mod output;
 mod place;
+mod remount;
 mod scrub;
 mod servers;
 mod stat;

@@ -9,27 +9,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
-use nacre::{Emulation, FileSystem, Kind, OpenOptions, Promise, WriteBuffer};
+use nacre::{Emulation, FileSystem, Info, Kind, OpenOptions, Promise, WriteBuffer};
 use nacre_fuse::{ServeOptions, Unmounter, mounts};
 
 use crate::control::Control;
 use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle};
 use crate::failure::Failure;
 use crate::mount_options::{self, MountSettings, TierOption};
-use crate::{mounted, utab};
+use crate::{mounted, remount, utab};
 
 /// Exit codes of mount(8).
 pub(crate) const WRONG_CALL: u8 = 1;
 const SYSTEM_ERROR: u8 = 2;
 const MOUNT_FAILURE: u8 = 32;
 
-/// What a running mount is told its new options by.
-const OPTIONS: &str = "system.nacre.options";
-
 /// What `nacre mount` is told.
 #[derive(Debug, Args)]
 pub(crate) struct MountArgs {
-    /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, sync, allow_other, writeback (the kernel buffers writes;
+    /// Options as in fstab: ro, noatime, nodev, nosuid, noexec, nosymfollow, sync, allow_other, writeback (the kernel buffers writes;
     /// fsync and close wait for them, sync(2) and syncfs(2) do not; a full device is told by fsync, close, or the next write to a
     /// file that it kept from being written; no file can be made immutable or append-only, or asked for its holes), lazy[=SIZE], lazy_low=N, lazy_high=N,
     /// lazy_period=MS, lazy_age=MS, lazy_forget=MS (blocks that were soon synchronised are buffered again when their
@@ -45,7 +42,8 @@ pub(crate) struct MountArgs {
     /// files are compacted, 95), tier_threshold=PERCENT (of a tier in use, above which what was not used for long moves to slower
     /// ones, 90), disk_threshold=PERCENT (of memory in use, above which large asynchronous writes go to disk at
     /// once; 0 in the preset tpfs, else 5 below where blocks move down), log=FILE, nofail;
-    /// with remount, lazy_* and what is set of tiers (tier_cache to disk_threshold) of the mount that is there
+    /// with remount, of the mount that is there: ro, rw, noatime, nodev, nosuid, noexec, nosymfollow and what takes them back,
+    /// lazy_*, and what is set of tiers (tier_cache to disk_threshold)
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Refuse every change
@@ -85,6 +83,8 @@ pub(crate) struct Plan {
     pub(crate) settings: MountSettings,
     foreground: bool,
     dry_run: bool,
+    /// mount(8) hands on all flags that are to be set, and leaves out those that are not.
+    names_all_flags: bool,
 }
 
 /// Why a mount failed: message and exit code.
@@ -115,7 +115,14 @@ pub(crate) fn plan(args: MountArgs) -> Result<Plan, String> {
     settings.threads = args.threads.or(settings.threads);
     settings.log = args.log.or(settings.log);
     let (device, dir) = (args.device, args.dir);
-    Ok(Plan { device, dir, settings, foreground: args.foreground, dry_run: args.dry_run })
+    Ok(Plan {
+        device,
+        dir,
+        settings,
+        foreground: args.foreground,
+        dry_run: args.dry_run,
+        names_all_flags: false,
+    })
 }
 
 /// Mounts as the helper of mount(8): `mount.nacre DEVICE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. Here `-f`
@@ -171,7 +178,7 @@ pub(crate) fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<P
         settings.take(options, sloppy)?;
     }
     let [device, dir] = names.try_into().map_err(|_| "give a device and a directory".to_owned())?;
-    Ok(Plan { device, dir, settings, foreground: false, dry_run })
+    Ok(Plan { device, dir, settings, foreground: false, dry_run, names_all_flags: true })
 }
 
 fn refuse(message: &str, code: u8) -> ExitCode {
@@ -200,6 +207,9 @@ fn mount(plan: Plan) -> ExitCode {
 /// Everything that can be found out without touching the device; `None` when nothing is left to do.
 fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     plan.settings.check().map_err(|message| Refusal(message, WRONG_CALL))?;
+    for warning in plan.settings.warnings() {
+        eprintln!("nacre: mount: {warning}");
+    }
     let device = match plan.device.canonicalize() {
         Ok(device) => device,
         // It is there, whatever has become of the name.
@@ -219,45 +229,36 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
             .map_err(|error| Refusal(format!("tier {}: {error}", tier.path.display()), SYSTEM_ERROR))?;
     }
     plan.dir = mounts::absolute(&plan.dir)?;
-    mounted::answers(&plan.dir).map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE))?;
+    // Whatever looks at a mount that hangs would hang, too.
+    if let Some(there) = mounts::at(&plan.dir)?.filter(|there| there.fstype == mounts::FSTYPE) {
+        mounted::answers("mount", &there)
+            .map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE))?;
+    }
     mounts::clear_dead(&plan.dir)?;
     if plan.settings.remount {
-        return remount(&plan).map(|()| None);
+        let how = (plan.names_all_flags, plan.dry_run);
+        return remount::run(&plan.dir, &plan.settings, how)
+            .map(|()| None)
+            .map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE));
     }
     if let Some(log) = &plan.settings.log {
         let absolute = std::path::absolute(log);
         plan.settings.log = Some(absolute.map_err(|error| Refusal(format!("log: {error}"), SYSTEM_ERROR))?);
     }
-    if !plan.dir.is_dir() {
-        return Err(Refusal(format!("mount: {}: not a directory", plan.dir.display()), MOUNT_FAILURE));
+    let refuse = |why: &str| Err(Refusal(format!("mount: {}: {why}", plan.dir.display()), MOUNT_FAILURE));
+    match plan.dir.metadata() {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return refuse("not a directory"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return refuse("there is no such directory; make it first");
+        }
+        Err(error) => return refuse(&error.to_string()),
     }
     if plan.dry_run {
         println!("{}: would be mounted on {}", plan.device.display(), plan.dir.display());
         return Ok(None);
     }
     Ok(Some(plan))
-}
-
-/// Changes the mount that is there.
-fn remount(plan: &Plan) -> Result<(), Refusal> {
-    let dir = plan.dir.display();
-    let refusal = |why: String| Refusal(format!("remount: {dir}: {why}"), MOUNT_FAILURE);
-    let failed = |failure: Failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE);
-    let entry = mounted::serving(&plan.dir).map_err(failed)?.filter(|mount| mount.mountpoint == plan.dir);
-    let Some(entry) = entry else {
-        return Err(refusal("no nacre file system is mounted there".into()));
-    };
-    let said = mounted::ask(&plan.dir, mounted::INFO).map_err(failed)?;
-    let mut running = MountSettings::default();
-    let options = said["mount"]["options"].as_str().unwrap_or_default();
-    running.take(options, false).map_err(refusal)?;
-    let (_, named) = running.remounted(&plan.settings, &entry.flags).map_err(refusal)?;
-    if plan.dry_run || named.is_empty() {
-        return Ok(());
-    }
-    let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::setxattr(&plan.dir, OPTIONS, named.as_bytes(), flags)
-        .map_err(|error| refusal(format!("set {named}: {error}")))
 }
 
 /// The process that serves the mount, from here to its end.
@@ -270,6 +271,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         Err(error) => return readiness.fail(&format!("open the log file: {error}"), SYSTEM_ERROR),
     };
     daemon::abort_on_panic(&log);
+    let before = nacre::info(&plan.device).ok();
     let file_system = match open_when_free(&plan.device, &open_options(&plan.settings)) {
         Ok(file_system) => file_system,
         Err(error) if error.kind() == Kind::NotFound && plan.settings.no_fail => {
@@ -278,13 +280,14 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         Err(error) => return readiness.fail(Failure::on(&plan.device, &error).message(), MOUNT_FAILURE),
     };
     let mut was_ready = false;
-    let control = Control::new(file_system.clone(), plan.settings.clone());
+    let control = Control::new(file_system.clone(), plan.settings.clone(), plan.dir.clone());
     let ends = control.ends();
     let options = serve_options(plan, &file_system, &log, control);
     let (tiers_log, dir) = (log.clone(), plan.dir.display().to_string());
     file_system.on_tiers(move |what| tiers_log.say(&format!("{dir}: {what}")));
     let served = nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter| {
         was_ready = true;
+        tell_of_begin(plan, &file_system, before.as_ref(), &log);
         utab::note(&plan.device, &plan.dir);
         if plan.foreground {
             // Whoever reads it may be gone.
@@ -304,12 +307,42 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     // All nodes are gone; this leaves what makes the next mount fast.
     let closed = file_system.close();
     match served.and(closed) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            log.tell(&format!("{}: unmounted from {}", plan.device.display(), plan.dir.display()));
+            ExitCode::SUCCESS
+        }
         Err(error) if was_ready => {
             log.say(&format!("{}: {error}", plan.dir.display()));
             ExitCode::from(MOUNT_FAILURE)
         }
         Err(error) => readiness.fail(&error.to_string(), MOUNT_FAILURE),
+    }
+}
+
+/// Writes down that it is mounted, and what recovery did where its device was found in use by a mount that is gone.
+fn tell_of_begin(plan: &Plan, file_system: &FileSystem, before: Option<&Info>, log: &Log) {
+    let device = plan.device.display();
+    let report = file_system.recovery();
+    let needed_recovery = |before: &Info| before.volume.mount_epoch > 0 && !before.volume.clean;
+    if before.is_some_and(needed_recovery) {
+        log.tell(&format!(
+            "{device}: it was not unmounted in order; recovered in {:.3} s: {} directories and {} other inodes read, {} \
+             operations erased and {} undone that were under way, {} link counts corrected",
+            report.duration.as_secs_f64(),
+            report.directories,
+            report.files,
+            report.torn,
+            report.rolled_back,
+            report.relinked,
+        ));
+    }
+    if report.damage_count > 0 {
+        log.say(&format!("{device}: damage was found: {}; run nacre fsck", report.damage.join("; ")));
+    }
+    // In the foreground standard output says so.
+    if !matches!(log, Log::Terminal) {
+        let (dir, version, settings) = (plan.dir.display(), env!("CARGO_PKG_VERSION"), &plan.settings);
+        log.tell(&format!("{device}: mounted on {dir} by nacre {version}, options {settings}"));
     }
 }
 
@@ -380,6 +413,7 @@ fn serve_options(plan: &Plan, file_system: &FileSystem, log: &Log, control: Cont
         dev: settings.dev.unwrap_or(root),
         suid: settings.suid.unwrap_or(root),
         exec: !settings.no_exec,
+        no_symlinks: settings.no_symlinks,
         no_atime: settings.no_atime,
         sync: settings.sync,
         dirsync: settings.dirsync,

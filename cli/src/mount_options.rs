@@ -4,6 +4,9 @@
 //! cannot be had is refused, never quietly dropped; `-s` tolerates what is unknown.
 
 mod remount;
+mod without_effect;
+
+pub(crate) use self::remount::kernel_flags;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,6 +26,8 @@ pub(crate) struct MountSettings {
     pub(crate) suid: Option<bool>,
     /// Programs cannot be run.
     pub(crate) no_exec: bool,
+    /// Symbolic links are not followed.
+    pub(crate) no_symlinks: bool,
     /// Reads leave no trace.
     pub(crate) no_atime: bool,
     /// Writes are durable when they return.
@@ -59,8 +64,10 @@ pub(crate) struct MountSettings {
     pub(crate) remount: bool,
     /// The settings of our write buffer that were named, as they were written.
     lazy_named: Vec<String>,
-    /// The options that were named and that only take another one back.
+    /// The flags that were named, and the words that take them back.
     plain_named: Vec<&'static str>,
+    /// What is known and changes nothing here, with the reason.
+    without_effect: Vec<String>,
 }
 
 /// Where a tier is.
@@ -149,8 +156,24 @@ const FOR_OTHERS: [&str; 22] = [
     "default_permissions",
 ];
 
-/// Options that take back what another one says.
-const PLAIN: [&str; 7] = ["rw", "dev", "suid", "exec", "atime", "relatime", "async"];
+/// Flags, and what takes them back.
+const PLAIN: [&str; 15] = [
+    "ro",
+    "rw",
+    "nodev",
+    "dev",
+    "nosuid",
+    "suid",
+    "noexec",
+    "exec",
+    "nosymfollow",
+    "symfollow",
+    "noatime",
+    "atime",
+    "relatime",
+    "strictatime",
+    "async",
+];
 
 /// Prefixes of the same.
 /// A remount brings what the kernel says of the mount.
@@ -214,6 +237,8 @@ impl MountSettings {
             "noexec" => self.no_exec = true,
             "atime" | "relatime" => self.no_atime = false,
             "noatime" => self.no_atime = true,
+            "symfollow" => self.no_symlinks = false,
+            "nosymfollow" => self.no_symlinks = true,
             "sync" => self.sync = true,
             "async" => self.sync = false,
             "dirsync" => self.dirsync = true,
@@ -222,14 +247,25 @@ impl MountSettings {
             "lazy" => self.lazy = Some(self.lazy.unwrap_or_default()),
             "direct_io" => self.direct_io = true,
             "nofail" => self.no_fail = true,
-            "strictatime" | "lazytime" | "mand" | "iversion" => {
-                return Err(format!("the mount option {option:?} cannot be had"));
+            "strictatime" => {
+                self.no_atime = false;
+                self.without_effect.extend(without_effect::reason(option));
             }
             "remount" => self.remount = true,
             "bind" | "rbind" | "move" => return Err(format!("{option:?} is done by mount(8) itself")),
-            _ => return Ok(is_for_others(option)),
+            _ => {
+                let known = without_effect::reason(option);
+                let is_known = known.is_some() || without_effect::is_so_anyway(option);
+                self.without_effect.extend(known);
+                return Ok(is_known || is_for_others(option));
+            }
         }
         Ok(true)
+    }
+
+    /// What was asked for and is not had, in words.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.without_effect
     }
 
     fn take_setting(&mut self, key: &str, value: &str) -> Result<bool, String> {
@@ -316,6 +352,7 @@ impl fmt::Display for MountSettings {
             (self.dev == Some(false), "nodev"),
             (self.suid == Some(false), "nosuid"),
             (self.no_exec, "noexec"),
+            (self.no_symlinks, "nosymfollow"),
             (self.no_atime, "noatime"),
             (self.sync, "sync"),
             (self.dirsync, "dirsync"),
@@ -538,6 +575,8 @@ mod tests {
                        comment=home,user=joe,relatime,exec,async,default_permissions,,nodiratime";
         let settings = MountSettings { plain_named: Vec::new(), ..take(options).unwrap() };
         assert_eq!(settings, MountSettings::default());
+        let settings = take("acl,user_xattr,nodiscard,nolazytime,nomand,symfollow,uhelper=nacre").unwrap();
+        assert_eq!(MountSettings { plain_named: Vec::new(), ..settings }, MountSettings::default());
         assert!(take("nofail").unwrap().no_fail);
     }
 
@@ -559,6 +598,21 @@ mod tests {
         settings.take("rw,threads=3", false).unwrap();
         assert!(!settings.read_only);
         assert_eq!(settings.threads, Some(3));
+        assert_eq!(take("nosymfollow").unwrap().to_string(), "rw,nosymfollow");
+    }
+
+    #[test]
+    fn what_other_file_systems_have_is_said_to_change_nothing() {
+        let options = "strictatime,lazytime,mand,iversion,discard,discard=async,dax,dax=always,noacl,nouser_xattr,\
+                       barrier=1,nobarrier,errors=remount-ro,commit=5,data=ordered,context=system_u";
+        let settings = take(options).unwrap();
+        assert_eq!(settings.to_string(), "rw");
+        let words: Vec<&str> = options.split(',').collect();
+        assert_eq!(settings.warnings().len(), words.len());
+        for (option, warning) in words.iter().zip(settings.warnings()) {
+            assert!(warning.starts_with(&format!("the option {option:?} has no effect: ")), "{warning}");
+        }
+        assert!(!take("noatime,strictatime").unwrap().no_atime);
     }
 
     #[test]
@@ -594,7 +648,8 @@ mod tests {
     fn what_is_unknown_or_cannot_be_had_is_refused() {
         for (options, word) in [
             ("ro,compress=zstd", "compress=zstd"),
-            ("strictatime", "cannot be had"),
+            ("errors", "errors"),
+            ("commit", "commit"),
             ("threads=0", "1 to 256"),
             ("threads=many", "1 to 256"),
             ("lazy=4K", "at least 1M"),

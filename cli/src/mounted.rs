@@ -42,7 +42,13 @@ pub(crate) fn serving(path: &Path) -> Result<Option<MountEntry>, Failure> {
     let absolute = std::path::absolute(path).map_err(|error| failed(&error))?;
     let mounts = mounts::list()?;
     if let Some(mount) = mounts.iter().rfind(|mount| mount.mountpoint == absolute) {
-        return Ok(Some(mount.clone()).filter(|mount| mount.fstype == FSTYPE));
+        if mount.fstype != FSTYPE {
+            return Ok(None);
+        }
+        // Whatever is asked next would wait without end for one that hangs.
+        return answers("look at", mount)?
+            .map(|()| Some(mount.clone()))
+            .ok_or_else(|| ended("look at", path));
     }
     let name = as_c_string(path)?;
     let answer = asking::ask(PATIENCE, waiting(path), |buffer| {
@@ -256,12 +262,12 @@ pub(crate) fn statvfs(
     }
 }
 
-/// Whether what is mounted on a directory answers, or is dead: whatever looks at one that hangs would hang, too.
-pub(crate) fn answers(dir: &Path) -> Result<(), Failure> {
-    let mount = mounts::at(dir)?.filter(|mount| mount.fstype == FSTYPE);
-    let Some(mount) = mount else { return Ok(()) };
+/// Whether a mount answers: none for a dead one. The question is statvfs(2), which the kernel never answers itself.
+pub(crate) fn answers(operation: &str, mount: &MountEntry) -> Result<Option<()>, Failure> {
+    let dir = &mount.mountpoint;
     match begin_statvfs(dir)?.wait(PATIENCE, waiting(dir)) {
-        Answer::None => Err(silent("mount", &mount.mountpoint)),
-        Answer::Bytes(_) | Answer::Refused(_) => Ok(()),
+        Answer::None => Err(silent(operation, dir)),
+        Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => Ok(None),
+        Answer::Bytes(_) | Answer::Refused(_) => Ok(Some(())),
     }
 }

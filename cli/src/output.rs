@@ -47,6 +47,12 @@ pub(crate) fn text_is_read(text: &str) -> Result<bool, Failure> {
     }
 }
 
+/// A number of things, as `1 file` and `2 files`.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    let many = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{many}")
+}
+
 /// Lines `name: value` with the values below one another.
 pub(crate) fn fields(fields: &[(&str, String)]) -> String {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
@@ -81,7 +87,15 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{fields, table};
+    use super::{count, fields, table};
+
+    #[test]
+    fn one_thing_is_no_many() {
+        assert_eq!(
+            (count(1, "file"), count(0, "file"), count(2, "file")),
+            ("1 file".into(), "0 files".into(), "2 files".into())
+        );
+    }
 
     #[test]
     fn values_stand_below_one_another() {

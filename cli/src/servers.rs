@@ -80,6 +80,19 @@ impl Server {
     }
 }
 
+/// Which processes have a device, and where it is mounted, in words; empty where neither can be seen.
+pub(crate) fn who_has(device: &Path) -> String {
+    let name = |pid: &libc::pid_t| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("process {pid} ({}) has it", name.trim_end())
+    };
+    let mut said: Vec<String> = owners(device).iter().map(name).collect();
+    if let Ok(Some(mount)) = crate::mounted::of_device(device) {
+        said.push(format!("it is mounted on {}", mount.mountpoint.display()));
+    }
+    said.join(", ")
+}
+
 /// The processes that have a device open as a file system.
 pub(crate) fn owners(device: &Path) -> Vec<libc::pid_t> {
     let owners = || {

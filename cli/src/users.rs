@@ -21,19 +21,14 @@ pub(crate) fn of(mount: &MountEntry) -> String {
     for pid in processes() {
         users.extend(use_by(mount, pid));
     }
-    let more = users.len().saturating_sub(MAX_NAMED);
-    users.truncate(MAX_NAMED);
-    if more > 0 {
-        users.push(format!("and {more} more"));
-    }
-    users.join(", ")
+    listed(users)
 }
 
 /// How a process uses a mount.
 fn use_by(mount: &MountEntry, pid: libc::pid_t) -> Option<String> {
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).ok();
     let on_it = |path: &PathBuf| path.starts_with(&mount.mountpoint);
-    let what = if let Some(path) = open_file(mount, pid) {
+    let what = if let Some(path) = open_file(mount, pid, |_| true) {
         format!("has {} open", path.display())
     } else if link("cwd").filter(on_it).is_some() {
         "has its working directory there".to_owned()
@@ -44,22 +39,51 @@ fn use_by(mount: &MountEntry, pid: libc::pid_t) -> Option<String> {
     } else {
         return None;
     };
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    Some(format!("process {pid} ({}) {what}", name.trim_end()))
+    Some(format!("process {pid} ({}) {what}", name_of(pid)))
 }
 
-fn open_file(mount: &MountEntry, pid: libc::pid_t) -> Option<PathBuf> {
+/// Which processes have files of a mount open for writing, in words; empty where none that may be seen has.
+pub(crate) fn writers(mount: &MountEntry) -> String {
+    let writer = |pid| {
+        let path = open_file(mount, pid, is_for_writing)?;
+        Some(format!("process {pid} ({}) has {} open for writing", name_of(pid), path.display()))
+    };
+    listed(processes().into_iter().filter_map(writer).collect())
+}
+
+/// Some of them, and how many more there are.
+fn listed(mut users: Vec<String>) -> String {
+    let more = users.len().saturating_sub(MAX_NAMED);
+    users.truncate(MAX_NAMED);
+    if more > 0 {
+        users.push(format!("and {more} more"));
+    }
+    users.join(", ")
+}
+
+fn name_of(pid: libc::pid_t) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// A file of the mount that a process has open, and of which the kernel says this.
+fn open_file(mount: &MountEntry, pid: libc::pid_t, says: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     descriptors.flatten().find_map(|descriptor| {
         let number = descriptor.file_name();
         let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.display())).ok()?;
-        let is_there = mount_of_descriptor(&info) == Some(mount.id);
+        let is_there = mount_of_descriptor(&info) == Some(mount.id) && says(&info);
         is_there.then(|| fs::read_link(descriptor.path()).ok()).flatten()
     })
 }
 
 fn mount_of_descriptor(info: &str) -> Option<u64> {
     info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+}
+
+fn is_for_writing(info: &str) -> bool {
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0)
 }
 
 fn mapped_file(mount: &MountEntry, pid: libc::pid_t) -> Option<String> {
@@ -124,13 +148,16 @@ pub(crate) fn elsewhere(mount: &MountEntry) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{mapped_from, mount_of_descriptor};
+    use super::{is_for_writing, mapped_from, mount_of_descriptor};
 
     #[test]
     fn what_the_kernel_says_of_files() {
         let info = "pos:\t0\nflags:\t0100000\nmnt_id:\t77\nino:\t5\n";
         assert_eq!(mount_of_descriptor(info), Some(77));
         assert_eq!(mount_of_descriptor("pos:\t0\n"), None);
+        assert!(
+            !is_for_writing(info) && is_for_writing("flags:\t0100002\n") && is_for_writing("flags:\t01\n")
+        );
         let maps = "7f00-7f01 r--p 00000000 08:01 9      /usr/lib/libc.so.6\n\
                     7f02-7f03 rw-s 00000000 00:3d 5      /mnt/a file\n\
                     7f04-7f05 rw-p 00000000 00:00 0 \n";

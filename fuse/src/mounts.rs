@@ -35,6 +35,8 @@ pub struct MountEntry {
     pub source: OsString,
     /// The flags of the mount, as `nosuid`, as the kernel shows them.
     pub flags: Vec<String>,
+    /// Those of the file system, which all its mounts share.
+    pub super_flags: Vec<String>,
 }
 
 impl MountEntry {
@@ -46,13 +48,17 @@ impl MountEntry {
         let device = std::str::from_utf8(fields.next()?).ok()?;
         let (major, minor) = device.split_once(':')?;
         let mountpoint = PathBuf::from(text(fields.nth(1)?));
-        let flags = std::str::from_utf8(fields.next()?).ok()?.split(',').map(str::to_owned).collect();
+        let words = |field: &[u8]| -> Option<Vec<String>> {
+            Some(std::str::from_utf8(field).ok()?.split(',').map(str::to_owned).collect())
+        };
+        let flags = words(fields.next()?)?;
         // Optional fields stand before the dash.
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let fstype = String::from_utf8(unescape(rest.next()?)).ok()?;
         let source = text(rest.next()?);
+        let super_flags = rest.next().and_then(words).unwrap_or_default();
         let device = (major.parse().ok()?, minor.parse().ok()?);
-        Some(MountEntry { id, parent, device, mountpoint, fstype, source, flags })
+        Some(MountEntry { id, parent, device, mountpoint, fstype, source, flags, super_flags })
     }
 }
 
@@ -211,6 +217,7 @@ mod tests {
         assert_eq!(mount.fstype, "fuse.nacre");
         assert_eq!(mount.source.as_bytes(), br"/dev/pm\em");
         assert_eq!(mount.flags, ["rw", "relatime"]);
+        assert_eq!(mount.super_flags, ["rw", "user_id=0"]);
         assert_eq!(MountEntry::parse(b""), None);
         assert_eq!(MountEntry::parse(b"1 2 x:y / /"), None);
     }

@@ -44,6 +44,8 @@ pub struct ServeOptions {
     pub suid: bool,
     /// Programs can be run from here.
     pub exec: bool,
+    /// Symbolic links are not followed; where root mounts.
+    pub no_symlinks: bool,
     /// Do not note that files were read.
     pub no_atime: bool,
     /// Every write is durable when it returns.
@@ -72,6 +74,7 @@ impl Default for ServeOptions {
             dev: false,
             suid: false,
             exec: true,
+            no_symlinks: false,
             no_atime: false,
             sync: false,
             dirsync: false,
@@ -100,6 +103,7 @@ impl ServeOptions {
         flags.set(MountFlags::NODEV, !self.dev);
         flags.set(MountFlags::NOSUID, !self.suid);
         flags.set(MountFlags::NOEXEC, !self.exec);
+        flags.set(MountFlags::NOSYMFOLLOW, self.no_symlinks);
         flags.set(MountFlags::NOATIME, self.no_atime);
         flags.set(MountFlags::SYNCHRONOUS, self.sync);
         flags.set(MountFlags::DIRSYNC, self.dirsync);

@@ -253,6 +253,19 @@ impl FileSystem {
         self.inner.vfs.sync_all()
     }
 
+    /// Refuses every change from now on, after what waits was written, or takes changes again; and has reads leave a trace or
+    /// not. [`ReadOnly`](Kind::ReadOnly) where it was opened to read: its device cannot be written.
+    pub fn remount(&self, read_only: bool, no_atime: bool) -> Result<()> {
+        let vfs = &self.inner.vfs;
+        if vfs.options().read_only && !read_only {
+            return Err(Error::new(Kind::ReadOnly)
+                .operation("remount")
+                .advice("its server cannot write to the device; unmount it and mount it anew"));
+        }
+        vfs.remount(VfsOptions { read_only, no_atime });
+        if read_only { self.sync() } else { Ok(()) }
+    }
+
     /// Space and its use.
     pub fn statfs(&self) -> FsStat {
         self.inner.vfs.stat()

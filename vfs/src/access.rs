@@ -18,7 +18,7 @@ impl<L: Layout> Vfs<L> {
         if want & WANT_WRITE != 0 {
             let has_content =
                 matches!(attr.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
-            if self.options.read_only && has_content {
+            if self.is_read_only() && has_content {
                 return Err(Kind::ReadOnly.into());
             }
             if attr.flags & Attr::IMMUTABLE != 0 {

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::ops::ControlFlow;
 
-use nacre_engine::sync::atomic::{AtomicU64, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, MutexGuard};
 use nacre_engine::{
     DirEntry, Durability, FallocateMode, FileKind, FsStat, InodeId, Kind, Result, SeekTo, SetAttr, Timestamp,
@@ -30,7 +30,10 @@ pub struct VfsOptions {
 /// A file system: the rules of names and permissions over one layout.
 pub struct Vfs<L: Layout> {
     pub(crate) layout: L,
-    pub(crate) options: VfsOptions,
+    options: VfsOptions,
+    /// What of the options changes while it is there, see [`Vfs::remount`].
+    read_only: AtomicBool,
+    no_atime: AtomicBool,
     /// Held, so that absolute paths do not count references on a node that every thread uses.
     pub(crate) root: L::Node,
     attribute_locks: Box<[Mutex<()>]>,
@@ -46,6 +49,8 @@ impl<L: Layout> Vfs<L> {
             root: layout.root(),
             layout,
             options,
+            read_only: AtomicBool::new(options.read_only),
+            no_atime: AtomicBool::new(options.no_atime),
             attribute_locks: (0..ATTRIBUTE_LOCKS).map(|_| Mutex::new(())).collect(),
             privilege_epoch: AtomicU64::new(1),
         }
@@ -66,6 +71,17 @@ impl<L: Layout> Vfs<L> {
     /// How it was set up.
     pub fn options(&self) -> &VfsOptions {
         &self.options
+    }
+
+    /// Changes how it behaves from now on. What is under way goes on as before.
+    pub fn remount(&self, options: VfsOptions) {
+        self.read_only.store(options.read_only, Ordering::Relaxed);
+        self.no_atime.store(options.no_atime, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
     }
 
     /// The root directory.
@@ -92,7 +108,7 @@ impl<L: Layout> Vfs<L> {
 
     #[inline]
     pub(crate) fn writable(&self) -> Result<()> {
-        if self.options.read_only { Err(Kind::ReadOnly.into()) } else { Ok(()) }
+        if self.is_read_only() { Err(Kind::ReadOnly.into()) } else { Ok(()) }
     }
 
     /// Serialises changes of this inode's attributes that depend on what they were.
@@ -134,7 +150,7 @@ impl<L: Layout> Vfs<L> {
     /// Whether reading moves atime.
     #[inline]
     fn stamps(&self) -> bool {
-        !self.options.no_atime && !self.options.read_only
+        !self.no_atime.load(Ordering::Relaxed) && !self.is_read_only()
     }
 
     fn note_read(&self, node: &L::Node) {

@@ -193,7 +193,7 @@ impl<L: Layout> Vfs<L> {
         if flags.path {
             return Ok(());
         }
-        if flags.writes() && self.options.read_only && self.layout.kind(node) == FileKind::Regular {
+        if flags.writes() && self.is_read_only() && self.layout.kind(node) == FileKind::Regular {
             return Err(Kind::ReadOnly.into());
         }
         if flags.writes() {

@@ -1,12 +1,50 @@
-//! What of a mount that is there can be changed.
+//! What of a mount that is there can be changed: flags of the kernel, the settings of tiers, and those of our write buffer.
 
 use nacre::TierSettings;
+use nacre_fuse::mounts::MountEntry;
+use rustix::mount::MountFlags;
 
-use super::{MountSettings, TIER_SETTINGS, tier_options};
+use super::{MountSettings, PLAIN, TIER_SETTINGS, tier_options};
 
 impl MountSettings {
-    /// What a running mount becomes, and the settings that this names: only those of tiers and of our write buffer can be
-    /// changed, but for its size. Whatever else is named must be as it is, as `self` or the kernel says.
+    /// The flags of the kernel that a mount with these has after this remount. What is not named stays as it is; with `all`, as
+    /// mount(8) hands it on, it is off, but for that of access times.
+    pub(crate) fn flags_after(&self, is: MountFlags, all: bool) -> MountFlags {
+        let named = |words: &[&str]| self.plain_named.iter().any(|word| words.contains(word));
+        let flags = [
+            (MountFlags::RDONLY, self.read_only, named(&["ro", "rw"])),
+            (MountFlags::NODEV, self.dev == Some(false), all || named(&["nodev", "dev"])),
+            (MountFlags::NOSUID, self.suid == Some(false), all || named(&["nosuid", "suid"])),
+            (MountFlags::NOEXEC, self.no_exec, all || named(&["noexec", "exec"])),
+            (MountFlags::NOSYMFOLLOW, self.no_symlinks, all || named(&["nosymfollow", "symfollow"])),
+            (MountFlags::NOATIME, self.no_atime, named(&["noatime", "atime", "relatime", "strictatime"])),
+        ];
+        let mut after = is;
+        for (flag, is_set, counts) in flags {
+            if counts {
+                after.set(flag, is_set);
+            }
+        }
+        after.set(MountFlags::RELATIME, !after.contains(MountFlags::NOATIME));
+        after
+    }
+
+    /// Takes up what the kernel says of a mount.
+    pub(crate) fn take_up_flags(&mut self, entry: &MountEntry) {
+        let is = kernel_flags(entry);
+        self.read_only = is.contains(MountFlags::RDONLY);
+        self.no_exec = is.contains(MountFlags::NOEXEC);
+        self.no_symlinks = is.contains(MountFlags::NOSYMFOLLOW);
+        self.no_atime = is.contains(MountFlags::NOATIME);
+        for (setting, flag) in [(&mut self.dev, MountFlags::NODEV), (&mut self.suid, MountFlags::NOSUID)] {
+            // What was never named is named by its absence.
+            *setting = if is.contains(flag) { Some(false) } else { setting.and(Some(true)) };
+        }
+    }
+
+    /// What a running mount becomes, and the settings that this names: those of tiers and of our write buffer can be
+    /// changed, but for its size. Whatever else is named must be as it is, as `self` or the kernel says, but for the flags of
+    /// the kernel, of which [`flags_after`](MountSettings::flags_after) tells.
     pub(crate) fn remounted(
         &self,
         asked: &MountSettings,
@@ -19,7 +57,7 @@ impl MountSettings {
         let is: Vec<&str> = is.split(',').chain(kernel.iter().map(String::as_str)).collect();
         let can_change = |option: &str| {
             let key = option.split_once('=').map_or(option, |(key, _)| key);
-            key.starts_with("lazy") || TIER_SETTINGS.contains(&key)
+            key.starts_with("lazy") || TIER_SETTINGS.contains(&key) || PLAIN.contains(&key)
         };
         let other = |option: &&str| !is.contains(option) && !can_change(option);
         if let Some(option) = wanted.split(',').find(other) {
@@ -27,10 +65,8 @@ impl MountSettings {
                 "{option:?} cannot be changed while it is mounted; unmount it and mount it anew"
             ));
         }
-        if let Some(option) = asked.plain_named.iter().find(|option| self.is_taken_back(asked, option)) {
-            return Err(format!(
-                "{option:?} cannot be had while it is mounted; unmount it and mount it anew"
-            ));
+        if asked.plain_named.contains(&"async") && self.sync && !asked.sync {
+            return Err("\"async\" cannot be had while it is mounted; unmount it and mount it anew".into());
         }
         // What the words of a running mount do not show.
         if asked.emulation.is_some() || asked.log.is_some() {
@@ -60,18 +96,6 @@ impl MountSettings {
         Ok((changed, named.collect::<Vec<_>>().join(",")))
     }
 
-    /// Whether an option of a remount, which counts there, takes back what this mount has.
-    fn is_taken_back(&self, asked: &MountSettings, option: &str) -> bool {
-        match option {
-            "rw" => self.read_only && !asked.read_only,
-            "dev" => self.dev == Some(false) && asked.dev == Some(true),
-            "suid" => self.suid == Some(false) && asked.suid == Some(true),
-            "exec" => self.no_exec && !asked.no_exec,
-            "async" => self.sync && !asked.sync,
-            _ => self.no_atime && !asked.no_atime,
-        }
-    }
-
     /// Takes up the settings of tiers that were named.
     fn change_tier_settings(&mut self, asked: &TierSettings) {
         let is = self.tier_settings;
@@ -91,9 +115,35 @@ impl MountSettings {
     }
 }
 
+/// The flags of a mount, as the kernel's table shows them; read-only is what its file system is.
+pub(crate) fn kernel_flags(entry: &MountEntry) -> MountFlags {
+    let names = [
+        ("nodev", MountFlags::NODEV),
+        ("nosuid", MountFlags::NOSUID),
+        ("noexec", MountFlags::NOEXEC),
+        ("nosymfollow", MountFlags::NOSYMFOLLOW),
+        ("noatime", MountFlags::NOATIME),
+        ("nodiratime", MountFlags::NODIRATIME),
+        ("relatime", MountFlags::RELATIME),
+    ];
+    let mut flags = MountFlags::empty();
+    for (_, flag) in names.iter().filter(|(name, _)| entry.flags.iter().any(|flag| flag == name)) {
+        flags |= *flag;
+    }
+    let of_all = [("ro", MountFlags::RDONLY), ("sync", MountFlags::SYNCHRONOUS)];
+    for (_, flag) in of_all.iter().filter(|(name, _)| entry.super_flags.iter().any(|flag| flag == name)) {
+        flags |= *flag;
+    }
+    flags
+}
+
 #[cfg(test)]
 mod tests {
     use nacre::CacheSettings;
+    use nacre_fuse::mounts;
+    use rustix::mount::MountFlags;
+
+    use super::kernel_flags;
 
     use super::super::tests::take;
 
@@ -151,8 +201,8 @@ mod tests {
         assert_eq!((&same, named.as_str()), (&running, "lazy=64M"));
         assert_eq!(remount("remount").unwrap(), (running.clone(), String::new()));
         for (options, word) in [
-            ("remount,ro", "\"ro\" cannot be changed"),
-            ("remount,noatime", "\"noatime\" cannot be changed"),
+            ("remount,sync", "\"sync\" cannot be changed"),
+            ("remount,dirsync", "\"dirsync\" cannot be changed"),
             ("remount,threads=3", "\"threads=3\""),
             ("remount,name_index=on", "\"name_index=on\""),
             ("remount,log=/tmp/log", "\"log\""),
@@ -163,16 +213,10 @@ mod tests {
             let message = remount(options).unwrap_err();
             assert!(message.contains(word), "{options}: {message}");
         }
-        // What takes back an option that the mount has; where the last word is another one, nothing changes.
-        let kernel = ["ro", "noexec", "nosuid", "nodev", "noatime"].map(str::to_owned);
-        let strict = take("ro,noexec,nosuid,nodev,noatime,sync").unwrap();
-        for back in ["rw", "exec", "suid", "dev", "atime", "relatime", "async"] {
-            let options = format!("remount,ro,noexec,nosuid,nodev,noatime,sync,{back}");
-            let message = strict.remounted(&take(&options).unwrap(), &kernel).unwrap_err();
-            assert!(message.contains(&format!("{back:?}")), "{back}: {message}");
-        }
-        let twice = "remount,rw,exec,suid,dev,atime,async,ro,noexec,nosuid,nodev,noatime,sync";
-        assert!(strict.remounted(&take(twice).unwrap(), &kernel).is_ok());
+        let sync = take("sync").unwrap();
+        let message = sync.remounted(&take("remount,sync,async").unwrap(), &kernel).unwrap_err();
+        assert!(message.contains("\"async\""), "{message}");
+        assert!(sync.remounted(&take("remount,async,sync").unwrap(), &kernel).is_ok());
         let bare = take("threads=2").unwrap();
         let message = bare.remounted(&take("remount,lazy_low=1").unwrap(), &[]).unwrap_err();
         assert!(message.contains("no write buffer"), "{message}");
@@ -182,5 +226,34 @@ mod tests {
         let (forgets, named) = remount("remount,lazy_forget=60000").unwrap();
         assert_eq!(named, "lazy_forget=60000");
         assert_eq!(forgets.buffer_settings(CacheSettings::default()).forget_ms, 60_000);
+    }
+
+    #[test]
+    fn a_remount_changes_flags_of_the_kernel() {
+        let line = |flags: &str, of_all: &str| {
+            let line = format!("77 29 0:61 / /mnt {flags} - fuse.nacre /dev/pmem0 {of_all},user_id=0");
+            mounts::in_table(line.as_bytes()).remove(0)
+        };
+        let entry = line("ro,nosuid,noatime", "rw,sync");
+        let is = kernel_flags(&entry);
+        assert_eq!(is, MountFlags::NOSUID | MountFlags::NOATIME | MountFlags::SYNCHRONOUS);
+        let after = |options: &str, all| take(options).unwrap().flags_after(is, all);
+        let kept = MountFlags::SYNCHRONOUS;
+        assert_eq!(after("remount", false), is);
+        assert_eq!(after("remount,ro,noexec", false), is | MountFlags::RDONLY | MountFlags::NOEXEC);
+        assert_eq!(after("remount,suid,relatime", false), kept | MountFlags::RELATIME);
+        // The last word counts.
+        assert_eq!(
+            after("remount,ro,noatime,rw,atime,nosuid", false),
+            kept | MountFlags::RELATIME | MountFlags::NOSUID
+        );
+        // mount(8) leaves out what is off.
+        assert_eq!(after("rw,remount,nodev", true), kept | MountFlags::NODEV | MountFlags::NOATIME);
+        // What the server takes up is what the kernel says, and says the same.
+        let mut settings = take("nodev,lazy=64M").unwrap();
+        settings.take_up_flags(&line("rw,nosuid,noexec,nosymfollow,relatime", "ro"));
+        assert_eq!(settings.to_string(), "ro,nosuid,noexec,nosymfollow,lazy=64M");
+        settings.take_up_flags(&line("rw,relatime", "rw"));
+        assert_eq!(settings.to_string(), "rw,lazy=64M");
     }
 }

@@ -10,7 +10,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::Paragraph;
 
 use super::snapshot::{Ages, HotFile, Mover, Place, Snapshot};
-use crate::mover;
+use crate::{mover, output};
 
 /// Characters of a bar that shows how full a place is.
 const BAR: usize = 10;
@@ -179,7 +179,10 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
             if status.unheard > 0 { format!(", {} unheard", status.unheard) } else { String::new() };
         lines.push(titled(
             "queue",
-            format!("{files} files, {young} with young blocks, {accesses} accesses{unheard}{looking}"),
+            format!(
+                "{}, {young} with young blocks, {accesses} accesses{unheard}{looking}",
+                output::count(files, "file")
+            ),
         ));
     }
     lines.extend(status.rate.map(|rate| titled("limit", format!("{} in a second", size::print(rate)))));

@@ -82,7 +82,7 @@ fn a_remount_changes_how_long_writes_wait() {
         harness::run(&mut command, LIMIT).expect("it runs")
     };
     for (options, word) in [
-        ("remount,ro", "\"ro\" cannot be changed"),
+        ("remount,sync", "\"sync\" cannot be changed"),
         ("remount,lazy=16M", "size"),
         ("remount,lazy_low=90", "lazy_high"),
     ] {

@@ -25,6 +25,7 @@ mod papers;
 mod place;
 mod programs;
 mod readonly;
+mod remounting;
 mod reports;
 mod suites;
 mod synchronous;

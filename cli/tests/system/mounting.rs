@@ -242,7 +242,10 @@ fn failures_have_the_exit_codes_of_mount() {
     assert_eq!(code(place.mount(&["-o", "writeback,direct_io"]), "exclude"), Some(1));
     assert_eq!(code(place.mount(&["--require", "power"]), "pm.img"), Some(32));
     place.mount(&[]);
-    assert_eq!(code(place.mount(&[]), "another process"), Some(32));
+    let server = format!("process {} (nacre) has it", place.server().as_raw_nonzero());
+    assert_eq!(code(place.mount(&[]), &server), Some(32));
+    let place_in_words = format!("it is mounted on {}", place.dir().display());
+    assert_eq!(code(place.mount(&[]), &place_in_words), Some(32));
     place.free(|| place.umount_command(&place.dir()));
     assert_eq!(code(place.umount(&[]), "nothing is mounted"), Some(1));
     assert_eq!(code(place.umount(&["-n"]), "nothing is mounted"), Some(1));
@@ -251,7 +254,10 @@ fn failures_have_the_exit_codes_of_mount() {
     let missing = run(nacre().args(["mount", "/nowhere"]).arg(place.dir()), LIMIT).unwrap();
     assert_eq!(code(missing, "/nowhere"), Some(32));
     let missing = run(nacre().arg("mount").arg(place.device()).arg("/nowhere"), LIMIT).unwrap();
+    assert!(text(&missing).contains("no such directory") && !text(&missing).contains("os error"));
     assert_eq!(code(missing, "/nowhere"), Some(32));
+    let file = run(nacre().arg("mount").args([place.device(), place.device()]), LIMIT).unwrap();
+    assert_eq!(code(file, "not a directory"), Some(32));
     assert!(!is_mount_point(&place.dir()));
 }
 

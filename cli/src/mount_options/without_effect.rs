@@ -1,0 +1,53 @@
+//! Options that other file systems have and that change nothing here: what they ask for is so anyway, or cannot be had and does
+//! no harm. A line of fstab that names one works, and a person is told.
+
+/// Options and why they change nothing.
+const REASONS: [(&str, &str); 9] = [
+    ("strictatime", "times of access are noted as with relatime"),
+    ("lazytime", "times are written with what changed them"),
+    ("mand", "locks are advisory"),
+    ("iversion", "files have no version"),
+    ("noacl", "ACLs are always there"),
+    ("nouser_xattr", "extended attributes are always there"),
+    ("nobarrier", BARRIERS),
+    ("discard", DISCARD),
+    ("dax", DAX),
+];
+
+/// The same of options with a value.
+const REASONS_WITH_VALUE: [(&str, &str); 10] = [
+    ("errors", "what is damaged gives errors, and the rest is served"),
+    ("commit", "writes are durable when they return; with lazy, lazy_age says when they are"),
+    ("data", "data is there when its size is"),
+    ("barrier", BARRIERS),
+    ("discard", DISCARD),
+    ("dax", DAX),
+    ("context", LABELS),
+    ("fscontext", LABELS),
+    ("defcontext", LABELS),
+    ("rootcontext", LABELS),
+];
+
+const BARRIERS: &str = "writes are always ordered";
+const DISCARD: &str = "disks are told what is free by fstrim(8) and nacre tier trim";
+const DAX: &str = "the server has the device mapped, the kernel has pages of files";
+const LABELS: &str = "labels are those of files";
+
+/// Options that ask for what is so anyway.
+const SO_ANYWAY: [&str; 7] =
+    ["acl", "user_xattr", "nodiscard", "nolazytime", "nomand", "noiversion", "noquota"];
+
+/// Why a known option changes nothing, in a sentence.
+pub(super) fn reason(option: &str) -> Option<String> {
+    let (reasons, name) = match option.split_once('=') {
+        Some((name, _)) => (&REASONS_WITH_VALUE[..], name),
+        None => (&REASONS[..], option),
+    };
+    let (_, reason) = reasons.iter().find(|(known, _)| *known == name)?;
+    Some(format!("the option {option:?} has no effect: {reason}"))
+}
+
+/// True for what needs no words.
+pub(super) fn is_so_anyway(option: &str) -> bool {
+    SO_ANYWAY.contains(&option)
+}

@@ -1,0 +1,108 @@
+//! `mount -o remount`: changes a mount that is there.
+//!
+//! Flags are the kernel's, and the server takes them up from the kernel afterwards; settings are told to the server. Both in an
+//! order in which nothing that was accepted is lost: what waits in DRAM is written before the mount becomes read-only, and the
+//! kernel, which knows who has files open for writing, refuses first.
+
+use std::path::Path;
+
+use nacre_fuse::mounts::{self, FSTYPE, MountEntry};
+use rustix::fs::XattrFlags;
+use rustix::mount::MountFlags;
+
+use crate::control::Order;
+use crate::failure::Failure;
+use crate::mount_options::{MountSettings, kernel_flags};
+use crate::{mounted, users};
+
+/// What a running mount is told its new options by.
+const OPTIONS: &str = "system.nacre.options";
+/// What has it take up the flags of the kernel.
+const FLAGS: &str = "system.nacre.flags";
+
+/// Changes the mount on a directory. Of flags that are not named, none is set where all are named that are to be.
+pub(crate) fn run(
+    dir: &Path,
+    asked: &MountSettings,
+    (names_all, dry_run): (bool, bool),
+) -> Result<(), Failure> {
+    let failed = |why: String| Failure::new("remount", dir.display(), why);
+    let Some(entry) = mounts::at(dir)?.filter(|mount| mount.fstype == FSTYPE) else {
+        return Err(failed("no nacre file system is mounted there".into()));
+    };
+    let said = mounted::ask_as("remount", dir, mounted::INFO)?;
+    let mut running = MountSettings::default();
+    let options = said["mount"]["options"].as_str().unwrap_or_default();
+    running.take(options, false).map_err(failed)?;
+    let (_, named) = running.remounted(asked, &entry.flags).map_err(failed)?;
+    let is = kernel_flags(&entry);
+    let becomes = asked.flags_after(is, names_all);
+    let (was_read_only, is_read_only) =
+        (is.contains(MountFlags::RDONLY), becomes.contains(MountFlags::RDONLY));
+    if was_read_only && !is_read_only && said["mount"]["opened_to_read"] == true {
+        return Err(failed("it was mounted read-only, and its server cannot write to the device".into())
+            .advice("unmount it and mount it anew"));
+    }
+    if was_read_only && is_read_only && !named.is_empty() {
+        return Err(
+            failed(format!("{named} cannot be set while it is read-only")).advice("remount it with rw")
+        );
+    }
+    if dry_run {
+        return Ok(());
+    }
+    if !was_read_only {
+        set_options(dir, &named)?;
+    }
+    if becomes != is {
+        if is_read_only && !was_read_only {
+            write_down(dir)?;
+        }
+        set_flags(&entry, is, becomes)?;
+        mounted::ask_as("remount", dir, FLAGS)?;
+    }
+    if was_read_only { set_options(dir, &named) } else { Ok(()) }
+}
+
+fn set_options(dir: &Path, named: &str) -> Result<(), Failure> {
+    if named.is_empty() {
+        return Ok(());
+    }
+    rustix::fs::setxattr(dir, OPTIONS, named.as_bytes(), XattrFlags::empty())
+        .map_err(|error| Failure::new("remount", dir.display(), format!("set {named}: {error}")))
+}
+
+/// Has the server write what waits in DRAM; what cannot be written keeps the mount as it is.
+fn write_down(dir: &Path) -> Result<(), Failure> {
+    let answer = mounted::order("remount", dir, Order::Sync)?;
+    match answer["unwritten"].as_str() {
+        None => Ok(()),
+        Some(why) => {
+            let cause = format!("what waits in DRAM cannot be written: {why}");
+            Err(Failure::new("remount", dir.display(), cause).advice("it stays as it is"))
+        }
+    }
+}
+
+/// Changes the flags in the kernel: those of this mount, and of the whole file system whether it is read-only.
+fn set_flags(entry: &MountEntry, is: MountFlags, becomes: MountFlags) -> Result<(), Failure> {
+    let dir = &entry.mountpoint;
+    let of_all = (is ^ becomes).contains(MountFlags::RDONLY);
+    // The kernel keeps the flags of access times where none of them is given.
+    let same_times = !(is ^ becomes).contains(MountFlags::NOATIME);
+    let times = MountFlags::NOATIME | MountFlags::NODIRATIME | MountFlags::RELATIME;
+    let flags = if same_times { becomes - times } else { becomes };
+    let flags = if of_all { flags } else { (flags - MountFlags::SYNCHRONOUS) | MountFlags::BIND };
+    let failed = |why: String| Failure::new("remount", dir.display(), why);
+    rustix::mount::mount_remount(dir, flags, "").map_err(|error| match error {
+        rustix::io::Errno::BUSY => {
+            let writers = match users::writers(entry) {
+                writers if writers.is_empty() => "files are open for writing".to_owned(),
+                writers => writers,
+            };
+            failed(format!("in use: {writers}")).advice("close what is open for writing, and try again")
+        }
+        rustix::io::Errno::PERM => failed("only root may change flags of a mount".into()),
+        error => failed(error.to_string()),
+    })
+}
