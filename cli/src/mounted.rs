@@ -4,6 +4,7 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ const ORDER: &str = "system.nacre.do";
 const RESULT: &str = "system.nacre.done.";
 /// How long a question may take that a mount answers without waiting for a device.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a server that is at work may take for a question beside it.
+const PROBE: Duration = Duration::from_millis(500);
 /// How long an order may take: some wait for disks, which may be slow.
 const ORDER_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -89,6 +92,21 @@ fn waiting(path: &Path) -> impl FnOnce() {
     }
 }
 
+/// Tells a person of a server that hangs; one that does what it was told takes its time, of which a terminal is told.
+fn working(path: &Path) -> impl FnOnce() {
+    let path = path.to_owned();
+    move || {
+        let answers = by_name(&path).is_some_and(|mount| {
+            begin_statvfs(&mount.mountpoint).is_ok_and(|asked| asked.wait(PROBE, || {}) != Answer::None)
+        });
+        if !answers {
+            waiting(&path)();
+        } else if io::stderr().is_terminal() {
+            eprintln!("nacre: {}: waiting: its server is at work", path.display());
+        }
+    }
+}
+
 /// Why a mount does not answer.
 fn silence(mount: &MountEntry) -> String {
     Server::of(Path::new(&mount.source)).silence()
@@ -136,7 +154,7 @@ pub(crate) fn mountpoint(operation: &str, path: &Path) -> Result<PathBuf, Failur
 
 /// Has a mount do something, with the file of this path where it is for one; gives what came of it.
 pub(crate) fn order(operation: &str, path: &Path, order: Order) -> Result<Value, Failure> {
-    order_within(operation, path, order, ORDER_PATIENCE, waiting(path))
+    order_within(operation, path, order, ORDER_PATIENCE, working(path))
 }
 
 /// The same, where it is not waited for as long, with words of its own after a second.
