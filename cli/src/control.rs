@@ -117,6 +117,9 @@ pub(crate) struct Envelope {
     pub(crate) order: Order,
 }
 
+/// Where it is told what was done with a mount.
+pub(crate) type Tell = Box<dyn Fn(&str) + Send + Sync>;
+
 /// The server's side.
 pub(crate) struct Control {
     file_system: FileSystem,
@@ -128,12 +131,14 @@ pub(crate) struct Control {
     checks_opens: bool,
     /// Where it is mounted.
     dir: PathBuf,
+    /// Writes down what was done.
+    tell: Tell,
     /// The mover was paused when the mount became read-only.
     was_paused: AtomicBool,
 }
 
 impl Control {
-    pub(crate) fn new(file_system: FileSystem, settings: MountSettings, dir: PathBuf) -> Control {
+    pub(crate) fn new(file_system: FileSystem, settings: MountSettings, dir: PathBuf, tell: Tell) -> Control {
         let checks_opens = settings.direct_io || file_system.vfs().layout().has_guarded();
         let (settings, results) = (Mutex::new(settings), Mutex::default());
         Control {
@@ -143,6 +148,7 @@ impl Control {
             ends: Arc::default(),
             checks_opens,
             dir,
+            tell,
             was_paused: AtomicBool::default(),
         }
     }
@@ -214,6 +220,7 @@ impl Control {
             self.let_move(true);
         }
         *settings = changed;
+        (self.tell)(&format!("remounted, options {settings}"));
         Ok(json!({ "options": settings.to_string() }))
     }
 
@@ -282,8 +289,12 @@ impl Control {
     fn order(&self, value: &str) -> Result<()> {
         let Envelope { id, order } = serde_json::from_str(value)
             .map_err(|error| Error::new(Kind::InvalidInput).object(error.to_string()))?;
+        let what = order.clone();
         let result = match self.run(order) {
-            Ok(result) => json!({ "result": result }),
+            Ok(result) => {
+                event(&what, &result).iter().for_each(|event| (self.tell)(event));
+                json!({ "result": result })
+            }
             Err(error) => json!({ "error": error.to_string() }),
         };
         let mut results = lock(&self.results);
@@ -351,6 +362,18 @@ impl nacre_fuse::Control for Control {
     }
 }
 
+/// What an order did with the tiers of a mount, in words; none for what a log need not tell.
+fn event(order: &Order, result: &Value) -> Option<String> {
+    match order {
+        Order::AddTier(new) => Some(format!("tier {} was added: {}", result["tier"], new.path.display())),
+        Order::DetachTier(number) => Some(format!("tier {number} was taken offline")),
+        Order::DrainTier(number) if result["done"] == true => Some(format!("tier {number} is drained")),
+        Order::UseTier(number) => Some(format!("blocks are placed on tier {number} again")),
+        Order::RemoveTier(number) => Some(format!("tier {number} was removed")),
+        _ => None,
+    }
+}
+
 /// What `start` or `start RATE` says: the rate, if any.
 fn rate_of(value: &str) -> Option<Option<u64>> {
     match value.strip_prefix("start")? {
@@ -369,7 +392,7 @@ mod tests {
     use nacre_fuse::Control as _;
     use serde_json::{Value, json};
 
-    use super::{Control, Envelope, FilesMoved, FilesToMove, MAX_FAILED, MAX_RESULTS, Order, rate_of};
+    use super::{Control, Envelope, FilesMoved, FilesToMove, MAX_FAILED, MAX_RESULTS, Order, event, rate_of};
     use crate::mount_options::MountSettings;
 
     #[test]
@@ -389,9 +412,17 @@ mod tests {
     }
 
     #[test]
+    fn the_log_is_told_what_was_done_with_tiers() {
+        assert_eq!(event(&Order::RemoveTier(3), &Value::Null).unwrap(), "tier 3 was removed");
+        assert_eq!(event(&Order::DrainTier(3), &json!({ "done": false })), None);
+        assert_eq!(event(&Order::DrainTier(3), &json!({ "done": true })).unwrap(), "tier 3 is drained");
+        assert_eq!(event(&Order::Sync, &Value::Null), None);
+    }
+
+    #[test]
     fn a_limit_is_there_after_a_remount_that_says_nothing_of_it() {
         let file_system = FileSystem::in_memory(64 << 20, &OpenOptions::default()).unwrap();
-        let control = Control::new(file_system, MountSettings::default(), "/mnt".into());
+        let control = Control::new(file_system, MountSettings::default(), "/mnt".into(), Box::new(|_| {}));
         let rate = |control: &Control| control.file_system.mover_status().unwrap().rate;
         control.limit(Some(1 << 20)).unwrap();
         control.change("tier_group=64K").unwrap();
@@ -428,7 +459,8 @@ mod tests {
         let file_system = FileSystem::in_memory(64 << 20, &OpenOptions::default()).unwrap();
         let vfs = file_system.vfs();
         let root = vfs.id(vfs.root());
-        let control = Control::new(file_system.clone(), MountSettings::default(), "/mnt".into());
+        let control =
+            Control::new(file_system.clone(), MountSettings::default(), "/mnt".into(), Box::new(|_| {}));
         let give = |id: &str, order: Value| {
             let value = json!({ "id": id, "order": order }).to_string();
             control.tell(root, "do", &value)?.ok()

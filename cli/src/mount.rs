@@ -280,7 +280,9 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         Err(error) => return readiness.fail(Failure::on(&plan.device, &error).message(), MOUNT_FAILURE),
     };
     let mut was_ready = false;
-    let control = Control::new(file_system.clone(), plan.settings.clone(), plan.dir.clone());
+    let (told, dir) = (log.clone(), plan.dir.display().to_string());
+    let tell = Box::new(move |what: &str| told.tell(&format!("{dir}: {what}")));
+    let control = Control::new(file_system.clone(), plan.settings.clone(), plan.dir.clone(), tell);
     let ends = control.ends();
     let options = serve_options(plan, &file_system, &log, control);
     let (tiers_log, dir) = (log.clone(), plan.dir.display().to_string());

@@ -189,6 +189,12 @@ fn the_log_tells_of_a_mount_from_its_begin_to_its_end() {
     assert!(place.mount(&["-o", &option]).status.success());
     assert!(told().contains(&mounted_line) && told().contains("options rw\n"), "{}", told());
     assert!(!told().contains("recovered"), "it is new: {}", told());
+    remounted(&place, "nosuid");
+    assert!(
+        told().contains(&format!("{}: remounted, options rw,nosuid\n", place.dir().display())),
+        "{}",
+        told()
+    );
     fs::write(place.dir().join("file"), b"kept").unwrap();
     rustix::process::kill_process(place.server(), rustix::process::Signal::KILL).unwrap();
     until("it is dead", || rustix::fs::statfs(place.dir()).is_err());
