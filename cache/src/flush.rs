@@ -208,9 +208,9 @@ impl<L: Data + Extents> Shared<L> {
         let attr = self.layout.setattr(&node.inner, change, now)?;
         file.flags.store(attr.flags, Ordering::Release);
         if let Some(times) = &mut *file.times.lock() {
-            times.mtime = change.mtime.map_or(times.mtime, Timestamp::clamped);
+            times.mtime = change.mtime.map_or(times.mtime, |_| attr.mtime);
             times.ctime = attr.ctime;
-            times.atime = change.atime.map(Timestamp::clamped).or(times.atime);
+            times.atime = change.atime.map(|_| attr.atime).or(times.atime);
         }
         Ok(self.overlay(&node.inner, file, &blocks, attr))
     }

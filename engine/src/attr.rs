@@ -1,6 +1,7 @@
 //! What an inode tells about itself, what makes a new one, and what can be changed.
 
-use crate::units::{InodeId, Timestamp};
+use crate::error::Result;
+use crate::units::{InodeId, TimeRange, Timestamp};
 
 /// The kind of an inode. It never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -152,5 +153,11 @@ impl SetAttr {
     /// Whether it makes an inode immutable or append-only.
     pub fn guards(&self) -> bool {
         self.flags.is_some_and(|flags| flags & (Attr::IMMUTABLE | Attr::APPEND_ONLY) != 0)
+    }
+
+    /// An error when a time is given that the format cannot hold. What is promised was accepted: it is clamped.
+    pub fn check_times(&self, times: TimeRange) -> Result<()> {
+        let mut given = [self.atime, self.mtime].into_iter().flatten().filter(|_| !self.promised);
+        given.try_for_each(|time| times.check(time))
     }
 }

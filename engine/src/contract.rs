@@ -156,7 +156,8 @@ pub trait Names: Send + Sync + 'static {
     }
 
     /// Changes attributes in one commit and returns the new ones; `now` becomes ctime (and mtime, when the size
-    /// changes and no mtime is given).
+    /// changes and no mtime is given). A time that the format cannot hold ([`TimeRange`](crate::TimeRange)) is refused with
+    /// [`InvalidInput`](crate::Kind::InvalidInput); where the change is `promised`, it is clamped, as the time of a clock is.
     fn setattr(&self, node: &Self::Node, change: &SetAttr, now: Timestamp) -> Result<Attr>;
 
     /// The value of an extended attribute; [`NoAttribute`](crate::Kind::NoAttribute) when it is not there.

@@ -32,4 +32,4 @@ pub use tiered::{
     CompactedLog, Copied, CopiedFile, FreeRun, LogImage, MAX_TIERS, Movable, Tier, TierChange, TierReader,
     TierRun, TierSpace, TierState, Tiered, Written,
 };
-pub use units::{BLOCK_SIZE, Block, FileBlock, InodeHasher, InodeId, LINE_SIZE, Timestamp};
+pub use units::{BLOCK_SIZE, Block, FileBlock, InodeHasher, InodeId, LINE_SIZE, TimeRange, Timestamp};

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::error::{Error, Kind, Result};
+
 /// Bytes in a line, the unit of flush.
 pub const LINE_SIZE: u64 = 64;
 /// Bytes in a block, the unit of allocation.
@@ -84,39 +86,100 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// Seconds that the media formats can hold: 34 bits with sign, the years 1697 to 2242.
-    pub const MIN_SECS: i64 = -(1 << 33);
-    /// See [`Timestamp::MIN_SECS`].
-    pub const MAX_SECS: i64 = (1 << 33) - 1;
-
     /// A time from its parts. `nanos` must be below 1,000,000,000.
     pub const fn new(secs: i64, nanos: u32) -> Timestamp {
         debug_assert!(nanos < 1_000_000_000);
         Timestamp { secs, nanos }
     }
+}
 
-    /// The time held to the range that media can represent, as kernel file systems clamp theirs.
-    #[must_use]
-    pub fn clamped(self) -> Timestamp {
-        if self.secs < Self::MIN_SECS {
-            Timestamp::new(Self::MIN_SECS, 0)
-        } else if self.secs > Self::MAX_SECS {
-            Timestamp::new(Self::MAX_SECS, 0)
-        } else {
-            self
+/// The times that a media format can hold, and their form there: the lowest 34 bits of the seconds above the nanoseconds
+/// (30 bits). The two ranges differ in the years that the highest of those bits stand for, and in nothing else: a time
+/// that both can hold has one form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TimeRange {
+    /// 1901-12-13 to 2446-05-10, as ext4 has it: formats of version 2 and later.
+    #[default]
+    To2446,
+    /// 1697-10-17 to 2242-03-16: formats of version 1, whose seconds are a number with a sign.
+    To2242,
+}
+
+impl TimeRange {
+    /// Bits of the seconds on media.
+    const SECS_BITS: u32 = 34;
+    const NANOS_BITS: u32 = 30;
+
+    /// The range of a format's version.
+    pub const fn of_version(version: u32) -> TimeRange {
+        if version < 2 { TimeRange::To2242 } else { TimeRange::To2446 }
+    }
+
+    /// The first second.
+    pub const fn min_secs(self) -> i64 {
+        match self {
+            TimeRange::To2446 => -(1 << 31),
+            TimeRange::To2242 => -(1 << 33),
         }
     }
 
-    /// The media form: seconds (34 bits, two's complement) above nanoseconds (30 bits). Out-of-range times are clamped.
-    pub fn pack(self) -> u64 {
-        let time = self.clamped();
-        ((time.secs as u64) << 30) | u64::from(time.nanos)
+    /// The last second.
+    pub const fn max_secs(self) -> i64 {
+        self.min_secs() + ((1 << Self::SECS_BITS) - 1)
     }
 
-    /// The time from its media form, or `None` when the nanoseconds are out of range.
-    pub fn unpack(packed: u64) -> Option<Timestamp> {
-        let nanos = (packed & ((1 << 30) - 1)) as u32;
-        (nanos < 1_000_000_000).then_some(Timestamp { secs: (packed as i64) >> 30, nanos })
+    /// The time can be kept.
+    pub const fn contains(self, time: Timestamp) -> bool {
+        time.secs >= self.min_secs() && time.secs <= self.max_secs()
+    }
+
+    /// The time held to the range. This is for times of a clock; one that a caller asks for is refused where it cannot be
+    /// kept ([`check`](TimeRange::check)), as the kernel would go on with what was asked for.
+    #[must_use]
+    pub const fn clamp(self, time: Timestamp) -> Timestamp {
+        if time.secs < self.min_secs() {
+            Timestamp::new(self.min_secs(), 0)
+        } else if time.secs > self.max_secs() {
+            Timestamp::new(self.max_secs(), 0)
+        } else {
+            time
+        }
+    }
+
+    /// An error when the time cannot be kept.
+    pub fn check(self, time: Timestamp) -> Result<()> {
+        if self.contains(time) {
+            return Ok(());
+        }
+        let years = match self {
+            TimeRange::To2446 => "1901 to 2446",
+            TimeRange::To2242 => "1697 to 2242",
+        };
+        Err(Error::new(Kind::InvalidInput)
+            .object(format!("a time {} s from 1970 (the format holds the years {years})", time.secs)))
+    }
+
+    /// The form on media. A time that is out of range is clamped.
+    pub const fn pack(self, time: Timestamp) -> u64 {
+        let time = self.clamp(time);
+        (time.secs as u64) << Self::NANOS_BITS | time.nanos as u64
+    }
+
+    /// Whether a word can be a time, of whichever range: its nanoseconds are below a second.
+    pub const fn is_packed(packed: u64) -> bool {
+        packed & ((1 << Self::NANOS_BITS) - 1) < 1_000_000_000
+    }
+
+    /// The time from its form on media, or `None` when the nanoseconds are out of range.
+    pub const fn unpack(self, packed: u64) -> Option<Timestamp> {
+        if !Self::is_packed(packed) {
+            return None;
+        }
+        let nanos = (packed & ((1 << Self::NANOS_BITS) - 1)) as u32;
+        // Seconds since the first one of the range.
+        let since =
+            (packed >> Self::NANOS_BITS).wrapping_sub(self.min_secs() as u64) & ((1 << Self::SECS_BITS) - 1);
+        Some(Timestamp { secs: self.min_secs() + since as i64, nanos })
     }
 }
 
@@ -149,7 +212,7 @@ impl From<SystemTime> for Timestamp {
 mod tests {
     use std::time::SystemTime;
 
-    use super::Timestamp;
+    use super::{TimeRange, Timestamp};
 
     #[test]
     fn times_survive_the_standard_library() {
@@ -161,16 +224,34 @@ mod tests {
 
     #[test]
     fn times_survive_packing() {
-        for (secs, nanos) in
-            [(0, 0), (-1, 999_999_999), (1 << 32, 1), (Timestamp::MIN_SECS, 0), (Timestamp::MAX_SECS, 5)]
-        {
-            let time = Timestamp::new(secs, nanos);
-            assert_eq!(Timestamp::unpack(time.pack()), Some(time));
+        for range in [TimeRange::To2446, TimeRange::To2242] {
+            let ends = [(range.min_secs(), 0), (range.max_secs(), 999_999_999)];
+            for (secs, nanos) in [(0, 0), (-1, 999_999_999), (1 << 32, 1)].into_iter().chain(ends) {
+                let time = Timestamp::new(secs, nanos);
+                assert_eq!(range.unpack(range.pack(time)), Some(time));
+                assert!(range.check(time).is_ok());
+            }
+            for (secs, end) in
+                [(i64::MAX, ends[1]), (range.max_secs() + 1, ends[1]), (range.min_secs() - 1, ends[0])]
+            {
+                let time = Timestamp::new(secs, 3);
+                assert_eq!(range.unpack(range.pack(time)), Some(Timestamp::new(end.0, 0)));
+                assert!(range.check(time).is_err());
+            }
+            assert_eq!(range.unpack(1_000_000_000), None);
         }
-        assert_eq!(
-            Timestamp::unpack(Timestamp::new(i64::MAX, 3).pack()),
-            Some(Timestamp::new(Timestamp::MAX_SECS, 0))
-        );
-        assert_eq!(Timestamp::unpack(1_000_000_000), None);
+    }
+
+    /// What makes an older image readable: of what both ranges hold, each bit is where it was.
+    #[test]
+    fn both_ranges_have_one_form_of_what_both_hold() {
+        let (new, old) = (TimeRange::To2446, TimeRange::To2242);
+        assert_eq!((new.min_secs(), new.max_secs()), (-2_147_483_648, 15_032_385_535));
+        assert_eq!((old.min_secs(), old.max_secs()), (-8_589_934_592, 8_589_934_591));
+        for secs in [new.min_secs(), -1, 0, 1, 1 << 31, 1 << 32, old.max_secs()] {
+            let time = Timestamp::new(secs, 7);
+            assert_eq!(new.pack(time), old.pack(time));
+        }
+        assert_eq!(new.unpack(old.pack(Timestamp::new(old.min_secs(), 5))), Some(Timestamp::new(1 << 33, 5)));
     }
 }

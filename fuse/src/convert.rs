@@ -74,7 +74,6 @@ pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
             Timestamp::new(secs, before.subsec_nanos())
         }
     }
-    .clamped()
 }
 
 /// A time of a request, or the time now.
@@ -136,9 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn times_beyond_the_format_are_clamped() {
-        assert_eq!(timestamp(decoded_by_fuser(1 << 40, 7)).secs, Timestamp::MAX_SECS);
-        assert_eq!(timestamp(decoded_by_fuser(-(1 << 40), 7)).secs, Timestamp::MIN_SECS);
+    fn times_beyond_the_format_are_kept_for_who_refuses_them() {
+        for secs in [1 << 40, -(1 << 40), i64::MAX] {
+            assert_eq!(timestamp(decoded_by_fuser(secs, 7)), Timestamp::new(secs, 7));
+        }
+        assert_eq!(timestamp(decoded_by_fuser(i64::MIN, 0)), Timestamp::new(i64::MIN, 0));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use nacre_lab::suite::{VfsTarget, all_cases, run};
+use nacre_lab::older::make_version_1;
+use nacre_lab::suite::{Need, VfsTarget, all_cases, run};
 use nacre_media::{Pm, PmOptions, RealPm, SimPm};
 
 /// Small enough to be filled.
@@ -43,6 +44,27 @@ macro_rules! suite {
                     reopen,
                     &[],
                 );
+                let report = run(&mut target, &all_cases(), &[]);
+                target.into_layout().unmount().expect("unmount");
+                report.assert_clean();
+                assert_sound(&*pm);
+            }
+
+            /// File systems of version 1, of which those that are in use stay such.
+            #[test]
+            fn the_suite_passes_on_version_1() {
+                let pm = Arc::new(SimPm::new(SIZE));
+                mkfs(&*pm, &MkfsOptions::default()).expect("mkfs");
+                make_version_1(&*pm).expect("an older version");
+                let memory = Arc::clone(&pm);
+                let reopen = Arc::new(move |old: $fs<SimPm>| {
+                    old.unmount().expect("unmount");
+                    assert_sound(&*memory);
+                    mount(Arc::clone(&memory))
+                });
+                let words = concat!($words, " of version 1");
+                let lacks = [(Need::WideTimes, "its times end in 2242")];
+                let mut target = VfsTarget::new(words, mount(Arc::clone(&pm)), reopen, &lacks);
                 let report = run(&mut target, &all_cases(), &[]);
                 target.into_layout().unmount().expect("unmount");
                 report.assert_clean();

@@ -231,7 +231,8 @@ impl File {
         self.inner.vfs.setattr(&caller, self.handle.node(), change, false).map(drop)
     }
 
-    /// Changes the times of the last read and the last change of data.
+    /// Changes the times of the last read and the last change of data. One that the format cannot hold (1901 to 2446; 1697 to
+    /// 2242 where version 1 of nacre's formats made it) is refused with [`InvalidInput`](crate::Kind::InvalidInput).
     pub fn set_times(&self, accessed: SetTime, modified: SetTime) -> Result<()> {
         let caller = self.inner.identity.caller();
         self.inner.vfs.set_times(&caller, self.handle.node(), accessed, modified).map(drop)

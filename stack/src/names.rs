@@ -272,7 +272,8 @@ impl FileSystem {
         self.set_attr(path, &SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
     }
 
-    /// Changes the times of the last read and the last change of data.
+    /// Changes the times of the last read and the last change of data. One that the format cannot hold (1901 to 2446; 1697 to
+    /// 2242 where version 1 of nacre's formats made it) is refused with [`InvalidInput`](crate::Kind::InvalidInput).
     pub fn set_times(&self, path: impl AsRef<Path>, accessed: SetTime, modified: SetTime) -> Result<()> {
         let node = self.inner.node(path.as_ref(), true)?;
         self.inner.vfs.set_times(&self.inner.identity.caller(), &node, accessed, modified).map(drop)

@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 compile_error!("the media format is little-endian and is used in place");
 
 pub(crate) const MAGIC: [u8; 8] = *b"nacreTIR";
-pub(crate) const VERSION: u32 = 1;
-/// A program that reads this version reads what this code writes.
+pub(crate) const VERSION: u32 = 2;
+/// A program that reads this version reads what this code writes: nothing reads the one time that version 2 has otherwise.
 pub(crate) const OLDEST_READER: u32 = 1;
 
 /// The superblock of a tier: its first block, and again its last one. Written by `tier add`, and by each writable mount

@@ -3,7 +3,7 @@
 //! A tier is known by its UUID and never by its path. Its token is the number that the last mount has chosen that used it,
 //! and that the file system knows, too: where they differ, one of both is an older copy.
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, TimeRange, Timestamp};
 use nacre_media::block::{BlockDevice, Pages};
 use uuid::Uuid;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -54,7 +54,7 @@ impl Label {
         raw.uuid = new.uuid.unwrap_or_else(Uuid::new_v4).into_bytes();
         raw.volume = new.volume.into_bytes();
         raw.blocks = blocks;
-        raw.created = new.now.pack();
+        raw.created = TimeRange::of_version(VERSION).pack(new.now);
         let mut label = Label { raw, first_is_stale: false };
         label.write_token(device, new.token)?;
         Ok(label)

@@ -8,7 +8,6 @@ use crate::harness::{self, BUFFERED, PRESETS, Remounted};
 /// What cannot be had through FUSE.
 const LACKING: &[(Need, &str)] = &[
     (Need::Unnamed, "the library that speaks the protocol does not know FUSE_TMPFILE"),
-    (Need::WideTimes, "the library that speaks the protocol decodes times before 1970 wrongly"),
     (Need::WholeBlocks, "the kernel copies into cached pages without a lock that readers would take"),
 ];
 

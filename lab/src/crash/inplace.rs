@@ -91,7 +91,7 @@ fn commit_of_store(spot: Spot) -> Option<usize> {
         ("blockmap.rs", "finish") => 7,
         ("file.rs", "copy_to") => 8,
         ("file.rs", "zero_gap") => 9,
-        ("xattr.rs", "write") => 10,
+        ("xattr.rs", "put") => 10,
         ("table.rs", "grow_table") => 11,
         ("mount.rs", "mount" | "shut_down") => 12,
         ("recover.rs", "roll_back") if spot.text.contains("pm.store") => 13,

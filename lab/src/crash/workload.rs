@@ -265,6 +265,21 @@ fn attributes() -> Vec<Workload> {
                 Op::RemoveXattr("d/a", "user.large"),
             ],
         ),
+        // In place, three of these fill a block: it splits, what is above it changes, and it goes again.
+        workload(
+            "xattr-tree",
+            &[file("f"), Op::SetXattr("f", "user.b", 1000), Op::SetXattr("f", "user.d", 1000)],
+            &[
+                Op::SetXattr("f", "user.c", 1000),
+                Op::SetXattr("f", "user.a", 1000),
+                Op::SetXattr("f", "user.e", 3000),
+                Op::SetXattr("f", "user.d", 900),
+                Op::RemoveXattr("f", "user.e"),
+                Op::RemoveXattr("f", "user.a"),
+                Op::RemoveXattr("f", "user.b"),
+                Op::RemoveXattr("f", "user.c"),
+            ],
+        ),
     ]
 }
 

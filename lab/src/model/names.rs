@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use nacre_engine::{
-    Attr, DirEntry, FileKind, InodeId, Kind, Names, NewInode, RenameMode, Result, SetAttr, Timestamp,
-    XattrMode,
+    Attr, DirEntry, FileKind, InodeId, Kind, Names, NewInode, RenameMode, Result, SetAttr, TimeRange,
+    Timestamp, XattrMode,
 };
 
 use super::state::{Body, MAX_NAME, State};
@@ -354,6 +354,8 @@ impl State {
     }
 
     fn setattr(&mut self, number: u64, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        let times = TimeRange::default();
+        change.check_times(times)?;
         let inode = self.get(number);
         if let Some(size) = change.size {
             inode.blocks()?;
@@ -377,8 +379,8 @@ impl State {
         attr.mode = change.mode.map_or(attr.mode, |mode| mode & 0o7777);
         attr.uid = change.uid.unwrap_or(attr.uid);
         attr.gid = change.gid.unwrap_or(attr.gid);
-        attr.atime = change.atime.map_or(attr.atime, Timestamp::clamped);
-        attr.mtime = change.mtime.map_or(attr.mtime, Timestamp::clamped);
+        attr.atime = change.atime.map_or(attr.atime, |time| times.clamp(time));
+        attr.mtime = change.mtime.map_or(attr.mtime, |time| times.clamp(time));
         attr.flags = change.flags.unwrap_or(attr.flags);
         inode.changed(if change.promised { now.max(inode.attr.ctime) } else { now });
         Ok(inode.attr)

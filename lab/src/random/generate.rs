@@ -1,7 +1,7 @@
 //! Making random sequences.
 
 use nacre_engine::{
-    Attr, BLOCK_SIZE, FallocateMode, FileKind, RenameMode, SeekTo, SetAttr, Timestamp, XattrMode,
+    Attr, BLOCK_SIZE, FallocateMode, FileKind, RenameMode, SeekTo, SetAttr, TimeRange, Timestamp, XattrMode,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -343,11 +343,12 @@ impl Generator {
 
     fn setattr(&mut self, node: Who) -> Op {
         let time = |generator: &mut Self| {
-            let far = [i64::MIN, Timestamp::MIN_SECS, -1, 0, Timestamp::MAX_SECS, i64::MAX];
+            let (first, last) = (TimeRange::default().min_secs(), TimeRange::default().max_secs());
+            let far = [i64::MIN, first - 1, first, -1, 0, last, last + 1, i64::MAX];
             let secs = if generator.rng.random() {
                 generator.pick(&far)
             } else {
-                generator.rng.random_range(0..1 << 33)
+                generator.rng.random_range(0..last)
             };
             Timestamp::new(secs, generator.rng.random_range(0..1_000_000_000))
         };

@@ -12,6 +12,7 @@ use crate::format::{
 };
 use crate::recover::Walk;
 use crate::table::table_address;
+use crate::xattr::{self, Owner};
 
 /// What kind of structure it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +31,7 @@ pub enum Kind {
     Node,
     /// A block of a directory.
     Directory,
-    /// The first block of an inode's extended attributes.
+    /// A block of an inode's extended attributes: a leaf or the index (in version 1, the first).
     Xattrs,
 }
 
@@ -80,7 +81,9 @@ pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
         let mut add = |kind, offset, len| found.push(Structure { kind, offset, len, inode: number, seed });
         add(Kind::Inode, offset, INODE_SIZE);
         if raw.xattrs != 0 {
-            add(Kind::Xattrs, Block(raw.xattrs).offset(), BLOCK_SIZE);
+            for block in Owner::new(pm, bounds, seed, number, raw.generation).nodes_of(raw.xattrs)? {
+                add(Kind::Xattrs, Block(block).offset(), BLOCK_SIZE);
+            }
         }
         let is_directory = raw.kind == nacre_engine::FileKind::Directory as u8;
         BlockMap { pm, root: raw.root, bounds }.for_each_used(&mut |used| {
@@ -124,7 +127,8 @@ pub fn reseal<P: Pm>(pm: &P, structure: &Structure) -> Result<()> {
             raw.checksum = raw.compute_checksum(seed, inode);
             bytes = raw.as_bytes().to_vec();
         }
-        Kind::Node | Kind::Directory | Kind::Xattrs => return Ok(()),
+        Kind::Xattrs => xattr::reseal(&mut bytes, seed, inode),
+        Kind::Node | Kind::Directory => return Ok(()),
     }
     let copied = pm.copy(offset, &bytes)?;
     pm.fence(copied);

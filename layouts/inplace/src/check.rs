@@ -200,7 +200,7 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
 
 /// What an inode says about itself, beside its tree.
 fn check_inode<P: Pm>(pm: &P, superblock: &Superblock, number: u64, raw: &RawInode) -> Result<()> {
-    let inode = Inode::new(number, 0, raw, None, &Arc::new(Graveyard::default()))?;
+    let inode = Inode::new(number, 0, raw, superblock.times(), None, &Arc::new(Graveyard::default()))?;
     if inode.kind != FileKind::Symlink {
         return Ok(());
     }

@@ -13,9 +13,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First bytes of a device with this layout.
 pub(crate) const MAGIC: [u8; 8] = *b"nacreINP";
 /// The version that this code writes.
-pub(crate) const FORMAT_VERSION: u32 = 1;
-/// The oldest version of the code that can read what this code writes.
-pub(crate) const OLDEST_READER: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The oldest version of the code that can read what mkfs of this code makes. File systems of version 1 stay such.
+pub(crate) const OLDEST_READER: u32 = 2;
 /// Incompatible features that this code knows. None exist yet; an unknown bit refuses the mount.
 pub(crate) const KNOWN_INCOMPATIBLE: u64 = 0;
 /// Features whose absence of support still allows a read-only mount.
@@ -176,27 +176,42 @@ pub(crate) struct RawDentry {
 /// Bytes before the name.
 pub(crate) const DENTRY_HEADER: usize = 16;
 
-/// The first block of an inode's extended attributes, which are written anew with each change. Behind it stand the
-/// attributes, or, when they do not fit, the numbers of the blocks that hold them.
+/// What a block of extended attributes begins with. Behind it stand, as the magic says:
+///
+/// [`XATTR_LEAF_MAGIC`]: attributes, in the order of their names. The whole block is written anew with each change of it.
+/// [`XATTR_INDEX_MAGIC`]: the first block of an inode's attributes when they do not fit one leaf: the blocks of the
+/// leaves, a word each, in the order of the names.
+/// [`XATTR_MAGIC`], in version 1: all attributes, or, when they do not fit, the numbers of the blocks that hold them,
+/// all of which are written anew with each change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct RawXattrHeader {
-    /// CRC32C of the rest of the header, of the numbers of blocks, and of the attributes; seeded with the inode.
+    /// CRC32C of the rest of the header and of what stands behind it (in version 1, and of the attributes); seeded with
+    /// the inode.
     pub(crate) checksum: u32,
     pub(crate) magic: u32,
     pub(crate) inode: u64,
     pub(crate) generation: u32,
+    /// Attributes of a leaf (in version 1, all of them); leaves of an index.
     pub(crate) count: u32,
-    /// Bytes of the attributes.
+    /// Bytes of what stands behind the header of a leaf (in version 1, of all attributes); of an index, those that the
+    /// attributes of all leaves count for.
     pub(crate) len: u64,
     pub(crate) reserved: [u64; 4],
 }
 
 pub(crate) const XATTR_MAGIC: u32 = 0x7861_6e69;
+pub(crate) const XATTR_LEAF_MAGIC: u32 = 0x6c78_6e69;
+pub(crate) const XATTR_INDEX_MAGIC: u32 = 0x7878_6e69;
 /// Bytes behind the header.
 pub(crate) const XATTR_ROOM: usize = 4096 - 64;
+/// Leaves that an index has room for.
+pub(crate) const XATTR_LEAVES: usize = XATTR_ROOM / 8;
+/// The longest value that stands in a leaf; a longer one has blocks of its own.
+pub(crate) const XATTR_INLINE: usize = 1024;
 
-/// What stands before each attribute: then come its name and its value.
+/// What stands before each attribute: then come its name and its value. In a leaf a long value's place is taken by the
+/// CRC32C of the value (4 bytes) and the blocks that hold it, a word each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct RawXattr {
@@ -215,6 +230,8 @@ const _: () = {
     assert!(size_of::<RawDentry>() == DENTRY_HEADER);
     assert!(size_of::<RawXattrHeader>() as u64 == LINE);
     assert!(size_of::<RawXattr>() == 8);
+    // Each leaf but the last has room for no more when the next begins, so that an index has room for all of them.
+    assert!(XATTR_LEAVES * (XATTR_ROOM - (8 + 255 + XATTR_INLINE)) > 1 << 20);
 };
 
 /// Offsets of the words of an inode that transactions change.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
-use nacre_engine::{Block, Error, InodeId, Kind, Result};
+use nacre_engine::{Block, Error, InodeId, Kind, Result, TimeRange};
 use nacre_media::{Durable, Pm};
 
 use crate::alloc::{Allocator, Purpose, Run, Runs};
@@ -15,12 +15,15 @@ use crate::format::word;
 use crate::inode::{Graveyard, Inode, Node};
 use crate::superblock::Superblock;
 use crate::table::{Table, read_inode};
-use crate::xattr;
 
 /// What all operations share.
 pub(crate) struct Shared<P> {
     pub(crate) pm: Arc<P>,
     pub(crate) seed: u32,
+    /// The times that the format holds.
+    pub(crate) times: TimeRange,
+    /// Extended attributes are a tree of blocks, and not written anew as a whole: since version 2.
+    pub(crate) xattr_trees: bool,
     pub(crate) hash_seed: u64,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) alloc: Allocator,
@@ -159,15 +162,7 @@ impl<P: Pm> Shared<P> {
             self.free_runs(&edit.freed);
         }
         if body.xattrs != 0 {
-            let blocks = xattr::blocks_of(
-                &*self.pm,
-                self.bounds,
-                self.seed,
-                inode.number,
-                inode.generation,
-                body.xattrs,
-            );
-            for block in blocks.into_iter().flatten() {
+            for block in self.owner_of(inode).blocks_of(body.xattrs).into_iter().flatten() {
                 self.alloc.free(Run { start: Block(block), len: 1 });
             }
         }
@@ -196,7 +191,7 @@ impl<P: Pm> Shared<P> {
         if inode.links() == 0 {
             return Ok(());
         }
-        let atime = inode.attr.get().atime.pack();
+        let atime = inode.pack(inode.attr.get().atime);
         let stored = self.pm.publish_u64(inode.address + word::ATIME, atime, Durable::nothing_before())?;
         let flushed = self.pm.flush(stored);
         self.pm.fence(flushed);

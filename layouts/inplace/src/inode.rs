@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, Timestamp};
+use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, TimeRange, Timestamp};
 use nacre_media::Pm;
 
 use crate::attributes::{AttributeCell, Attributes};
@@ -113,12 +113,13 @@ impl Inode {
         number: u64,
         address: u64,
         raw: &RawInode,
+        times: TimeRange,
         directory: Option<Box<Directory>>,
         graveyard: &Arc<Graveyard>,
     ) -> Result<Inode> {
         let damaged = |what: &str| Error::corrupt(format!("inode {number}: {what}"));
         let kind = FileKind::from_u8(raw.kind).ok_or_else(|| damaged("kind"))?;
-        let time = |packed| Timestamp::unpack(packed).ok_or_else(|| damaged("time"));
+        let time = |packed| times.unpack(packed).ok_or_else(|| damaged("time"));
         if raw.size > MAX_FILE_SIZE {
             return Err(damaged("size"));
         }
@@ -152,7 +153,7 @@ impl Inode {
             size: AtomicU64::new(raw.size),
             blocks: AtomicU64::new(0),
             change: AtomicU64::new(0),
-            attr: AttributeCell::new(attributes),
+            attr: AttributeCell::new(attributes, times),
             flags: AtomicU32::new(raw.flags),
             parent: AtomicU64::new(raw.parent),
             entries: AtomicU64::new(entries),
@@ -181,7 +182,7 @@ impl Inode {
             Some(FileKind::Directory) => Some(Box::new(Directory::load(fs, raw)?)),
             _ => None,
         };
-        let inode = Inode::new(number, address, raw, directory, &fs.graveyard)?;
+        let inode = Inode::new(number, address, raw, fs.times, directory, &fs.graveyard)?;
         inode.blocks.store(blocks, Ordering::Relaxed);
         // Larger than before the mount, whatever was counted then.
         inode.change.store(fs.superblock.lock().raw.mount_epoch << 32, Ordering::Relaxed);
@@ -251,9 +252,14 @@ impl Inode {
         }
     }
 
+    /// A time as media has it.
+    pub(crate) fn pack(&self, time: Timestamp) -> u64 {
+        self.attr.times().pack(time)
+    }
+
     /// mtime and ctime will be `now`.
     pub(crate) fn put_modified(&self, transaction: &mut Transaction, now: Timestamp) {
-        match now.pack() {
+        match self.pack(now) {
             0 => self.put_times(transaction, now, now),
             packed => transaction.word(self.address + word::MODIFIED, packed),
         }
@@ -267,8 +273,8 @@ impl Inode {
     /// mtime and ctime will be these.
     pub(crate) fn put_times(&self, transaction: &mut Transaction, mtime: Timestamp, ctime: Timestamp) {
         transaction.word(self.address + word::MODIFIED, 0);
-        transaction.word(self.address + word::MTIME, mtime.pack());
-        transaction.word(self.address + word::CTIME, ctime.pack());
+        transaction.word(self.address + word::MTIME, self.pack(mtime));
+        transaction.word(self.address + word::CTIME, self.pack(ctime));
     }
 
     /// The number of links will be this; flags stay.
@@ -284,7 +290,7 @@ impl Inode {
 
     /// ctime is `now`: after the commit.
     pub(crate) fn changed(&self, now: Timestamp) {
-        self.attr.lock().ctime = now.clamped();
+        self.attr.lock().ctime = now;
         self.noted();
     }
 

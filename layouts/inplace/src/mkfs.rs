@@ -1,6 +1,6 @@
 //! Makes an empty file system.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TimeRange, Timestamp};
 use nacre_media::Pm;
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
@@ -58,11 +58,11 @@ pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     for (word, block) in words.iter_mut().zip(first..end) {
         *word = block;
     }
-    let mut table = new_inode(FileKind::Regular, 0o600, options.now);
+    let mut table = new_inode(FileKind::Regular, 0o600, superblock.times().pack(options.now));
     table.size = GROWTH_BLOCKS * BLOCK_SIZE;
     table.root = node | 1 << tree::HEIGHT_SHIFT;
     table.checksum = table.compute_checksum(seed, TABLE_INODE);
-    let mut root = new_inode(FileKind::Directory, 0o755, options.now);
+    let mut root = new_inode(FileKind::Directory, 0o755, superblock.times().pack(options.now));
     (root.uid, root.gid) = options.root_owner;
     root.parent = ROOT_INODE;
     root.checksum = root.compute_checksum(seed, ROOT_INODE);
@@ -74,7 +74,7 @@ pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     Ok(superblock.summary([true, true]))
 }
 
-fn new_inode(kind: FileKind, mode: u16, now: Timestamp) -> RawInode {
+fn new_inode(kind: FileKind, mode: u16, now: u64) -> RawInode {
     let mut raw = RawInode::new_zeroed();
     raw.magic = INODE_MAGIC;
     raw.version = INODE_VERSION;
@@ -82,7 +82,7 @@ fn new_inode(kind: FileKind, mode: u16, now: Timestamp) -> RawInode {
     raw.generation = 1;
     raw.links = 1;
     raw.mode = mode;
-    (raw.btime, raw.mtime, raw.ctime, raw.atime) = (now.pack(), now.pack(), now.pack(), now.pack());
+    (raw.btime, raw.mtime, raw.ctime, raw.atime) = (now, now, now, now);
     raw
 }
 
@@ -102,7 +102,7 @@ fn describe(blocks: u64, options: &MkfsOptions) -> Result<Superblock> {
     let (low, high) = uuid.as_u64_pair();
     raw.hash_seed = low.rotate_left(17) ^ high;
     raw.device_blocks = blocks;
-    raw.created = options.now.pack();
+    raw.created = TimeRange::of_version(raw.version).pack(options.now);
     raw.state = state::CLEAN;
     let lanes = if blocks * BLOCK_SIZE < SMALL_DEVICE { 4 } else { 16 };
     let mut start = FIRST_REGION_BLOCK;

@@ -97,6 +97,8 @@ impl<P: Pm + 'static> InplaceFs<P> {
         let summary = superblock.summary(found.valid);
         let shared = Arc::new(Shared {
             seed: superblock.seed(),
+            times: superblock.times(),
+            xattr_trees: superblock.raw.version >= 2,
             hash_seed: superblock.raw.hash_seed,
             journal: Journal::new(superblock.region(region::JOURNAL)?, superblock.seed(), &next),
             bounds: Bounds::of(&superblock),

@@ -148,7 +148,7 @@ impl<P: Pm> Shared<P> {
         raw.rdev = new.rdev as u32;
         raw.mode = (new.mode & 0o7777) as u16;
         (raw.uid, raw.gid) = (new.uid, new.gid);
-        let now = new.now.pack();
+        let now = self.times.pack(new.now);
         (raw.btime, raw.mtime, raw.ctime, raw.atime) = (now, now, now, now);
         raw.parent = if new.kind == FileKind::Directory { parent } else { 0 };
         raw.checksum = raw.compute_checksum(self.seed, number);
@@ -165,7 +165,7 @@ impl<P: Pm> Shared<P> {
         }
         if !new.xattrs.is_empty() {
             let mut taken = Runs::new();
-            let place = xattr::write(self, number, raw.generation, new.xattrs, &mut taken, &mut pending);
+            let place = self.write_xattrs(number, raw.generation, new.xattrs, &mut taken, &mut pending);
             runs.extend(taken);
             raw.xattrs = place?;
         }
@@ -179,7 +179,7 @@ impl<P: Pm> Shared<P> {
             pending = join(pending, self.pm.copy(address, &raw.as_bytes()[..len])?);
         }
         let directory = (new.kind == FileKind::Directory).then(|| Box::new(Directory::new(self.name_index)));
-        let inode = Inode::new(number, address, &raw, directory, &self.graveyard)?;
+        let inode = Inode::new(number, address, &raw, self.times, directory, &self.graveyard)?;
         inode.blocks.store(u64::from(raw.root != 0), Ordering::Relaxed);
         inode.change.store(self.superblock.lock().raw.mount_epoch << 32, Ordering::Relaxed);
         inode.holds.store(1, Ordering::Relaxed);

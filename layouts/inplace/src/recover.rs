@@ -25,7 +25,7 @@ use crate::inode::has_tree;
 use crate::seeded::Mistake;
 use crate::superblock::Superblock;
 use crate::table::{read_inode, table_address};
-use crate::xattr;
+use crate::xattr::Owner;
 
 /// Damage that a report describes one by one.
 const MAX_DAMAGE: usize = 100;
@@ -290,7 +290,8 @@ impl<'a, P: Pm> Walk<'a, P> {
             self.note(error);
         }
         if raw.xattrs != 0 {
-            match xattr::blocks_of(self.pm, self.bounds, self.seed, number, raw.generation, raw.xattrs) {
+            let owner = Owner::new(self.pm, self.bounds, self.seed, number, raw.generation);
+            match owner.blocks_of(raw.xattrs) {
                 Ok(blocks) => blocks.into_iter().for_each(|block| {
                     if !self.take(block) {
                         self.note(format!("inode {number}: attributes in block {block}, which is in use"));

@@ -18,7 +18,7 @@ use crate::mount::InplaceFs;
 use crate::recover::{Walk, read_journal, roll_back};
 use crate::superblock::{Found, Superblock};
 use crate::table::read_inode;
-use crate::xattr;
+use crate::xattr::Owner;
 
 /// Names that are read at a time.
 const NAMES: usize = 128;
@@ -78,8 +78,8 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
                 for_each_record(&*self.pm, self.bounds, raw, &mut |_, _, _| ControlFlow::Continue(()))?;
             }
             if raw.xattrs != 0 {
-                let blocks =
-                    xattr::blocks_of(&*self.pm, self.bounds, self.seed, number, raw.generation, raw.xattrs)?;
+                let owner = Owner::new(&*self.pm, self.bounds, self.seed, number, raw.generation);
+                let blocks = owner.blocks_of(raw.xattrs)?;
                 bytes += blocks.len() as u64 * BLOCK_SIZE;
             }
             Ok(bytes)
@@ -89,8 +89,9 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
     fn hits(&self, number: u64, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Result<Vec<String>> {
         let address = self.table.address(number)?;
         let in_inode = in_inode(address, bad, told);
-        let contents =
-            self.with_raw(number, |raw| Ok(in_contents(&*self.pm, self.bounds, number, raw, bad, told)));
+        let contents = self.with_raw(number, |raw| {
+            Ok(in_contents(&*self.pm, (self.bounds, self.seed), number, raw, bad, told))
+        });
         // Of an inode that cannot be read no more is known.
         Ok(in_inode.into_iter().chain(contents.unwrap_or_default()).collect())
     }
@@ -175,7 +176,7 @@ fn in_inode(address: u64, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Vec<
 /// The bad lines that are in what an inode leads to, in words.
 fn in_contents<P: Pm>(
     pm: &P,
-    bounds: Bounds,
+    (bounds, seed): (Bounds, u32),
     number: u64,
     raw: &RawInode,
     bad: &BTreeSet<u64>,
@@ -208,7 +209,7 @@ fn in_contents<P: Pm>(
     }
     if raw.xattrs != 0 {
         let first = raw.xattrs & tree::BLOCK_MASK;
-        let blocks = xattr::places_of(pm, bounds, number, raw.generation, raw.xattrs);
+        let blocks = Owner::new(pm, bounds, seed, number, raw.generation).places_of(raw.xattrs);
         for block in blocks.unwrap_or_else(|_| vec![first]) {
             look(block, &|_| "a media error in its extended attributes".to_owned());
         }
@@ -255,7 +256,7 @@ fn locate<P: Pm>(pm: &P, superblock: &Superblock, lines: &BTreeSet<u64>) -> Vec<
     };
     for (number, raw) in &inodes {
         let mut hits = table(*number).map_or_else(Vec::new, |address| in_inode(address, lines, &mut told));
-        hits.extend(in_contents(pm, bounds, *number, raw, lines, &mut told));
+        hits.extend(in_contents(pm, (bounds, superblock.seed()), *number, raw, lines, &mut told));
         if !hits.is_empty() {
             let path = path_of(&names, *number);
             words.extend(hits.into_iter().map(|hit| format!("{path} (inode {number}): {hit}")));

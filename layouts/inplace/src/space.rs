@@ -28,7 +28,7 @@ fn put_attributes(inode: &Inode, transaction: &mut Transaction, attributes: &Att
     transaction.word(inode.address + word::MODE, mode_word(attributes));
     transaction.word(inode.address + word::GID, u64::from(attributes.gid));
     inode.put_times(transaction, attributes.mtime, attributes.ctime);
-    transaction.word(inode.address + word::ATIME, attributes.atime.pack());
+    transaction.word(inode.address + word::ATIME, inode.pack(attributes.atime));
 }
 
 /// The attributes after a change.
@@ -40,10 +40,10 @@ fn changed_attributes(before: Attributes, change: &SetAttr, now: Timestamp, size
     attributes.uid = change.uid.unwrap_or(attributes.uid);
     attributes.gid = change.gid.unwrap_or(attributes.gid);
     attributes.flags = change.flags.unwrap_or(attributes.flags);
-    attributes.atime = change.atime.unwrap_or(attributes.atime).clamped();
+    attributes.atime = change.atime.unwrap_or(attributes.atime);
     let mtime = if sized { now } else { attributes.mtime };
-    attributes.mtime = change.mtime.unwrap_or(mtime).clamped();
-    attributes.ctime = if change.promised { now.clamped().max(before.ctime) } else { now.clamped() };
+    attributes.mtime = change.mtime.unwrap_or(mtime);
+    attributes.ctime = if change.promised { now.max(before.ctime) } else { now };
     attributes
 }
 
@@ -65,6 +65,7 @@ fn end_of_hole(offset: u64, end: u64) -> u64 {
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Inode, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        change.check_times(self.times)?;
         inode.check_flags(change.forbidden_by())?;
         if inode.kind == FileKind::Regular && change.guards() {
             self.superblock.lock().note_guarded(&*self.pm)?;

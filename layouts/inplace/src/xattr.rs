@@ -1,28 +1,30 @@
-//! Extended attributes: all of an inode's together in blocks of their own, written anew with each change.
+//! Extended attributes, in blocks of their own that the inode's word leads to. A change writes other blocks, commits the
+//! word, and frees the old ones.
 //!
-//! The inode's word leads to the first block; a change writes other blocks, commits the word, and frees the old ones.
+//! Since version 2 of the format they are a tree ([`tree`]), of which a change writes two blocks at the most, beside those of a
+//! long value. In file systems of version 1 all of an inode's are written anew with each change ([`together`]), and stay so.
+
+mod together;
+mod tree;
 
 use nacre_engine::{Attr, BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, XattrMode};
 use nacre_media::{Flushed, Pm};
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Run, Runs};
 use crate::blockmap::Bounds;
 use crate::commit::{Transaction, join};
-use crate::format::{
-    MAX_XATTR_SIZE, RawXattr, RawXattrHeader, XATTR_MAGIC, XATTR_ROOM, inode_seed, tree, word,
-};
+use crate::format::{MAX_XATTR_SIZE, RawXattrHeader, XATTR_MAGIC, inode_seed, word};
 use crate::fs::Shared;
 use crate::inode::Inode;
+
+pub(crate) use tree::reseal;
 
 /// The longest name.
 const MAX_NAME: usize = 255;
 /// Bytes that all names and values of an inode may take together, with what stands before each.
 const MAX_TOTAL: usize = 1 << 20;
 const HEADER: usize = size_of::<RawXattrHeader>();
-
-/// Attributes in the order in which they were set.
-pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Checks a name and a value before anything is written.
 pub(crate) fn check(name: &[u8], value: &[u8]) -> Result<()> {
@@ -35,177 +37,158 @@ pub(crate) fn check(name: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Bytes behind a payload of this length that are in the first block, and the other blocks that it needs.
-fn blocks_for(len: usize) -> u64 {
-    if len <= XATTR_ROOM { 0 } else { (len as u64).div_ceil(BLOCK_SIZE) }
+/// Whether an attribute may be set in this way, which is there or is not.
+fn check_mode(how: XattrMode, exists: bool) -> Result<()> {
+    match how {
+        XattrMode::Create if exists => Err(Error::new(Kind::Exists)),
+        XattrMode::Replace if !exists => Err(Error::new(Kind::NoAttribute)),
+        _ => Ok(()),
+    }
 }
 
-/// Writes attributes to new blocks; gives the first of them. `runs` takes what was allocated.
-pub(crate) fn write<P: Pm>(
-    fs: &Shared<P>,
+/// The inode whose attributes they are, and where they are read.
+pub(crate) struct Owner<'a, P> {
+    pm: &'a P,
+    bounds: Bounds,
     number: u64,
     generation: u32,
-    xattrs: &[(&[u8], &[u8])],
-    runs: &mut Runs,
-    pending: &mut Option<Flushed>,
-) -> Result<u64> {
-    let mut payload = Vec::new();
-    for (name, value) in xattrs {
-        let raw = RawXattr { name_len: name.len() as u32, value_len: value.len() as u32 };
-        payload.extend_from_slice(raw.as_bytes());
-        payload.extend_from_slice(name);
-        payload.extend_from_slice(value);
+    /// The seed of all checksums.
+    seed: u32,
+}
+
+impl<'a, P: Pm> Owner<'a, P> {
+    pub(crate) fn new(
+        pm: &'a P,
+        bounds: Bounds,
+        volume_seed: u32,
+        number: u64,
+        generation: u32,
+    ) -> Owner<'a, P> {
+        Owner { pm, bounds, number, generation, seed: inode_seed(volume_seed, number, generation) }
     }
-    if payload.len() > MAX_TOTAL {
-        return Err(Error::new(Kind::NoSpace));
+
+    fn damaged(&self) -> Error {
+        Error::corrupt(format!("inode {}: extended attributes", self.number))
     }
-    let others = blocks_for(payload.len());
-    fs.allocate(None, 1 + others, Purpose::Data, runs)?;
-    let blocks: Vec<u64> = runs.iter().flat_map(|run| run.start.0..run.start.0 + run.len).collect();
-    let mut page = vec![0u8; BLOCK_SIZE as usize];
-    let behind = if others == 0 { payload.clone() } else { blocks[1..].as_bytes().to_vec() };
-    page[HEADER..HEADER + behind.len()].copy_from_slice(&behind);
-    let mut header = RawXattrHeader {
-        magic: XATTR_MAGIC,
-        inode: number,
-        generation,
-        count: xattrs.len() as u32,
-        len: payload.len() as u64,
-        ..RawXattrHeader::default()
-    };
-    header.checksum = checksum(&header, fs.seed, number, &behind, &payload);
-    page[..HEADER].copy_from_slice(header.as_bytes());
-    let used = (HEADER + behind.len()).next_multiple_of(64);
-    *pending = join(pending.take(), fs.pm.copy(Block(blocks[0]).offset(), &page[..used])?);
-    if others > 0 {
-        for (&block, part) in blocks[1..].iter().zip(payload.chunks(BLOCK_SIZE as usize)) {
-            *pending = join(pending.take(), fs.pm.copy(Block(block).offset(), part)?);
+
+    /// The block that a word leads to.
+    fn block(&self, word: u64) -> Result<u64> {
+        match self.bounds.block(word) {
+            Ok(block) if block == word => Ok(block),
+            _ => Err(self.damaged()),
         }
     }
-    Ok(blocks[0])
-}
 
-fn checksum(header: &RawXattrHeader, volume_seed: u32, number: u64, behind: &[u8], payload: &[u8]) -> u32 {
-    let seed = inode_seed(volume_seed, number, header.generation);
-    let seed = crc32c::crc32c_append(seed, &header.as_bytes()[4..]);
-    crc32c::crc32c_append(crc32c::crc32c_append(seed, behind), payload)
-}
+    /// The header of a block, which is this inode's.
+    fn header(&self, block: u64) -> Result<RawXattrHeader> {
+        let mut header = RawXattrHeader::new_zeroed();
+        self.pm.read(Block(block).offset(), header.as_mut_bytes())?;
+        let is_own = header.inode == self.number && header.generation == self.generation;
+        if is_own { Ok(header) } else { Err(self.damaged()) }
+    }
 
-/// Reads the first block at `place` and the numbers of the others.
-fn open(
-    pm: &impl Pm,
-    bounds: Bounds,
-    number: u64,
-    generation: u32,
-    place: u64,
-) -> Result<(RawXattrHeader, Vec<u8>, Vec<u64>)> {
-    let damaged = || Error::corrupt(format!("inode {number}: extended attributes"));
-    let first = bounds.block(place).map_err(|_| damaged())?;
-    let mut header = RawXattrHeader::new_zeroed();
-    pm.read(Block(first).offset(), header.as_mut_bytes())?;
-    let is_right = header.magic == XATTR_MAGIC && header.inode == number && header.generation == generation;
-    if !is_right || header.len > MAX_TOTAL as u64 || place & tree::UNWRITTEN != 0 {
-        return Err(damaged());
+    /// The attributes are all together, as version 1 has them.
+    fn are_together(&self, place: u64) -> Result<bool> {
+        Ok(self.header(self.block(place)?)?.magic == XATTR_MAGIC)
     }
-    let others = blocks_for(header.len as usize);
-    let behind = if others == 0 { header.len } else { others * 8 };
-    if behind > XATTR_ROOM as u64 {
-        return Err(damaged());
-    }
-    let mut bytes = vec![0u8; behind as usize];
-    pm.read(Block(first).offset() + HEADER as u64, &mut bytes)?;
-    let mut blocks = vec![first];
-    if others > 0 {
-        for word in bytes.chunks_exact(8) {
-            let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
-            blocks.push(bounds.block(word).map_err(|_| damaged())?);
+
+    /// The blocks of an inode's attributes, all of which validate.
+    pub(crate) fn blocks_of(&self, place: u64) -> Result<Vec<u64>> {
+        if self.are_together(place)? {
+            return together::read(self, place).map(|(_, blocks)| blocks);
         }
+        tree::blocks_of(self, place)
     }
-    Ok((header, bytes, blocks))
-}
 
-/// The blocks of an inode's attributes, which need not be readable but for the first.
-pub(crate) fn places_of(
-    pm: &impl Pm,
-    bounds: Bounds,
-    number: u64,
-    generation: u32,
-    place: u64,
-) -> Result<Vec<u64>> {
-    open(pm, bounds, number, generation, place).map(|(_, _, blocks)| blocks)
-}
-
-/// The blocks of an inode's attributes, all of which validate.
-pub(crate) fn blocks_of(
-    pm: &impl Pm,
-    bounds: Bounds,
-    volume_seed: u32,
-    number: u64,
-    generation: u32,
-    place: u64,
-) -> Result<Vec<u64>> {
-    read_blocks(pm, bounds, volume_seed, number, generation, place).map(|(_, _, blocks)| blocks)
-}
-
-/// Reads and validates everything: how many attributes, their bytes, and the blocks.
-fn read_blocks(
-    pm: &impl Pm,
-    bounds: Bounds,
-    volume_seed: u32,
-    number: u64,
-    generation: u32,
-    place: u64,
-) -> Result<(u32, Vec<u8>, Vec<u64>)> {
-    let (header, behind, blocks) = open(pm, bounds, number, generation, place)?;
-    let payload = match &blocks[1..] {
-        [] => behind.clone(),
-        others => {
-            let mut payload = vec![0u8; header.len as usize];
-            for (&block, part) in others.iter().zip(payload.chunks_mut(BLOCK_SIZE as usize)) {
-                pm.read(Block(block).offset(), part)?;
-            }
-            payload
+    /// The blocks of an inode's attributes, which need not be readable but for the first: what only a block that is not
+    /// leads to is left out.
+    pub(crate) fn places_of(&self, place: u64) -> Result<Vec<u64>> {
+        if self.are_together(place)? {
+            return together::places_of(self, place);
         }
-    };
-    if header.checksum != checksum(&header, volume_seed, number, &behind, &payload) {
-        return Err(Error::corrupt(format!("inode {number}: extended attributes")));
+        tree::places_of(self, place)
     }
-    Ok((header.count, payload, blocks))
+
+    /// The blocks of a tree of attributes that lead to others or hold attributes, for tools that damage images.
+    pub(crate) fn nodes_of(&self, place: u64) -> Result<Vec<u64>> {
+        if self.are_together(place)? { Ok(vec![self.block(place)?]) } else { tree::nodes_of(self, place) }
+    }
+}
+
+/// A change of an inode's attributes on its way: what it has written, and what is free when it is committed.
+#[derive(Default)]
+struct Change {
+    /// The first block afterwards, or 0.
+    place: u64,
+    allocated: Runs,
+    pending: Option<Flushed>,
+    freed: Vec<u64>,
+}
+
+impl Change {
+    /// Writes bytes to new blocks; gives their numbers.
+    fn put<P: Pm>(&mut self, fs: &Shared<P>, bytes: &[u8]) -> Result<Vec<u64>> {
+        let before = self.allocated.len();
+        fs.allocate(None, (bytes.len() as u64).div_ceil(BLOCK_SIZE), Purpose::Data, &mut self.allocated)?;
+        let runs = &self.allocated[before..];
+        let blocks: Vec<u64> = runs.iter().flat_map(|run| run.start.0..run.start.0 + run.len).collect();
+        for (&block, part) in blocks.iter().zip(bytes.chunks(BLOCK_SIZE as usize)) {
+            self.pending = join(self.pending.take(), fs.pm.copy(Block(block).offset(), part)?);
+        }
+        Ok(blocks)
+    }
 }
 
 impl<P: Pm> Shared<P> {
-    /// All attributes, and the blocks that they are in. The inode is locked.
-    fn xattrs(&self, inode: &Inode, place: u64) -> Result<(Xattrs, Vec<u64>)> {
-        if place == 0 {
-            return Ok((Xattrs::new(), Vec::new()));
+    pub(crate) fn owner_of(&self, inode: &Inode) -> Owner<'_, P> {
+        Owner::new(&self.pm, self.bounds, self.seed, inode.number, inode.generation)
+    }
+
+    /// Writes the attributes of a new inode; gives the first of their blocks. `runs` takes what was allocated.
+    pub(crate) fn write_xattrs(
+        &self,
+        number: u64,
+        generation: u32,
+        xattrs: &[(&[u8], &[u8])],
+        runs: &mut Runs,
+        pending: &mut Option<Flushed>,
+    ) -> Result<u64> {
+        let owner = Owner::new(&*self.pm, self.bounds, self.seed, number, generation);
+        let mut change = Change::default();
+        let written = match self.xattr_trees {
+            true => tree::write_all(self, &owner, xattrs, &mut change),
+            false => together::write(self, &owner, xattrs, &mut change),
+        };
+        runs.extend(change.allocated);
+        if let Some(flushed) = change.pending {
+            *pending = join(pending.take(), flushed);
         }
-        let (count, payload, blocks) =
-            read_blocks(&*self.pm, self.bounds, self.seed, inode.number, inode.generation, place)?;
-        let damaged = || Error::corrupt(format!("inode {}: extended attributes", inode.number));
-        let mut xattrs = Xattrs::new();
-        let mut rest = &payload[..];
-        for _ in 0..count {
-            let (raw, after) = RawXattr::read_from_prefix(rest).map_err(|_| damaged())?;
-            let (name, value) = (raw.name_len as usize, raw.value_len as usize);
-            let name = after.get(..name).ok_or_else(damaged)?;
-            let value = after.get(name.len()..name.len() + value).ok_or_else(damaged)?;
-            xattrs.push((name.to_vec(), value.to_vec()));
-            rest = &after[name.len() + value.len()..];
-        }
-        Ok((xattrs, blocks))
+        written.map(|()| change.place)
     }
 
     pub(crate) fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         let body = inode.body.read();
-        let (xattrs, _) = self.xattrs(inode, body.xattrs)?;
-        let found = xattrs.into_iter().find(|(other, _)| other == name);
-        found.map(|(_, value)| value).ok_or(Error::new(Kind::NoAttribute))
+        let found = match (body.xattrs, self.owner_of(inode)) {
+            (0, _) => None,
+            (place, owner) if self.xattr_trees => tree::get(&owner, place, name)?,
+            (place, owner) => {
+                let (xattrs, _) = together::read(&owner, place)?;
+                xattrs.into_iter().find(|(other, _)| other == name).map(|(_, value)| value)
+            }
+        };
+        found.ok_or(Error::new(Kind::NoAttribute))
     }
 
     pub(crate) fn list_xattrs(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         let body = inode.body.read();
-        let (xattrs, _) = self.xattrs(inode, body.xattrs)?;
-        Ok(xattrs.into_iter().map(|(name, _)| name).collect())
+        match (body.xattrs, self.owner_of(inode)) {
+            (0, _) => Ok(Vec::new()),
+            (place, owner) if self.xattr_trees => tree::names(&owner, place),
+            (place, owner) => {
+                let (xattrs, _) = together::read(&owner, place)?;
+                Ok(xattrs.into_iter().map(|(name, _)| name).collect())
+            }
+        }
     }
 
     pub(crate) fn set_xattr(
@@ -219,71 +202,50 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         check(name, value)?;
         inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
-        self.change_xattrs(inode, mode, now, |xattrs| {
-            let position = xattrs.iter().position(|(other, _)| other == name);
-            match (how, position) {
-                (XattrMode::Create, Some(_)) => return Err(Error::new(Kind::Exists)),
-                (XattrMode::Replace, None) => return Err(Error::new(Kind::NoAttribute)),
-                (_, Some(position)) => xattrs[position].1 = value.to_vec(),
-                (_, None) => xattrs.push((name.to_vec(), value.to_vec())),
-            }
-            Ok(())
-        })
+        self.change_xattrs(inode, name, Some((value, how)), mode, now)
     }
 
     pub(crate) fn remove_xattr(&self, inode: &Inode, name: &[u8], now: Timestamp) -> Result<()> {
         check(name, &[])?;
         inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
-        self.change_xattrs(inode, None, now, |xattrs| {
-            let position = xattrs.iter().position(|(other, _)| other == name);
-            xattrs.remove(position.ok_or(Error::new(Kind::NoAttribute))?);
-            Ok(())
-        })
+        self.change_xattrs(inode, name, None, None, now)
     }
 
+    /// Sets an attribute, or removes it.
     fn change_xattrs(
         &self,
         inode: &Inode,
+        name: &[u8],
+        value: Option<(&[u8], XattrMode)>,
         mode: Option<u32>,
         now: Timestamp,
-        change: impl FnOnce(&mut Xattrs) -> Result<()>,
     ) -> Result<()> {
         let mut body = inode.body.write();
-        let (mut xattrs, old) = self.xattrs(inode, body.xattrs)?;
-        change(&mut xattrs)?;
-        let mut runs = Runs::new();
-        let mut pending = None;
-        let mut transaction = Transaction::default();
-        let list: Vec<(&[u8], &[u8])> =
-            xattrs.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
-        let place = match list.is_empty() {
-            true => Ok(0),
-            false => write(self, inode.number, inode.generation, &list, &mut runs, &mut pending),
+        let owner = self.owner_of(inode);
+        let mut change = Change { place: body.xattrs, ..Change::default() };
+        let written = match self.xattr_trees {
+            true => tree::change(self, &owner, name, value, &mut change),
+            false => together::change(self, &owner, name, value, &mut change),
         };
         let mut attributes = inode.attr.get();
         attributes.mode = mode.map_or(attributes.mode, |mode| (mode & 0o7777) as u16);
-        let result = place.and_then(|place| {
-            transaction.word(inode.address + word::XATTRS, place);
+        let result = written.and_then(|()| {
+            let mut transaction = Transaction::default();
+            transaction.word(inode.address + word::XATTRS, change.place);
             inode.put_changed(&mut transaction, now);
             transaction.word(inode.address + word::MODE, crate::space::mode_word(&attributes));
-            self.commit(transaction, pending).map(|()| place)
+            self.commit(transaction, change.pending.take())
         });
-        match result {
-            Ok(place) => {
-                body.xattrs = place;
-                for block in old {
-                    self.alloc.free(Run { start: Block(block), len: 1 });
-                }
-                inode.attr.lock().mode = attributes.mode;
-                inode.changed(now);
-                Ok(())
+        if result.is_err() {
+            if !self.is_broken() {
+                self.free_runs(&change.allocated);
             }
-            Err(error) => {
-                if !self.is_broken() {
-                    self.free_runs(&runs);
-                }
-                Err(error)
-            }
+            return result;
         }
+        body.xattrs = change.place;
+        change.freed.iter().for_each(|&block| self.alloc.free(Run { start: Block(block), len: 1 }));
+        inode.attr.lock().mode = attributes.mode;
+        inode.changed(now);
+        Ok(())
     }
 }

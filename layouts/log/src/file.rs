@@ -591,10 +591,11 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         self.check_pins(inode, self.file(inode)?, changes)?;
         let is_promised = batch.is_promised();
+        let mtime = inode.pack(now);
         for change in changes {
             match change.place {
-                Some(raw) => push_extents(&mut batch, change, raw, size, now),
-                None => batch.push_line(&hole_entry(change, size, now)),
+                Some(raw) => push_extents(&mut batch, change, raw, size, mtime),
+                None => batch.push_line(&hole_entry(change, size, mtime)),
             }
         }
         let mut placed = Placed::new();
@@ -668,7 +669,7 @@ impl<P: Pm> Shared<P> {
 /// Blocks that one entry can name.
 const MAX_ENTRY_BLOCKS: u64 = u32::MAX as u64;
 
-fn push_extents(batch: &mut Batch, change: &Change, raw: u64, size: u64, now: Timestamp) {
+fn push_extents(batch: &mut Batch, change: &Change, raw: u64, size: u64, mtime: u64) {
     let mut done = 0;
     while done < change.len {
         let len = (change.len - done).min(MAX_ENTRY_BLOCKS);
@@ -677,7 +678,7 @@ fn push_extents(batch: &mut Batch, change: &Change, raw: u64, size: u64, now: Ti
             file_block: change.start + done,
             blocks: len as u32,
             size,
-            mtime: now.pack(),
+            mtime,
             ..WriteEntry::default()
         };
         entry.header.kind = kind::WRITE;
@@ -686,12 +687,12 @@ fn push_extents(batch: &mut Batch, change: &Change, raw: u64, size: u64, now: Ti
     }
 }
 
-fn hole_entry(change: &Change, size: u64, now: Timestamp) -> crate::format::HoleEntry {
+fn hole_entry(change: &Change, size: u64, mtime: u64) -> crate::format::HoleEntry {
     let mut entry = crate::format::HoleEntry {
         file_block: change.start,
         blocks: change.len,
         size,
-        mtime: now.pack(),
+        mtime,
         ..crate::format::HoleEntry::default()
     };
     entry.header.kind = kind::HOLE;

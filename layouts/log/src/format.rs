@@ -15,9 +15,9 @@ compile_error!("the media format is little-endian and is used in place");
 /// First bytes of a device with this layout.
 pub(crate) const MAGIC: [u8; 8] = *b"nacreLOG";
 /// The version that this code writes.
-pub(crate) const FORMAT_VERSION: u32 = 1;
-/// The oldest version of the code that can read what this code writes.
-pub(crate) const OLDEST_READER: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The oldest version of the code that can read what mkfs of this code makes. File systems of version 1 stay such.
+pub(crate) const OLDEST_READER: u32 = 2;
 /// Largest file: 16 TiB.
 pub(crate) const MAX_FILE_SIZE: u64 = 16 << 40;
 /// Largest extended attribute value: 64 KiB.

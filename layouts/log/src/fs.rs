@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock, thread};
-use nacre_engine::{Attr, Block, Error, InodeId, Kind, Result, TierReader, TierRun};
+use nacre_engine::{Attr, Block, Error, InodeId, Kind, Result, TierReader, TierRun, TimeRange};
 use nacre_media::{Flushed, Pm};
 use zerocopy::IntoBytes;
 
@@ -32,6 +32,8 @@ pub(crate) struct Transactions {
 pub(crate) struct Shared<P> {
     pub(crate) pm: Arc<P>,
     pub(crate) seed: u32,
+    /// The times that the format holds.
+    pub(crate) times: TimeRange,
     pub(crate) hash_seed: u64,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) alloc: Allocator,
@@ -113,6 +115,7 @@ impl<P: Pm> Shared<P> {
         }
         let context = LoadContext {
             hash_seed: self.hash_seed,
+            times: self.times,
             graveyard: &self.graveyard,
             reach: &self.reach.read(),
             ending: Ending::Clean,

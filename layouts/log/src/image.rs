@@ -523,7 +523,7 @@ impl Log {
         self.drop_dead_pages(fs, inode)?;
         let Gathered { mut survivors, loose, .. } = self.gather_whole(fs, inode)?;
         let mut loose = loose.unwrap_or_default();
-        loose.take_all(map, inode.attr.get().mtime.pack());
+        loose.take_all(map, inode.pack(inode.attr.get().mtime));
         name_anew(loose, inode.seed, &mut survivors);
         self.replace_whole(fs, inode, &survivors, purpose)?;
         inode.image.set(None);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nacre_engine::sync::{Condvar, EXPLORED, Mutex};
-use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, Timestamp};
+use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, TimeRange, Timestamp};
 
 use crate::attributes::{AttributeCell, Attributes};
 use crate::blockmap::BlockMap;
@@ -184,7 +184,7 @@ impl Inode {
         raw: &RawInode,
         kind: FileKind,
         btime: Timestamp,
-        attributes: Attributes,
+        (attributes, times): (Attributes, TimeRange),
         contents: Contents,
         graveyard: &Arc<Graveyard>,
     ) -> Inode {
@@ -213,7 +213,7 @@ impl Inode {
             extend: Mutex::new(()),
             naming: Mutex::new(()),
             log: Mutex::new(contents.log),
-            attr: AttributeCell::new(attributes),
+            attr: AttributeCell::new(attributes, times),
             image: ImageSlot::unread(contents.image),
             xattrs: contents.xattrs,
             body: contents.body,
@@ -226,7 +226,7 @@ impl Inode {
         source: LogSource,
         raw: &RawInode,
         kind: FileKind,
-        btime: Timestamp,
+        (btime, times): (Timestamp, TimeRange),
         graveyard: &Arc<Graveyard>,
     ) -> Inode {
         let body = match kind {
@@ -236,7 +236,8 @@ impl Inode {
         };
         let contents =
             Contents { body, size: 0, blocks: 0, log: Log::default(), image: None, xattrs: Mutex::new(None) };
-        Inode::new(source, raw, kind, btime, first_attributes(raw, btime), contents, graveyard)
+        let attributes = first_attributes(raw, btime);
+        Inode::new(source, raw, kind, btime, (attributes, times), contents, graveyard)
     }
 
     pub(crate) fn id(&self) -> InodeId {
@@ -313,6 +314,11 @@ impl Inode {
         }
     }
 
+    /// A time as media has it.
+    pub(crate) fn pack(&self, time: Timestamp) -> u64 {
+        self.attr.times().pack(time)
+    }
+
     /// Sets mtime and ctime after a commit.
     pub(crate) fn touch(&self, now: Timestamp) {
         self.attr.touch(now);
@@ -382,7 +388,7 @@ mod interleavings {
 
     use nacre_engine::sync::atomic::Ordering;
     use nacre_engine::sync::{Weakening, explore, fails_without, thread};
-    use nacre_engine::{FileKind, Timestamp};
+    use nacre_engine::{FileKind, TimeRange, Timestamp};
     use zerocopy::FromZeros;
 
     use super::{Graveyard, Inode, Node};
@@ -395,7 +401,8 @@ mod interleavings {
             let graveyard = Arc::new(Graveyard::default());
             let source = LogSource { number: 7, generation: 1, seed: 0, address: 0 };
             let (raw, btime) = (RawInode::new_zeroed(), Timestamp::default());
-            let inode = Inode::new_empty(source, &raw, FileKind::Fifo, btime, &graveyard);
+            let inode =
+                Inode::new_empty(source, &raw, FileKind::Fifo, (btime, TimeRange::default()), &graveyard);
             inode.holds.store(1, Ordering::Relaxed);
             inode.links.store(1, Ordering::Relaxed);
             let unlinked = Node::from_held(Arc::new(inode));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::{BLOCK_SIZE, Error, FileKind, Result, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Error, FileKind, Result, TimeRange, Timestamp};
 use nacre_media::Pm;
 
 use crate::attributes::Attributes;
@@ -25,6 +25,7 @@ use crate::xattr;
 /// What an inode is built with.
 pub(crate) struct LoadContext<'a> {
     pub(crate) hash_seed: u64,
+    pub(crate) times: TimeRange,
     pub(crate) graveyard: &'a Arc<Graveyard>,
     pub(crate) reach: &'a Reach,
     pub(crate) ending: Ending,
@@ -58,6 +59,7 @@ pub(crate) struct Loaded {
 struct Builder<'a> {
     number: u64,
     hash_seed: u64,
+    times: TimeRange,
     kind: FileKind,
     attributes: Attributes,
     size: u64,
@@ -83,7 +85,7 @@ pub(crate) fn load_inode(
     raw: &RawInode,
     context: &LoadContext<'_>,
 ) -> Result<Loaded> {
-    let (mut builder, btime) = Builder::new(&source, raw, context.hash_seed, context.reach)?;
+    let (mut builder, btime) = Builder::new(&source, raw, context)?;
     let scan =
         scan_log(pm, source, raw, context.ending, context.drop_last, &mut |entry| builder.apply(entry))?;
     builder.check_target()?;
@@ -112,7 +114,7 @@ pub(crate) fn load_saved<'e>(
     // Those whose blocks cannot be where they say; that shows when everything is read.
     let mut passed_over: BTreeSet<Owner> = BTreeSet::new();
     loop {
-        let (mut builder, btime) = Builder::new(&source, raw, context.hash_seed, context.reach)?;
+        let (mut builder, btime) = Builder::new(&source, raw, context)?;
         let mut scan = Scan { next_sequence: crate::format::FIRST_SEQUENCE, ..Scan::default() };
         let mut errors = Vec::new();
         for (index, entry) in (0..).zip(&entries) {
@@ -139,18 +141,18 @@ impl<'a> Builder<'a> {
     fn new(
         source: &'a LogSource,
         raw: &RawInode,
-        hash_seed: u64,
-        reach: &'a Reach,
+        context: &LoadContext<'a>,
     ) -> Result<(Builder<'a>, Timestamp)> {
         let damaged = |what: &str| Error::corrupt(format!("inode {}: {what}", source.number));
         let kind = FileKind::from_u8(raw.kind).ok_or_else(|| damaged("kind"))?;
-        let btime = Timestamp::unpack(raw.btime).ok_or_else(|| damaged("time of creation"))?;
+        let btime = context.times.unpack(raw.btime).ok_or_else(|| damaged("time of creation"))?;
         if raw.mode & !0o7777 != 0 {
             return Err(damaged("mode"));
         }
         let builder = Builder {
             number: source.number,
-            hash_seed,
+            hash_seed: context.hash_seed,
+            times: context.times,
             kind,
             attributes: crate::inode::first_attributes(raw, btime),
             size: 0,
@@ -160,7 +162,7 @@ impl<'a> Builder<'a> {
             symlink: None,
             xattrs: Mutex::new(None),
             log: Log::default(),
-            reach,
+            reach: context.reach,
             on_tiers: false,
             image: None,
             source,
@@ -283,7 +285,7 @@ impl<'a> Builder<'a> {
 
     fn apply_attr(&mut self, entry: &Entry<'_>) -> Result<()> {
         let attr: AttrEntry = entry.get()?;
-        let time = |packed| Timestamp::unpack(packed).ok_or_else(|| self.damaged(entry, "time"));
+        let time = |packed| self.times.unpack(packed).ok_or_else(|| self.damaged(entry, "time"));
         self.attributes = Attributes {
             mode: attr.mode & 0o7777,
             policy: attr.policy,
@@ -345,7 +347,7 @@ impl<'a> Builder<'a> {
         if let Some(old) = old {
             self.log.release(old.owner, 1);
         }
-        self.attributes.ctime = Timestamp::unpack(raw.ctime).ok_or_else(|| self.damaged(entry, "time"))?;
+        self.attributes.ctime = self.times.unpack(raw.ctime).ok_or_else(|| self.damaged(entry, "time"))?;
         Ok(())
     }
 
@@ -366,7 +368,7 @@ impl<'a> Builder<'a> {
     }
 
     fn touch(&mut self, packed: u64, entry: &Entry<'_>) -> Result<()> {
-        let time = Timestamp::unpack(packed).ok_or_else(|| self.damaged(entry, "time"))?;
+        let time = self.times.unpack(packed).ok_or_else(|| self.damaged(entry, "time"))?;
         self.attributes.mtime = time;
         self.attributes.ctime = time;
         Ok(())
@@ -404,7 +406,15 @@ impl<'a> Builder<'a> {
             image: self.image,
             xattrs: self.xattrs,
         };
-        let inode = Inode::new(*self.source, raw, self.kind, btime, self.attributes, contents, graveyard);
+        let inode = Inode::new(
+            *self.source,
+            raw,
+            self.kind,
+            btime,
+            (self.attributes, self.times),
+            contents,
+            graveyard,
+        );
         Loaded { inode, scan, children }
     }
 

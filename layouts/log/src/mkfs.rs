@@ -1,6 +1,6 @@
 //! Makes an empty file system.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TimeRange, Timestamp};
 use nacre_media::{Durable, Pm};
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
@@ -78,7 +78,7 @@ fn describe(blocks: u64, options: &MkfsOptions) -> Result<Superblock> {
     let (low, high) = uuid.as_u64_pair();
     raw.hash_seed = low.rotate_left(17) ^ high;
     raw.device_blocks = blocks;
-    raw.created = options.now.pack();
+    raw.created = TimeRange::of_version(raw.version).pack(options.now);
     // Dirty: the first mount counts what is free. It has one directory to read.
     raw.state = state::DIRTY;
     raw.settled_transactions = 1;
@@ -102,7 +102,7 @@ fn root_inode(seed: u32, options: &MkfsOptions) -> RawInode {
     root.version = INODE_VERSION;
     root.kind = FileKind::Directory as u8;
     root.generation = 1;
-    root.btime = options.now.pack();
+    root.btime = TimeRange::of_version(FORMAT_VERSION).pack(options.now);
     root.mode = 0o755;
     (root.uid, root.gid) = options.root_owner;
     root.links = 2;

@@ -94,6 +94,7 @@ impl<P: Pm + 'static> LogFs<P> {
         let summary = superblock.summary(found.valid);
         let shared = Arc::new(Shared {
             seed: superblock.seed(),
+            times: superblock.times(),
             hash_seed: superblock.raw.hash_seed,
             first_data_block: superblock.first_data_block(),
             superblock: Mutex::new(superblock),

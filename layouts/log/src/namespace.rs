@@ -219,7 +219,7 @@ impl<P: Pm> Shared<P> {
         raw.kind = new.kind as u8;
         raw.generation = generation;
         raw.rdev = new.rdev as u32;
-        raw.btime = new.now.pack();
+        raw.btime = self.times.pack(new.now);
         raw.mode = (new.mode & 0o7777) as u16;
         (raw.uid, raw.gid) = (new.uid, new.gid);
         raw.links = if new.kind == FileKind::Directory { 2 } else { 1 };
@@ -246,13 +246,15 @@ impl<P: Pm> Shared<P> {
         let source = LogSource { number, generation, seed, address };
         let context = LoadContext {
             hash_seed: self.hash_seed,
+            times: self.times,
             graveyard: &self.graveyard,
             reach: &self.reach.read(),
             ending: Ending::Clean,
             drop_last: false,
         };
         let inode = if lines.is_empty() {
-            Inode::new_empty(source, &raw, new.kind, new.now.clamped(), &self.graveyard)
+            let btime = (self.times.clamp(new.now), self.times);
+            Inode::new_empty(source, &raw, new.kind, btime, &self.graveyard)
         } else {
             load_inode(&*self.pm, source, &raw, &context)?.inode
         };
@@ -293,7 +295,7 @@ impl<P: Pm> Shared<P> {
             place: run.start.0,
             blocks: 1,
             size: new.target.len() as u64,
-            mtime: new.now.pack(),
+            mtime: self.times.pack(new.now),
             ..WriteEntry::default()
         };
         entry.header.kind = kind::WRITE;
@@ -565,7 +567,7 @@ pub(crate) fn push_dentry(batch: &mut Batch, name: &[u8], inode: &Inode, now: Ti
         generation: inode.generation,
         kind: inode.kind as u8,
         name_len: name.len() as u8,
-        time: now.pack(),
+        time: inode.pack(now),
         ..DentryEntry::default()
     };
     entry.header.kind = kind::DENTRY;
@@ -575,7 +577,7 @@ pub(crate) fn push_dentry(batch: &mut Batch, name: &[u8], inode: &Inode, now: Ti
 pub(crate) fn push_remove(batch: &mut Batch, named: &Named, now: Timestamp) {
     let mut entry = RemoveEntry {
         cookie: named.sequence,
-        time: now.pack(),
+        time: named.node.inode.pack(now),
         inode: named.node.inode.number,
         ..RemoveEntry::default()
     };

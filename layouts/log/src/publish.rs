@@ -280,7 +280,7 @@ impl<P: Pm> Shared<P> {
                 place: change.place.unwrap_or_default(),
                 file_block: change.start,
                 blocks: u32::try_from(change.len).map_err(|_| Error::new(Kind::InvalidInput))?,
-                mtime: modified.pack(),
+                mtime: inode.pack(modified),
                 ..WriteEntry::default()
             };
             entry.header.kind = kind::WRITE;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TierReader, TierRun};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TierReader, TierRun, TimeRange};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::Pm;
 use parking_lot::Mutex;
@@ -49,6 +49,7 @@ pub(crate) struct Walk<'a, P> {
     pub(crate) pm: &'a P,
     pub(crate) volume_seed: u32,
     pub(crate) hash_seed: u64,
+    times: TimeRange,
     pub(crate) inodes: &'a InodeTable,
     /// Transactions below are committed.
     pub(crate) settled: u64,
@@ -95,6 +96,7 @@ impl<'a, P: Pm> Walk<'a, P> {
             pm,
             volume_seed: seeds.0,
             hash_seed: seeds.1,
+            times: superblock.times(),
             inodes,
             settled,
             ending,
@@ -341,6 +343,7 @@ impl<'a, P: Pm> Walk<'a, P> {
     fn load(&self, source: LogSource, raw: &RawInode, drop_last: bool) -> Result<Loaded> {
         let context = LoadContext {
             hash_seed: self.hash_seed,
+            times: self.times,
             graveyard: &self.graveyard,
             reach: self.reach,
             ending: self.ending,

@@ -21,6 +21,7 @@ use crate::inode::{Body, FREE_AT_ONCE, Inode};
 
 impl<P: Pm> Shared<P> {
     pub(crate) fn setattr(&self, inode: &Arc<Inode>, change: &SetAttr, now: Timestamp) -> Result<Attr> {
+        change.check_times(self.times)?;
         inode.check_flags(change.forbidden_by())?;
         if inode.kind == FileKind::Regular && change.guards() {
             self.superblock.lock().note_guarded(&*self.pm)?;
@@ -442,9 +443,9 @@ pub(crate) fn attr_entry(inode: &Inode, attributes: &Attributes, size: u64) -> A
         gid: attributes.gid,
         flags: attributes.flags,
         size: if inode.kind == FileKind::Regular { size } else { 0 },
-        atime: attributes.atime.pack(),
-        mtime: attributes.mtime.pack(),
-        ctime: attributes.ctime.pack(),
+        atime: inode.pack(attributes.atime),
+        mtime: inode.pack(attributes.mtime),
+        ctime: inode.pack(attributes.ctime),
         ..AttrEntry::default()
     };
     entry.header.kind = kind::ATTR;
@@ -480,9 +481,9 @@ fn changed_attributes(before: Attributes, change: &SetAttr, now: Timestamp, size
     attributes.uid = change.uid.unwrap_or(attributes.uid);
     attributes.gid = change.gid.unwrap_or(attributes.gid);
     attributes.flags = change.flags.unwrap_or(attributes.flags);
-    attributes.atime = change.atime.unwrap_or(attributes.atime).clamped();
+    attributes.atime = change.atime.unwrap_or(attributes.atime);
     let mtime = if sized { now } else { attributes.mtime };
-    attributes.mtime = change.mtime.unwrap_or(mtime).clamped();
+    attributes.mtime = change.mtime.unwrap_or(mtime);
     attributes.ctime = if change.promised { now.max(before.ctime) } else { now };
     attributes
 }

@@ -146,7 +146,7 @@ pub(crate) fn push_set<P: Pm>(
     let mut entry = XattrEntry {
         name_len: name.len() as u16,
         value_len: value.len() as u32,
-        ctime: now.pack(),
+        ctime: fs.times.pack(now),
         ..XattrEntry::default()
     };
     entry.header.kind = kind::XATTR;
@@ -295,7 +295,7 @@ impl<P: Pm> Shared<P> {
             return Err(Error::new(Kind::NoAttribute));
         }
         let mut entry =
-            XattrEntry { name_len: name.len() as u16, ctime: now.pack(), ..XattrEntry::default() };
+            XattrEntry { name_len: name.len() as u16, ctime: self.times.pack(now), ..XattrEntry::default() };
         entry.header.kind = kind::XATTR_REMOVE;
         let mut batch = Batch::default();
         batch.push(&entry, XATTR_BYTES_OFFSET, &[name]);

@@ -6,9 +6,9 @@
 
 use std::ops::{Deref, DerefMut};
 
-use nacre_engine::Timestamp;
 use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use nacre_engine::sync::{EXPLORED, Mutex, MutexGuard, hint};
+use nacre_engine::{TimeRange, Timestamp};
 
 /// The attributes that are changed together, without the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,17 +32,19 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    fn to_words(self) -> [u64; WORDS] {
+    fn to_words(self, times: TimeRange) -> [u64; WORDS] {
         [
             u64::from(self.mode) | u64::from(self.policy) << 16 | u64::from(self.uid) << 32,
             u64::from(self.gid) | u64::from(self.flags) << 32,
-            self.atime.pack(),
-            self.mtime.pack(),
-            self.ctime.pack(),
+            times.pack(self.atime),
+            times.pack(self.mtime),
+            times.pack(self.ctime),
         ]
     }
 
-    fn from_words(words: [u64; WORDS]) -> Attributes {
+    fn from_words(words: [u64; WORDS], times: TimeRange) -> Attributes {
+        // Words come from `TimeRange::pack`, whose nanoseconds are never out of range.
+        let unpack = |word| times.unpack(word).unwrap_or_default();
         Attributes {
             mode: words[0] as u16,
             policy: (words[0] >> 16) as u16,
@@ -60,14 +62,11 @@ const WORDS: usize = 5;
 /// Turns after which a reader waits for the writer.
 const OPTIMISTIC_READS: usize = if EXPLORED { 2 } else { 64 };
 
-/// Words come from [`Timestamp::pack`], which is never out of range.
-fn unpack(word: u64) -> Timestamp {
-    Timestamp::unpack(word).unwrap_or_default()
-}
-
 /// The attributes of one inode.
 pub struct AttributeCell {
     version: AtomicU32,
+    /// How times are packed in the words: as on media.
+    times: TimeRange,
     writer: Mutex<()>,
     words: [AtomicU64; WORDS],
 }
@@ -81,10 +80,15 @@ pub struct AttributeGuard<'a> {
 }
 
 impl AttributeCell {
-    /// A cell with these.
-    pub fn new(attributes: Attributes) -> AttributeCell {
-        let words = attributes.to_words().map(AtomicU64::new);
-        AttributeCell { version: AtomicU32::new(0), writer: Mutex::new(()), words }
+    /// A cell with these, of an inode whose format holds these times.
+    pub fn new(attributes: Attributes, times: TimeRange) -> AttributeCell {
+        let words = attributes.to_words(times).map(AtomicU64::new);
+        AttributeCell { version: AtomicU32::new(0), times, writer: Mutex::new(()), words }
+    }
+
+    /// The times that the inode's format holds.
+    pub fn times(&self) -> TimeRange {
+        self.times
     }
 
     /// All of them, as they were at one moment.
@@ -95,25 +99,25 @@ impl AttributeCell {
             let words = self.load();
             fence(Ordering::Acquire);
             if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
-                return Attributes::from_words(words);
+                return Attributes::from_words(words, self.times);
             }
             hint::spin_loop();
         }
         let _writer = self.writer.lock();
-        Attributes::from_words(self.load())
+        Attributes::from_words(self.load(), self.times)
     }
 
     /// Locks them for a change.
     pub fn lock(&self) -> AttributeGuard<'_> {
         let writer = self.writer.lock();
-        let before = Attributes::from_words(self.load());
+        let before = Attributes::from_words(self.load(), self.times);
         AttributeGuard { cell: self, before, now: before, _writer: writer }
     }
 
     /// Sets mtime and ctime.
     pub fn touch(&self, now: Timestamp) {
         let _writer = self.writer.lock();
-        let word = now.pack();
+        let word = self.times.pack(now);
         self.change(|words| {
             words[3].store(word, Ordering::Relaxed);
             words[4].store(word, Ordering::Relaxed);
@@ -152,7 +156,7 @@ impl DerefMut for AttributeGuard<'_> {
 impl Drop for AttributeGuard<'_> {
     fn drop(&mut self) {
         if self.now != self.before {
-            let words = self.now.to_words();
+            let words = self.now.to_words(self.cell.times);
             self.cell.change(|cell| {
                 for (word, value) in cell.iter().zip(words) {
                     word.store(value, Ordering::Relaxed);
@@ -165,7 +169,7 @@ impl Drop for AttributeGuard<'_> {
 #[cfg(test)]
 mod tests {
     use super::{AttributeCell, Attributes};
-    use nacre_engine::Timestamp;
+    use nacre_engine::{TimeRange, Timestamp};
 
     fn sample(value: u32) -> Attributes {
         let time = Timestamp::new(i64::from(value), value);
@@ -183,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_was_set_is_read() {
-        let cell = AttributeCell::new(sample(1));
+        let cell = AttributeCell::new(sample(1), TimeRange::default());
         assert_eq!(cell.get(), sample(1));
         *cell.lock() = sample(77);
         assert_eq!(cell.get(), sample(77));
@@ -195,7 +199,7 @@ mod tests {
     /// Readers never see a mixture of two changes.
     #[test]
     fn readers_see_one_change_or_the_other() {
-        let cell = AttributeCell::new(sample(0));
+        let cell = AttributeCell::new(sample(0), TimeRange::default());
         std::thread::scope(|scope| {
             for writer in 0..2 {
                 let cell = &cell;
@@ -217,15 +221,15 @@ mod tests {
 mod interleavings {
     use std::sync::Arc;
 
-    use nacre_engine::Timestamp;
     use nacre_engine::sync::{Weakening, explore, fails_without, thread};
+    use nacre_engine::{TimeRange, Timestamp};
 
     use super::{AttributeCell, Attributes};
 
     /// A reader beside a writer, who changes two words.
     fn read_beside_a_writer() {
         explore(3, || {
-            let cell = Arc::new(AttributeCell::new(Attributes::default()));
+            let cell = Arc::new(AttributeCell::new(Attributes::default(), TimeRange::default()));
             let now = Timestamp::new(7, 7);
             let writer = thread::spawn({
                 let cell = Arc::clone(&cell);
@@ -242,7 +246,7 @@ mod interleavings {
     #[test]
     fn no_change_is_lost() {
         explore(3, || {
-            let cell = Arc::new(AttributeCell::new(Attributes::default()));
+            let cell = Arc::new(AttributeCell::new(Attributes::default(), TimeRange::default()));
             let writer = thread::spawn({
                 let cell = Arc::clone(&cell);
                 move || cell.lock().uid += 1

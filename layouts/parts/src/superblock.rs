@@ -1,6 +1,6 @@
 //! The superblock: read, validated, and written in two copies.
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, TimeRange, Timestamp};
 use nacre_media::Pm;
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
@@ -155,6 +155,11 @@ impl Superblock {
         volume_seed(&self.raw.uuid)
     }
 
+    /// The times that it can hold, and how.
+    pub fn times(&self) -> TimeRange {
+        TimeRange::of_version(self.raw.version)
+    }
+
     /// It was unmounted in order.
     pub fn is_clean(&self) -> bool {
         self.raw.state == state::CLEAN
@@ -176,11 +181,11 @@ impl Superblock {
             version: raw.version,
             features: [raw.features_compatible, raw.features_read_only_compatible, raw.features_incompatible],
             blocks: raw.device_blocks,
-            created: Timestamp::unpack(raw.created).unwrap_or_default(),
+            created: self.times().unpack(raw.created).unwrap_or_default(),
             mount_epoch: raw.mount_epoch,
             clean: self.is_clean(),
             errors: raw.errors,
-            last_error: (raw.last_error != 0).then(|| Timestamp::unpack(raw.last_error)).flatten(),
+            last_error: (raw.last_error != 0).then(|| self.times().unpack(raw.last_error)).flatten(),
             valid_copies: valid.into_iter().map(u32::from).sum(),
         }
     }
@@ -242,7 +247,9 @@ impl Superblock {
     fn check_geometry(&self, device_len: u64) -> Result<()> {
         let raw = &self.raw;
         let size = raw.device_blocks.saturating_mul(BLOCK_SIZE);
-        let what = if raw.block_size != BLOCK_SIZE as u32 || raw.line_size != 64 {
+        let what = if raw.version == 0 || raw.oldest_reader > raw.version {
+            Some("version")
+        } else if raw.block_size != BLOCK_SIZE as u32 || raw.line_size != 64 {
             Some("block or line size")
         } else if !(MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&size) {
             Some("device size")

@@ -15,6 +15,7 @@ pub(super) const CASES: &[Case] = &[
     case("utimens", &[], utimens),
     case("utimens-now", &[], utimens_now),
     case("utimens-wide", &[Need::WideTimes], utimens_wide),
+    case("utimens-beyond", &[Need::WideTimes, Need::Remount], utimens_beyond),
     case("utimens-symlink", &[], utimens_symlink),
     case("relatime", &[], relatime),
     case("attribute-errors", &[], errors),
@@ -124,7 +125,10 @@ fn utimens_now(fs: &mut Fs<'_>) {
 }
 
 /// Seconds and nanoseconds that formats get wrong.
-const TIMES: [(i64, u32); 8] = [
+const TIMES: [(i64, u32); 12] = [
+    (-2_147_483_648, 0),
+    (-315_619_140, 123),
+    (-2, 500_000_000),
     (0, 0),
     (0, 1),
     (-1, 999_999_999),
@@ -133,6 +137,7 @@ const TIMES: [(i64, u32); 8] = [
     (1 << 31, 2),
     ((1 << 32) + 7, 3),
     (7_258_118_400, 999_999_999),
+    (15_032_385_535, 999_999_999),
 ];
 
 fn utimens_wide(fs: &mut Fs<'_>) {
@@ -142,6 +147,37 @@ fn utimens_wide(fs: &mut Fs<'_>) {
         let time = Timestamp::new(secs, nanos);
         fs.set_times("file", SetTime::At(time), SetTime::At(time)).unwrap();
         assert_eq!((fs.stat("file").atime, fs.stat("file").mtime), (time, time));
+    }
+}
+
+/// A time that cannot be kept is refused and changes nothing: what a stat says is what it says after a remount.
+fn utimens_beyond(fs: &mut Fs<'_>) {
+    let view = fs.view();
+    view.touch("file");
+    let known = Timestamp::new(1_000_000_000, 7);
+    for secs in [i64::MIN, -(1 << 34), -(1 << 31) - 1, 15_032_385_536, 1 << 34, i64::MAX] {
+        let view = fs.view();
+        let time = Timestamp::new(secs, 0);
+        for (atime, mtime) in [(SetTime::At(time), SetTime::Omit), (SetTime::Omit, SetTime::At(time))] {
+            view.set_times("file", SetTime::At(known), SetTime::At(known)).unwrap();
+            let before = view.stat("file");
+            let set = view.set_times("file", atime, mtime);
+            let after = view.stat("file");
+            match set {
+                Ok(()) => assert!([after.atime, after.mtime].contains(&time), "{secs}: taken and not kept"),
+                Err(kind) => {
+                    assert_eq!(kind, Kind::InvalidInput, "{secs}");
+                    assert_eq!(
+                        (after.atime, after.mtime, after.ctime),
+                        (before.atime, before.mtime, before.ctime)
+                    );
+                }
+            }
+        }
+        let before = view.stat("file");
+        fs.remount();
+        let after = fs.view().stat("file");
+        assert_eq!((after.atime, after.mtime), (before.atime, before.mtime), "{secs}: after a remount");
     }
 }
 
@@ -285,7 +321,8 @@ fn remount(fs: &mut Fs<'_>) {
         view.touch(&path);
         view.chmod(&path, 0o7000 + index as u32).unwrap();
         let time = Timestamp::new(secs, nanos);
-        view.set_times(&path, SetTime::At(time), SetTime::At(Timestamp::new(-secs, nanos))).unwrap();
+        view.set_times(&path, SetTime::At(time), SetTime::At(Timestamp::new((-secs).max(-(1 << 31)), nanos)))
+            .unwrap();
     }
     view.mknod("fifo", FileKind::Fifo, 0o644, 0).unwrap();
     view.set_xattr("file-0", "user.name", "value", XattrMode::Set).unwrap();

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use nacre_engine::{BLOCK_SIZE, Block, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Block, TimeRange};
 use nacre_media::Pm;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -469,7 +469,7 @@ fn hole_instead(seed: u32, sequence: u64, range: (u64, u64), mtime: u64, salvage
         file_block: range.0,
         blocks: range.1,
         size: sizes.into_iter().next().unwrap_or(0),
-        mtime: if Timestamp::unpack(mtime).is_some() { mtime } else { 0 },
+        mtime: if TimeRange::is_packed(mtime) { mtime } else { 0 },
         ..HoleEntry::default()
     };
     hole.header.kind = kind::HOLE;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, TimeRange};
 use nacre_media::Pm;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -63,6 +63,7 @@ pub(super) struct Taker<'a, P> {
     chunks: &'a Chunks,
     pub(super) volume_seed: u32,
     hash_seed: u64,
+    times: TimeRange,
     /// Transactions below are committed.
     settled: u64,
     graveyard: Arc<Graveyard>,
@@ -75,6 +76,7 @@ impl<'a, P: Pm> Taker<'a, P> {
             chunks,
             volume_seed: superblock.seed(),
             hash_seed: superblock.raw.hash_seed,
+            times: superblock.times(),
             settled: superblock.raw.settled_transactions,
             graveyard: Arc::default(),
             reach: Reach::of(grounds.pm.len() / BLOCK_SIZE, &superblock.raw),
@@ -187,6 +189,7 @@ impl<'a, P: Pm> Taker<'a, P> {
         let Salvage { entries, pages, mut damage, greatest, .. } = salvage;
         let context = LoadContext {
             hash_seed: self.hash_seed,
+            times: self.times,
             graveyard: &self.graveyard,
             reach: &self.reach,
             ending: Ending::Clean,
@@ -302,7 +305,7 @@ pub(super) fn is_attribute(saved: &Saved, name: &[u8]) -> bool {
 
 /// What the header says can be.
 fn plausible(raw: &RawInode) -> bool {
-    FileKind::from_u8(raw.kind).is_some() && Timestamp::unpack(raw.btime).is_some() && raw.mode & !0o7777 == 0
+    FileKind::from_u8(raw.kind).is_some() && TimeRange::is_packed(raw.btime) && raw.mode & !0o7777 == 0
 }
 
 fn has_inline_entry(raw: &RawInode, seed: u32) -> bool {

@@ -75,7 +75,7 @@ impl<'w, P: Pm> Writer<'w, P> {
         }
         let inode = &taken.loaded.inode;
         let attributes = inode.attr.get();
-        let (size, now) = (inode.size(), attributes.mtime.pack());
+        let (size, now) = (inode.size(), inode.pack(attributes.mtime));
         let mut sequence = taken.next_sequence;
         let appended = append.iter().map(|append| match append {
             Append::Copy { blocks, .. } => *blocks,
