@@ -30,7 +30,8 @@ enum ScrubCommand {
         #[arg(value_name = "DIR|DEVICE")]
         path: PathBuf,
     },
-    /// Show how far it is and what it found: the exit code is 1 when something is damaged
+    /// Show how far it is and what it found. The exit code is 1 when it found new damage, and 0 when all that cannot be read
+    /// lies in blocks that were retired, and told of, before it began
     Status {
         /// Print it as JSON, with exact bytes
         #[arg(long)]
@@ -41,7 +42,7 @@ enum ScrubCommand {
     },
 }
 
-/// Starts a scrub, or tells of it. True when nothing is damaged.
+/// Starts a scrub, or tells of it. True when it found no new damage.
 pub(crate) fn run(args: ScrubArgs) -> Result<bool, Failure> {
     match args.command {
         ScrubCommand::Start { rate, path } => start(&path, rate).map(|()| true),
@@ -87,20 +88,25 @@ fn describe(path: &Path, status: &Value) -> String {
     for finding in findings {
         text += &format!("{path}: {}\n", finding.as_str().unwrap_or_default());
     }
-    if number("more_findings") > 0 {
-        text += &format!("{path}: {} more are not shown\n", number("more_findings"));
+    let known = status["known"].as_array().map_or(&[][..], Vec::as_slice);
+    for finding in known {
+        text += &format!("{path}: known before: {}\n", finding.as_str().unwrap_or_default());
+    }
+    if number("more_findings") + number("more_known") > 0 {
+        text += &format!("{path}: {} more are not shown\n", number("more_findings") + number("more_known"));
     }
     let state = status["state"].as_str().unwrap_or("unknown");
     if state == "never" {
         return format!("{path}: not scrubbed since it was mounted\n");
     }
     text += &format!(
-        "{path}: {state}; {} of {} read, {} inodes; {} findings, {} repaired; {} bad blocks\n",
+        "{path}: {state}; {} of {} read, {} inodes; {} findings, {} repaired; {} known before; {} bad blocks\n",
         size::print(number("bytes")),
         size::print(number("total")),
         number("inodes"),
         findings.len() as u64 + number("more_findings"),
         number("repaired"),
+        known.len() as u64 + number("more_known"),
         number("bad_blocks"),
     );
     text
@@ -122,5 +128,9 @@ mod tests {
         assert!(text.starts_with("/mnt: /a (inode 7): a media error in bytes 0 to 64\n"), "{text}");
         assert!(text.contains("finished; 4 KiB of 4 KiB read, 3 inodes; 1 findings"), "{text}");
         assert!(describe(Path::new("/mnt"), &json!({ "state": "never" })).contains("not scrubbed"));
+        let retired = json!({ "state": "finished", "findings": [], "known": ["/a (inode 7): lost"] });
+        let text = describe(Path::new("/mnt"), &retired);
+        assert!(text.starts_with("/mnt: known before: /a (inode 7): lost\n"), "{text}");
+        assert!(text.contains("0 findings, 0 repaired; 1 known before;"), "{text}");
     }
 }

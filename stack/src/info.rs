@@ -271,17 +271,19 @@ pub fn info(path: impl AsRef<Path>) -> Result<Info> {
 /// Bytes of findings in one answer of a mount, which has 64 KiB: half, as each byte of a path may take two in JSON.
 const FINDINGS_BYTES: usize = 30 << 10;
 
-fn first_that_fit(mut findings: Vec<String>) -> (Vec<String>, u64) {
-    let mut bytes = 0;
+/// The first findings, as many as fit so many bytes, and how many more there are; and the bytes that are left.
+fn first_that_fit(mut findings: Vec<String>, mut room: usize) -> ((Vec<String>, u64), usize) {
     let fit = findings.iter().take_while(|finding| {
         // Control characters take six.
-        bytes += finding.chars().map(|c| if c.is_control() { 6 } else { c.len_utf8() }).sum::<usize>() + 8;
-        bytes <= FINDINGS_BYTES
+        let bytes = finding.chars().map(|c| if c.is_control() { 6 } else { c.len_utf8() }).sum::<usize>() + 8;
+        let fits = bytes <= room;
+        room = room.saturating_sub(bytes);
+        fits
     });
     let fit = fit.count();
     let more = findings.len() - fit;
     findings.truncate(fit);
-    (findings, more as u64)
+    ((findings, more as u64), room)
 }
 
 /// How far a scrub is and what it found.
@@ -299,6 +301,10 @@ pub struct ScrubInfo {
     pub findings: Vec<String>,
     /// How many more there are.
     pub more_findings: u64,
+    /// Media errors in blocks that were retired, and told of, before this scrub: as many as the rest of the message holds.
+    pub known: Vec<String>,
+    /// How many more there are of them.
+    pub more_known: u64,
     /// How much of it was repaired.
     pub repaired: u64,
     /// Blocks that are never allocated again.
@@ -313,23 +319,37 @@ impl ScrubInfo {
             (.., 0) => "never",
             _ => "stopped",
         };
-        let ScrubStatus { bytes, total, inodes, findings, repaired, bad_blocks, .. } = status;
-        let (findings, more_findings) = first_that_fit(findings);
-        ScrubInfo { state, bytes, total, inodes, findings, more_findings, repaired, bad_blocks }
+        let ScrubStatus { bytes, total, inodes, findings, known, repaired, bad_blocks, .. } = status;
+        let ((findings, more_findings), room) = first_that_fit(findings, FINDINGS_BYTES);
+        let ((known, more_known), _) = first_that_fit(known, room);
+        ScrubInfo {
+            state,
+            bytes,
+            total,
+            inodes,
+            findings,
+            more_findings,
+            known,
+            more_known,
+            repaired,
+            bad_blocks,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::first_that_fit;
+    use super::{FINDINGS_BYTES, first_that_fit};
 
     #[test]
     fn the_first_findings_fit_an_answer_and_the_rest_is_counted() {
         let few = vec!["/a: damaged".to_owned(); 3];
-        assert_eq!(first_that_fit(few.clone()), (few, 0));
+        let (fit, room) = first_that_fit(few.clone(), FINDINGS_BYTES);
+        assert_eq!((fit, room), ((few.clone(), 0), FINDINGS_BYTES - 3 * 19));
+        assert_eq!(first_that_fit(few.clone(), 40).0, (few[..2].to_vec(), 1));
         // In JSON each byte takes one, two, or six.
         for name in ["x", "\"", "\u{1}"] {
-            let (first, more) = first_that_fit(vec![name.repeat(100); 1000]);
+            let ((first, more), _) = first_that_fit(vec![name.repeat(100); 1000], FINDINGS_BYTES);
             assert_eq!(first.len() as u64 + more, 1000);
             let bytes = serde_json::to_string(&first).unwrap().len();
             assert!((20 << 10..62 << 10).contains(&bytes), "{bytes} bytes of {name:?}");

@@ -1,5 +1,7 @@
 //! What holds for either layout.
 
+use std::slice;
+
 use nacre_engine::{BLOCK_SIZE, Kind};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::LogFs;
@@ -42,7 +44,10 @@ fn bad_data_is_an_error_of_its_range_and_never_used_again<F: Layout>() {
     assert!(status.finished && status.bad_blocks == 1, "{status:?}");
     let number = fs.id(&bad).number;
     let words = format!("/bad (inode {number}): a media error in bytes {} to {}", offset + 128, offset + 192);
-    assert_eq!(status.findings, [words], "{status:?}");
+    assert_eq!(status.findings, slice::from_ref(&words), "{status:?}");
+    // It is retired, and was told.
+    let status = scrub(&fs);
+    assert_eq!((&status.findings[..], &status.known[..]), (&[][..], &[words][..]), "{status:?}");
     drop(bad);
     fs.unlink(&fs.root(), b"bad", now()).unwrap();
     fill(&fs, at);

@@ -45,6 +45,9 @@ pub struct ScrubStatus {
     pub total: u64,
     /// What is damaged, in words: file and range where it is in a file. The first thousand.
     pub findings: Vec<String>,
+    /// The same of media errors in blocks that were in the list of bad blocks when this scrub began: whoever put them there
+    /// has told of them, and nothing is to be done about them any more.
+    pub known: Vec<String>,
     /// What of it was repaired.
     pub repaired: u64,
     /// Blocks in the list of bad blocks.
@@ -119,6 +122,8 @@ impl Scrubber {
             first_data_block,
             status: Arc::clone(&self.status),
             stop: Arc::clone(&self.stop),
+            retired: fs.volume().alloc.bad_blocks().into_iter().collect(),
+            unread: Vec::new(),
             pace: Pace { started: Instant::now(), done: 0, rate: rate.max(PIECE) },
         };
         let thread = thread::Builder::new().name("nacre-scrub".to_owned()).spawn(move || scrub.run());
@@ -165,12 +170,18 @@ struct Scrub<F> {
     first_data_block: u64,
     status: Arc<Mutex<ScrubStatus>>,
     stop: Arc<AtomicBool>,
+    /// The list of bad blocks, as it was when this began.
+    retired: BTreeSet<Block>,
+    /// Inodes that a media error keeps from being read, and what is to be said of each: whether that was known shows when
+    /// all blocks are read.
+    unread: Vec<(u64, String)>,
     pace: Pace,
 }
 
 impl<F: Scrubbed> Scrub<F> {
     fn run(mut self) {
-        let ended = self.superblocks().and_then(|()| self.inodes()).and_then(|()| self.blocks());
+        let read = self.superblocks().and_then(|()| self.inodes()).and_then(|()| self.blocks());
+        let ended = read.and_then(|bad| self.tell(&bad));
         let mut status = self.status.lock();
         status.running = false;
         status.finished = ended.is_ok() && !self.stop.load(Ordering::Acquire);
@@ -184,10 +195,7 @@ impl<F: Scrubbed> Scrub<F> {
     }
 
     fn found(&self, words: String) {
-        let mut status = self.status.lock();
-        if status.findings.len() < MAX_FINDINGS {
-            status.findings.push(words);
-        }
+        note(&mut self.status.lock().findings, words);
     }
 
     /// Both copies must validate; a bad one is written from what the mount knows.
@@ -221,8 +229,11 @@ impl<F: Scrubbed> Scrub<F> {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == Kind::Stale => 0, // it was removed meanwhile
                 Err(error) => {
-                    let path = self.path_of(number);
-                    self.found(format!("{path} (inode {number}): {error}"));
+                    let words = format!("{} (inode {number}): {error}", self.path_of(number));
+                    match error.kind() {
+                        Kind::Media => self.unread.push((number, words)),
+                        _ => self.found(words),
+                    }
                     0
                 }
             };
@@ -242,8 +253,8 @@ impl<F: Scrubbed> Scrub<F> {
         self.fs.check_inode(number)
     }
 
-    /// Every block must be readable.
-    fn blocks(&mut self) -> Result<()> {
+    /// Every block must be readable; gives the lines that are not.
+    fn blocks(&mut self) -> Result<BTreeSet<u64>> {
         let mut bad = BTreeSet::new();
         let mut bytes = vec![0u8; PIECE as usize];
         let mut at = 0;
@@ -256,29 +267,43 @@ impl<F: Scrubbed> Scrub<F> {
             self.status.lock().bytes = at;
             self.pace.spend(count);
         }
-        if !bad.is_empty() {
-            self.tell_owners(&bad);
-            self.withdraw(&bad)?;
-        }
-        Ok(())
+        Ok(bad)
     }
 
-    /// Says which files the bad lines are in.
-    fn tell_owners(&self, bad: &BTreeSet<u64>) {
+    /// Says which files the bad lines are in, and retires their blocks.
+    fn tell(&mut self, bad: &BTreeSet<u64>) -> Result<()> {
+        let is_retired = |line: &u64| self.retired.contains(&Block(line / BLOCK_SIZE));
+        let (known, new): (BTreeSet<u64>, BTreeSet<u64>) = bad.iter().partition(|line| is_retired(line));
+        for (number, words) in std::mem::take(&mut self.unread) {
+            let hit_by =
+                |lines| self.fs.hits(number, lines, &mut BTreeSet::new()).is_ok_and(|hits| !hits.is_empty());
+            if hit_by(&new) || !hit_by(&known) {
+                self.found(words);
+            }
+        }
+        self.tell_owners(&known, &mut |words| note(&mut self.status.lock().known, words));
+        self.tell_owners(&new, &mut |words| self.found(words));
+        self.withdraw(&new)
+    }
+
+    fn tell_owners(&self, bad: &BTreeSet<u64>, tell: &mut dyn FnMut(String)) {
+        if bad.is_empty() {
+            return;
+        }
         let mut told = BTreeSet::new();
         for number in self.fs.inodes() {
             // One that cannot be loaded was told of before.
             let Ok(hits) = self.fs.hits(number, bad, &mut told) else { continue };
             if !hits.is_empty() {
                 let path = self.path_of(number);
-                hits.iter().for_each(|hit| self.found(format!("{path} (inode {number}): {hit}")));
+                hits.iter().for_each(|hit| tell(format!("{path} (inode {number}): {hit}")));
             }
         }
         for &line in bad.difference(&told) {
             let block = line / BLOCK_SIZE;
             let where_ =
                 if block < self.first_data_block { "superblocks and tables" } else { "free or a table" };
-            self.found(format!("a media error at byte {line} (block {block}: {where_})"));
+            tell(format!("a media error at byte {line} (block {block}: {where_})"));
         }
     }
 
@@ -322,6 +347,13 @@ impl<F: Scrubbed> Scrub<F> {
             }
         }
         "a file without a name".to_owned()
+    }
+}
+
+/// Adds to what is described one by one.
+fn note(findings: &mut Vec<String>, words: String) {
+    if findings.len() < MAX_FINDINGS {
+        findings.push(words);
     }
 }
 
