@@ -31,8 +31,8 @@ pub(crate) struct MountArgs {
     /// file that it kept from being written; no file can be made immutable or append-only, or asked for its holes), lazy[=SIZE], lazy_low=N, lazy_high=N,
     /// lazy_period=MS, lazy_age=MS, lazy_forget=MS (blocks that were soon synchronised are buffered again when their
     /// file was not synchronised for so long, 5000), lazy_threads=N, preset=NAME, name_index=on|off (layout inplace),
-    /// direct_io, threads=N, emulate=MEMORY,
-    /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as), tier_cache=SIZE
+    /// direct_io, threads=N, emulate=MEMORY (as --emulate, with colons for commas: emulate=latency=200:bandwidth=1G),
+    /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as, as nvme:flush=0), tier_cache=SIZE
     /// (DRAM for what is read from tiers, 64M by default; with lazy one budget for both), tier_group=SIZE (what is moved as one, 16M), sync_threshold=SIZE (a file
     /// that is synced before so much was written is not written straight to disk, 4M), large_writes=N (what was written so often
     /// in large pieces is, 4), read_factor=N (what was read more than so many times over since its last write moves for the sake of

@@ -212,7 +212,7 @@ impl MountSettings {
     pub(crate) fn take(&mut self, options: &str, sloppy: bool) -> Result<(), String> {
         for option in split(options)? {
             if !option.is_empty() && !self.take_one(&option)? && !sloppy {
-                return Err(format!("the mount option {option:?} is unknown"));
+                return Err(format!("the mount option {option:?} is unknown{}", hint(&option)));
             }
         }
         Ok(())
@@ -542,6 +542,30 @@ fn is_for_others(option: &str) -> bool {
     FOR_OTHERS.contains(&option) || PREFIXES_FOR_OTHERS.iter().any(|prefix| option.starts_with(prefix))
 }
 
+/// Settings within the values of `emulate=` and `tier=PATH@DISK`: alone they are what a comma has cut off.
+const WITHIN_VALUES: [&str; 9] = [
+    "latency",
+    "write-latency",
+    "read-latency",
+    "bandwidth",
+    "write-bandwidth",
+    "read-bandwidth",
+    "factor",
+    "poison",
+    "flush",
+];
+
+/// The way out for who has separated settings within a value as elsewhere.
+fn hint(option: &str) -> &'static str {
+    match option.split_once('=') {
+        Some((key, _)) if WITHIN_VALUES.contains(&key) => {
+            ": a comma ends an option, so what belongs to emulate= or tier=PATH@DISK stands behind a colon, as in \
+             emulate=latency=200:bandwidth=1G"
+        }
+        _ => "",
+    }
+}
+
 /// The options between the commas. A value in double quotes may hold commas, as with mount(8).
 fn split(options: &str) -> Result<Vec<String>, String> {
     let mut parts = vec![String::new()];
@@ -677,7 +701,9 @@ mod tests {
             ("tier_threshold=full", "tier_threshold"),
             ("disk_threshold=101", "0 to 100"),
             ("disk_threshold=-1", "disk_threshold"),
-            ("emulate=nothing", "emulate"),
+            ("emulate=nothing", "after -o by colons"),
+            ("emulate=latency=200,bandwidth=1G", "emulate=latency=200:bandwidth=1G"),
+            ("tier=/srv/disk@nvme,flush=0", "behind a colon"),
             ("require=luck", "require"),
             ("emulate=\"pcm,latency=5", "quotation mark"),
             ("bind", "mount(8)"),

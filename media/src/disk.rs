@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use nacre_engine::{Error, Kind};
 
-use crate::emulation::{bandwidth, nanoseconds};
+use crate::emulation::{SEPARATORS, bandwidth, nanoseconds};
 
 /// Latencies in nanoseconds, bandwidths in bytes per second over all accesses at once; 0 is no delay and no cap.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +92,7 @@ const PRESETS: [Preset; 4] = [
 ];
 
 const ADVICE: &str = "give optane-ssd, nvme, sata-ssd or hdd, and settings such as read-latency=80000,\
-                      write-latency=30000,flush=0,read-bandwidth=2G,write-bandwidth=500M, separated by commas";
+                      write-latency=30000,flush=0,read-bandwidth=2G,write-bandwidth=500M, separated by commas or colons (after -o by colons)";
 
 impl Disk {
     /// The preset with this name.
@@ -128,7 +128,7 @@ impl Disk {
     }
 }
 
-/// Reads a preset's name, and settings that change it: `nvme`, `sata-ssd,flush=0`.
+/// Reads a preset's name, and settings that change it: `nvme`, `sata-ssd,flush=0`, `sata-ssd:flush=0`.
 impl FromStr for Disk {
     type Err = Error;
 
@@ -136,7 +136,7 @@ impl FromStr for Disk {
         let wrong = |part: &str| {
             Error::new(Kind::InvalidInput).object(format!("disk \"{text}\", at \"{part}\"")).advice(ADVICE)
         };
-        let mut parts = text.split(',');
+        let mut parts = text.split(SEPARATORS);
         let name = parts.next().unwrap_or_default();
         let mut disk = Disk::preset(name.trim()).ok_or_else(|| wrong(name))?;
         for part in parts {

@@ -88,7 +88,8 @@ const PRESETS: [Preset; 5] = [
 ];
 
 const ADVICE: &str = "give dram, pcm, optane, reram or stt, and settings such as latency=200,bandwidth=1G,\
-                      read-latency=300,read-bandwidth=2G,factor=0.1,poison=4096+64, separated by commas";
+                      read-latency=300,read-bandwidth=2G,factor=0.1,poison=4096+64, separated by commas or colons (after -o by colons: a comma \
+                      ends a mount option)";
 
 impl Emulation {
     /// The preset with this name.
@@ -142,8 +143,11 @@ impl Emulation {
     }
 }
 
+/// What stands between settings: colons in mount options, which a comma ends, whoever takes them apart.
+pub(crate) const SEPARATORS: [char; 2] = [',', ':'];
+
 /// Reads a preset's name, settings, or a name and settings that change it: `pcm`, `latency=200,bandwidth=1G`,
-/// `pcm,latency=500`.
+/// `pcm:latency=500`.
 impl FromStr for Emulation {
     type Err = Error;
 
@@ -154,7 +158,7 @@ impl FromStr for Emulation {
                 .advice(ADVICE)
         };
         let mut emulation = Emulation::preset("dram").expect("a preset");
-        for (index, part) in text.split(',').enumerate() {
+        for (index, part) in text.split(SEPARATORS).enumerate() {
             match part.split_once('=') {
                 Some((key, value)) => {
                     emulation.set(key.trim(), value.trim()).ok_or_else(|| wrong(part))?;
@@ -238,6 +242,8 @@ mod tests {
             (50, 1_500_000_000, 300)
         );
         assert_eq!(custom.name, "custom");
+        let colons: Emulation = "latency=50ns:bandwidth=1.5GB/s:read-latency=300".parse().unwrap();
+        assert_eq!(colons, custom);
         let slower: Emulation = "optane,factor=0.5,latency=100".parse().unwrap();
         assert_eq!((slower.write_latency_ns, slower.write_bandwidth), (100, 6_100_000_000));
         let bad: Emulation = "dram,poison=4096+64,poison=8192+1".parse().unwrap();

@@ -213,8 +213,16 @@ fn mount_by_type_and_by_fstab() {
             echo kept >"$DIR/mnt/$type"
             umount "$DIR/mnt"
         done
-        echo "$IMAGE $DIR/mnt nacre defaults,nofail,x-systemd.automount 0 2" >"$DIR/fstab"
+        # Settings within an option stand behind colons; a comma there is told.
+        slow=emulate=latency=200:bandwidth=1G
+        mount -t nacre -o "ro,$slow" "$IMAGE" "$DIR/mnt"
+        "$NACRE" info "$DIR/mnt" | grep -q "write 200 ns a line, 1.00 GB/s"
+        umount "$DIR/mnt"
+        mount -t nacre -o ro,emulate=latency=200,bandwidth=1G "$IMAGE" "$DIR/mnt" 2>"$DIR/said" && exit 1
+        grep -q "emulate=latency=200:bandwidth=1G" "$DIR/said"
+        echo "$IMAGE $DIR/mnt nacre defaults,nofail,x-systemd.automount,$slow 0 2" >"$DIR/fstab"
         mount -T "$DIR/fstab" "$DIR/mnt"
+        "$NACRE" info "$DIR/mnt" | grep -q "write 200 ns a line, 1.00 GB/s"
         test "$(cat "$DIR/mnt/nacre" "$DIR/mnt/fuse.nacre")" = "kept
 kept"
         umount "$DIR/mnt"
