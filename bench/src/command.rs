@@ -16,6 +16,7 @@ use crate::run::experiment::{self, Entrant, Place, Request};
 use crate::run::itself;
 use crate::run::measure::Measure;
 use crate::run::memory::LEAST;
+use crate::run::room;
 use crate::run::worker;
 use crate::session::{Common, Session, factor};
 use crate::target::disk;
@@ -64,8 +65,8 @@ struct DiskArgs {
 
 /// Runs workloads on targets, in turns, until the ratios are sure enough
 ///
-/// Each workload is an experiment of its own. Targets that cannot be had are reported, and do not fail the run. Ctrl-C
-/// ends it; what was finished is reported, and everything that was mounted is gone.
+/// Each workload is an experiment of its own. Targets that cannot be had are reported, and do not fail the run; where all
+/// of one workload take more memory, or space on disks, than is free, nothing is begun. Ctrl-C ends it; what was finished is reported, and everything that was mounted is gone.
 #[derive(Debug, Args)]
 struct RunArgs {
     /// A workload with its parameters, as micro.write,io=4k,threads=2, or group:NAME for several; 'nacre bench list'
@@ -187,6 +188,7 @@ impl RunArgs {
         if let Some(emulate) = &self.emulate {
             emulate.parse::<Emulation>()?;
         }
+        room::check(&requests, self.scale, &self.common.disk())?;
         let options = |plain| Options {
             scale: self.scale,
             emulate: self.emulate.clone(),

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::Error;
+use crate::{Error, machine};
 
 /// A worker needs this for itself.
 pub const LEAST: u64 = 16 << 20;
@@ -38,6 +38,37 @@ impl Version {
             Version::Two => "memory.max",
         }
     }
+
+    /// The file with what is used of it.
+    fn usage(self) -> &'static str {
+        match self {
+            Version::One => "memory.usage_in_bytes",
+            Version::Two => "memory.current",
+        }
+    }
+
+    /// What a group leaves of its limit, if it has one.
+    fn left(self, group: &Path) -> Option<u64> {
+        let number = |file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
+        let (limit, used) = (number(self.limit())?, number(self.usage())?);
+        // Pages of files that nothing has used lately are given back.
+        let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+        let files = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")?.parse::<u64>().ok());
+        Some(limit.saturating_sub(used.saturating_sub(files.unwrap_or(0))))
+    }
+}
+
+/// Bytes of memory that this process and its children can have: what the machine has, and its memory cgroups leave.
+/// `None` when nothing says it.
+pub fn left() -> Option<u64> {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut least = machine::memory("MemAvailable");
+    for (root, path, version) in own_groups(&own, &mounts) {
+        let groups = Path::new(&path).ancestors().map(|group| root.join(group));
+        least = least.into_iter().chain(groups.filter_map(|group| version.left(&group))).min();
+    }
+    least
 }
 
 impl Groups {
@@ -85,9 +116,9 @@ impl Groups {
     }
 }
 
-/// Where groups might be made, from /proc/self/cgroup and /proc/self/mounts: with version 2 the group of this process or
-/// one above it that hands the memory controller down (one with processes cannot, but for the root), then version 1.
-fn candidates(own: &str, mounts: &str) -> Vec<Groups> {
+/// The group of this process under each version that is mounted, from /proc/self/cgroup and /proc/self/mounts: where that
+/// is, and the path from there.
+fn own_groups(own: &str, mounts: &str) -> Vec<(PathBuf, String, Version)> {
     let mounted = |kind: &str, option: &str| {
         mounts.lines().find_map(|line| {
             let words: Vec<&str> = line.split(' ').collect();
@@ -102,20 +133,29 @@ fn candidates(own: &str, mounts: &str) -> Vec<Groups> {
             matches(controllers).then(|| path.trim_start_matches('/').to_owned())
         })
     };
+    let controls = |controllers: &str| controllers.split(',').any(|controller| controller == "memory");
+    let two = mounted("cgroup2", "").zip(group(str::is_empty));
+    let one = mounted("cgroup", "memory").zip(group(controls));
+    let with = |version| move |(root, path)| (root, path, version);
+    two.map(with(Version::Two)).into_iter().chain(one.map(with(Version::One))).collect()
+}
+
+/// Where groups might be made: with version 2 the group of this process or one above it that hands the memory controller
+/// down (one with processes cannot, but for the root), then version 1.
+fn candidates(own: &str, mounts: &str) -> Vec<Groups> {
     let mut found = Vec::new();
-    if let (Some(root), Some(path)) = (mounted("cgroup2", ""), group(str::is_empty)) {
-        for above in Path::new(&path).ancestors() {
-            let parent = if above.as_os_str().is_empty() { root.clone() } else { root.join(above) };
+    for (root, path, version) in own_groups(own, mounts) {
+        let at = |group: &Path| if group.as_os_str().is_empty() { root.clone() } else { root.join(group) };
+        if version == Version::One {
+            found.push(Groups { parent: at(Path::new(&path)), version });
+            continue;
+        }
+        for parent in Path::new(&path).ancestors().map(at) {
             let handed = fs::read_to_string(parent.join("cgroup.subtree_control")).unwrap_or_default();
             if handed.split_whitespace().any(|controller| controller == "memory") {
-                found.push(Groups { parent, version: Version::Two });
+                found.push(Groups { parent, version });
             }
         }
-    }
-    let controls = |controllers: &str| controllers.split(',').any(|controller| controller == "memory");
-    if let (Some(root), Some(path)) = (mounted("cgroup", "memory"), group(controls)) {
-        let parent = if path.is_empty() { root } else { root.join(path) };
-        found.push(Groups { parent, version: Version::One });
     }
     found
 }
@@ -188,6 +228,23 @@ mod tests {
         );
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(found, [Groups { parent: root.join("user.slice"), version: Version::Two }]);
+    }
+
+    #[test]
+    fn what_a_group_leaves_is_its_limit_without_what_it_uses_and_cannot_give_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        assert_eq!(Version::Two.left(dir.path()), None, "the root of all groups has no such file");
+        put("memory.max", "max\n");
+        put("memory.current", "300\n");
+        assert_eq!(Version::Two.left(dir.path()), None, "no limit");
+        put("memory.max", "1000\n");
+        assert_eq!(Version::Two.left(dir.path()), Some(700));
+        put("memory.stat", "anon 100\ninactive_file 150\nactive_file 50\n");
+        assert_eq!(Version::Two.left(dir.path()), Some(850));
+        put("memory.limit_in_bytes", "200\n");
+        put("memory.usage_in_bytes", "390\n");
+        assert_eq!(Version::One.left(dir.path()), Some(0));
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl Medium {
         }
     }
 
+    /// Bytes of a disk that one of this size takes.
+    pub(super) fn on_disk(&self, size: u64) -> u64 {
+        size - self.memory(size)
+    }
+
     /// Makes one of this size, under a name that no other target has.
     pub(super) fn set_up(
         &self,

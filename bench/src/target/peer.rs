@@ -137,6 +137,14 @@ impl Peer {
         aside + home
     }
 
+    /// Bytes that it takes where files stand for disks.
+    pub(super) fn on_disk(&self, load: Load) -> u64 {
+        match &self.home {
+            Home::Disk(medium) => medium.on_disk(self.size(load)),
+            Home::Memory | Home::Dax(_) => 0,
+        }
+    }
+
     /// The size of its device.
     fn size(&self, load: Load) -> u64 {
         device_size(load).max(if self.filesystem == "xfs" { SMALLEST_XFS } else { 0 })

@@ -109,6 +109,15 @@ pub struct Load {
     pub files: u64,
 }
 
+/// What targets take of a machine, in bytes, beside page caches.
+#[derive(Debug, Default, PartialEq)]
+pub struct Footprint {
+    /// Of memory.
+    pub memory: u64,
+    /// Of the file systems that directories are on.
+    pub disks: Vec<(PathBuf, u64)>,
+}
+
 /// Where a file system is, for the process that works on it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Opening {
@@ -294,6 +303,20 @@ impl Plan {
         }
     }
 
+    /// What it takes at most and keeps, of memory and of disks; `disk` is where files go that stand for disks.
+    pub fn footprint(&self, load: Load, disk: &Path) -> Footprint {
+        let (memory, dir, on_disk) = match &self.kind {
+            Kind::Preset(_) | Kind::Mount(_) => {
+                (self.memory(load), disk, self.tier.as_ref().map_or(0, |tier| tier.on_disk(load)))
+            }
+            Kind::Directory(path) => (0, path.as_path(), load.bytes),
+            Kind::Tmpfs | Kind::Ramfs => (load.bytes, disk, 0),
+            Kind::Peer(peer) => (peer.memory(load), disk, peer.on_disk(load)),
+        };
+        let disks = if on_disk > 0 { vec![(dir.to_owned(), on_disk)] } else { Vec::new() };
+        Footprint { memory, disks }
+    }
+
     /// What a preset is made of.
     fn memory(&self, load: Load) -> u64 {
         let tier = self.tier.as_ref().map_or(0, |tier| tier.memory(load));
@@ -302,7 +325,8 @@ impl Plan {
 
     /// nacre has an inode for each block of its device at the most.
     fn device_size(&self, load: Load) -> u64 {
-        let inodes = (load.files * INODE_SPACE + (16 << 20)).next_multiple_of(2 << 20);
+        let inodes = load.files.saturating_mul(INODE_SPACE).saturating_add(16 << 20);
+        let inodes = inodes.min(LARGEST).next_multiple_of(2 << 20);
         self.pm.unwrap_or_else(|| device_size(load).max(inodes))
     }
 
@@ -506,8 +530,12 @@ fn on_memory(emulate: Option<&str>) -> String {
 
 /// A device that is never nearly full: what it holds, twice, with room for metadata.
 pub(super) fn device_size(load: Load) -> u64 {
-    (2 * load.bytes + load.files * 1024 + (64 << 20)).next_multiple_of(2 << 20)
+    let size = load.bytes.saturating_mul(2).saturating_add(load.files.saturating_mul(1024));
+    size.saturating_add(64 << 20).min(LARGEST).next_multiple_of(2 << 20)
 }
+
+/// What no machine has: sums of it fit their numbers.
+pub(super) const LARGEST: u64 = 1 << 60;
 
 /// The kind of file system that a directory is on.
 fn filesystem_of(path: &Path) -> Result<String, Error> {
@@ -581,7 +609,7 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use super::{Ground, Kind, Load, Plan, kinds};
+    use super::{Footprint, Ground, Kind, Load, Plan, kinds};
     use crate::place::Workplace;
     use crate::workload::Round;
 
@@ -673,5 +701,19 @@ mod tests {
         assert_eq!(needs("preset:hinfs,buffer=8m") - needs("preset:pmfs"), 8 << 20);
         assert_eq!(needs("peer:ext4-disk"), 100 << 20, "a file on a disk takes no memory, its cache does");
         assert!(needs("peer:ext4-dj,disk=nvme,size=64m") > (2 * 100 + 64 + 100) << 20);
+        let footprint = |text: &str| {
+            let Footprint { memory, disks } = Plan::parse(text).unwrap().footprint(load, Path::new("/disk"));
+            let disks: Vec<_> = disks.into_iter().map(|(dir, bytes)| (dir, bytes >> 20)).collect();
+            (memory >> 20, disks)
+        };
+        assert_eq!(
+            footprint("dir:/srv"),
+            (0, vec![("/srv".into(), 100)]),
+            "its page cache can be given back"
+        );
+        assert_eq!(footprint("peer:tmpfs"), (100, Vec::new()));
+        assert_eq!(footprint("peer:ext4-disk"), (0, vec![("/disk".into(), 264)]));
+        assert_eq!(footprint("peer:ext4-dj,disk=nvme,size=64m"), (264 + 64, Vec::new()));
+        assert_eq!(footprint("preset:nova,pm=16m,tier=file,tier_size=32m").1, [("/disk".into(), 32)]);
     }
 }

@@ -6,7 +6,7 @@ use nacre_engine::size;
 
 use super::medium::{Device, Medium};
 use super::pieces::{Pieces, check_program};
-use super::plan::{Ground, Load, given};
+use super::plan::{Ground, LARGEST, Load, given};
 use crate::Error;
 use crate::spec::Spec;
 
@@ -80,6 +80,11 @@ impl Tier {
         self.medium.memory(self.size(load)) + self.cache()
     }
 
+    /// Bytes that it takes where files stand for disks.
+    pub(super) fn on_disk(&self, load: Load) -> u64 {
+        self.medium.on_disk(self.size(load))
+    }
+
     /// Bytes of DRAM with what was read from it.
     fn cache(&self) -> u64 {
         self.settings.cache.unwrap_or_default()
@@ -107,7 +112,8 @@ impl Tier {
 /// What a workload holds, with an eighth to spare and its last blocks whole: memory above it gives room to move, and takes
 /// the metadata. A figure of paper 002 has eight targets with a tier each, and all of them are there at once.
 fn tier_size(load: Load) -> u64 {
-    (load.bytes + load.bytes / 8 + load.files * 4096 + (64 << 20)).next_multiple_of(2 << 20)
+    let size = load.bytes.saturating_add(load.bytes / 8).saturating_add(load.files.saturating_mul(4096));
+    size.saturating_add(64 << 20).min(LARGEST).next_multiple_of(2 << 20)
 }
 
 #[cfg(test)]

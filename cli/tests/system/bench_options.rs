@@ -55,6 +55,25 @@ fn a_sweep_has_a_point_for_each_value_and_its_metric_is_what_was_asked_for() {
     }
 }
 
+/// The machine would have killed it.
+#[test]
+fn what_there_is_no_room_for_is_refused_before_it_begins() {
+    let run = Run::new("room");
+    let disk = run.temporary().join("disk");
+    fs::create_dir_all(&disk).expect("a directory");
+    let on_disk = format!("dir:{}", disk.display());
+    for (target, words) in [("preset:nova", "of memory together"), (&on_disk, "together, and")] {
+        let child = run.start("micro.write,file=4096g", &[target], &["--effort", "quick"]);
+        let process = child.id();
+        let said = run.refused(child);
+        for words in [words, "micro.write,file=4096g: its targets take up to", "are free", "--scale"] {
+            assert!(said.contains(words), "{said}");
+        }
+        assert!(!run.report().exists(), "nothing was measured");
+        run.assert_gone(process);
+    }
+}
+
 #[test]
 fn a_flush_makes_rounds_longer_and_who_warms_up_or_settles_has_more_of_them() {
     let run = Run::new("flush");
