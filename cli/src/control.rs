@@ -280,9 +280,10 @@ impl Control {
 
     /// The limit is one of the settings of the mount, and so a remount that says nothing of it leaves it.
     fn limit(&self, rate: Option<u64>) -> Result<()> {
+        let limit = MoverLimit::of(rate)?;
         let mut settings = lock(&self.settings);
         self.file_system.limit_mover(rate)?;
-        settings.tier_settings.mover_limit = Some(MoverLimit::nearest(rate));
+        settings.tier_settings.mover_limit = Some(limit);
         Ok(())
     }
 
@@ -431,10 +432,10 @@ mod tests {
         control.change("mover_limit=2M,mover_hours=22:00-06:00").unwrap();
         assert_eq!(rate(&control), Some(2 << 20));
         assert_eq!(control.file_system.mover_status().unwrap().hours.as_deref(), Some("22:00-06:00"));
-        // Less than a block, or more than can be set, is what comes nearest.
-        for wanted in [0, u64::MAX] {
-            control.limit(Some(wanted)).unwrap();
-            control.change("tier_group=128K").unwrap();
+        // Less than a block, or more than can be set, is refused, and nothing changes: it was taken for what comes nearest.
+        for wanted in [0, 4095, u64::MAX] {
+            assert_eq!(control.limit(Some(wanted)).unwrap_err().kind(), Kind::InvalidInput);
+            assert_eq!(rate(&control), Some(2 << 20));
         }
         control.limit(None).unwrap();
         control.change("mover_hours=always").unwrap();

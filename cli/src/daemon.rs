@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::failure::{Failure, plain};
+use nacre_engine::without_number;
+
+use crate::failure::Failure;
 
 /// `PR_SET_IO_FLUSHER` of prctl(2).
 const IO_FLUSHER: libc::c_int = 57;
@@ -111,7 +113,7 @@ impl Readiness {
 
     /// Says that it failed, unless it was ready before; gives the exit code of this process.
     pub(crate) fn fail(&mut self, message: &str, code: u8) -> ExitCode {
-        let line = format!("nacre: {}\n", plain(message.to_owned()));
+        let line = format!("nacre: {}\n", without_number(message.to_owned()));
         match self.pipe.take() {
             Some(mut pipe) => {
                 let mut said = vec![code];
@@ -171,7 +173,7 @@ impl Log {
     }
 
     fn write(&self, priority: libc::c_int, message: &str) {
-        let message = plain(message.to_owned());
+        let message = without_number(message.to_owned());
         match self {
             // Whoever read it may be gone, which is no reason to end either.
             Log::Terminal => drop(writeln!(io::stderr(), "nacre: {message}")),

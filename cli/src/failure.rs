@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use nacre_engine::Kind;
+use nacre_engine::{Kind, without_number};
 
 use crate::servers;
 
@@ -48,7 +48,7 @@ impl Failure {
     }
 
     fn of_message(message: String, code: u8) -> Failure {
-        Failure { message: plain(message), code, is_silence: false }
+        Failure { message: without_number(message), code, is_silence: false }
     }
 
     /// The failure of who was asked and has not answered in time.
@@ -101,39 +101,18 @@ impl From<nacre_engine::Error> for Failure {
     }
 }
 
-/// A message without the numbers of the kernel's errors, which the standard library adds to their words.
-pub(crate) fn plain(message: String) -> String {
-    const MARK: &str = " (os error ";
-    let mut rest = message.as_str();
-    if !rest.contains(MARK) {
-        return message;
-    }
-    let mut said = String::with_capacity(rest.len());
-    while let Some((before, after)) = rest.split_once(MARK) {
-        said.push_str(before);
-        match after.split_once(')') {
-            Some((number, behind)) if number.parse::<i32>().is_ok() => rest = behind,
-            _ => {
-                said.push_str(MARK);
-                rest = after;
-            }
-        }
-    }
-    said + rest
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Failure, plain};
+    use super::{Failure, without_number};
 
     #[test]
     fn messages_have_no_numbers_of_errors() {
         let missing = std::io::Error::from_raw_os_error(2);
         assert_eq!(Failure::new("mount", "/x", &missing).message(), "mount: /x: No such file or directory");
         let inner = format!("open: a: input/output error ({missing}); try again");
-        assert_eq!(plain(inner), "open: a: input/output error (No such file or directory); try again");
+        assert_eq!(without_number(inner), "open: a: input/output error (No such file or directory); try again");
         for same in ["a (os error x) b", "a (os error 5", "none"] {
-            assert_eq!(plain(same.to_owned()), same);
+            assert_eq!(without_number(same.to_owned()), same);
         }
     }
 }

@@ -136,11 +136,11 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
         text += &format!("{}: {error} (what was there is lost)\n", device.display());
     }
     if report.interrupted > 0 {
-        let fate = if repair { "erased" } else { "the next mount erases them" };
+        let fate = if repair { "erased" } else { "the next mount erases that" };
         text += &format!(
-            "{}: {} operations were interrupted by a crash ({fate})\n",
+            "{}: {} interrupted by a crash ({fate})\n",
             device.display(),
-            report.interrupted
+            output::count(report.interrupted, "operation was", "operations were")
         );
     }
     let verdict = match (report.is_sound(), report.is_repaired()) {
@@ -149,10 +149,10 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
         (false, _) => "DAMAGED",
     };
     text += &format!(
-        "{}: {verdict}; {} directories, {} files, {} used, {} free; checked in {:.2} s\n",
+        "{}: {verdict}; {}, {}, {} used, {} free; checked in {:.2} s\n",
         device.display(),
-        report.directories,
-        report.files,
+        output::count(report.directories, "directory", "directories"),
+        output::count(report.files, "file", "files"),
         size::print(report.used),
         size::print(report.free),
         report.duration.as_secs_f64(),

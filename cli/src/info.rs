@@ -176,10 +176,10 @@ fn state(info: &Value) -> String {
     let errors = match errors {
         0 => String::new(),
         errors => {
-            format!(", {} found and not repaired: run nacre fsck", output::count(errors, "error"))
+            format!(", {} found and not repaired: run nacre fsck", output::count(errors, "error", "errors"))
         }
     };
-    format!("{clean}, mounted {} for writing{errors}", output::count(epoch, "time"))
+    format!("{clean}, mounted {} for writing{errors}", output::count(epoch, "time", "times"))
 }
 
 #[cfg(test)]

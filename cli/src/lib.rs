@@ -27,6 +27,7 @@ mod mount;
 mod mount_options;
 mod mounted;
 mod mover;
+mod names;
 mod output;
 mod place;
 mod remount;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use nacre::{Emulation, FileSystem, Info, Kind, OpenOptions, Promise, WriteBuffer};
+use nacre_engine::without_number;
 use nacre_fuse::{ServeOptions, Unmounter, mounts};
 
 use crate::control::Control;
@@ -218,7 +219,10 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
             return Ok(None);
         }
         Err(error) => {
-            return Err(Refusal(format!("mount: {}: {error}", plan.device.display()), MOUNT_FAILURE));
+            return Err(Refusal(
+                without_number(format!("mount: {}: {error}", plan.device.display())),
+                MOUNT_FAILURE,
+            ));
         }
     };
     plan.device = device;

@@ -4,18 +4,23 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use nacre::MoverLimit;
 use nacre_engine::size;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::control::Order;
 use crate::failure::Failure;
+use crate::names::Names;
 use crate::{mounted, output};
 
 /// What a mount is asked about its mover.
 const QUESTION: &str = "system.nacre.mover";
 /// The phase in which it waits for its hours.
 const OUTSIDE_HOURS: &str = "outside_hours";
+/// The phase in which nothing needs to move, and the way of what would.
+const BELOW_THRESHOLD: &str = "below_threshold";
+const SPACE: &str = "space";
 /// The way of blocks that move nowhere.
 const COMPACTED: &str = "compacted";
 /// How often it is asked while it is waited for.
@@ -89,7 +94,8 @@ struct ChangeArgs {
 struct Rate(Option<u64>);
 
 fn rate(text: &str) -> Result<Rate, String> {
-    if text == "none" { Ok(Rate(None)) } else { size::parse(text).map(|rate| Rate(Some(rate))) }
+    let rate = if text == "none" { None } else { Some(size::parse(text)?) };
+    MoverLimit::of(rate).map(|_| Rate(rate)).map_err(|error| error.to_string())
 }
 
 /// Asks the mover, or tells it something; then shows what it does.
@@ -97,14 +103,20 @@ pub(crate) fn run(args: MoverArgs) -> Result<(), Failure> {
     match args.command {
         MoverCommand::Status { how } => {
             let mount = mounted::mountpoint("mover status", &how.path)?;
-            report(&how, status("mover status", &mount)?)
+            let mut status = status("mover status", &mount)?;
+            name_files(&mut status, &mount);
+            if how.json { output::json(status) } else { output::text_out(&describe(&status)) }
         }
         MoverCommand::Pause { change } => tell("mover pause", &change, Order::PauseMover(true)),
         MoverCommand::Resume { change } => tell("mover resume", &change, Order::PauseMover(false)),
         MoverCommand::Limit { change, rate } => tell("mover limit", &change, Order::LimitMover(rate.0)),
         MoverCommand::Wait { timeout, how } => {
             let mount = mounted::mountpoint("mover wait", &how.path)?;
-            report(&how, wait(&mount, timeout)?)
+            let status = wait(&mount, timeout)?;
+            if how.json {
+                return output::json(status);
+            }
+            output::text_out(&format!("{}: there is nothing to move\n", mount.display()))
         }
     }
 }
@@ -113,25 +125,33 @@ pub(crate) fn run(args: MoverArgs) -> Result<(), Failure> {
 fn tell(operation: &str, change: &ChangeArgs, order: Order) -> Result<(), Failure> {
     let ChangeArgs { dry_run, how } = change;
     let mount = mounted::mountpoint(operation, &how.path)?;
-    let would = would(&order);
+    let done = in_words(&order, *dry_run);
     if !*dry_run {
         mounted::order(operation, &mount, order)?;
     }
     let mut status = status(operation, &mount)?;
-    if *dry_run && !how.json {
-        return output::text_out(&format!("{}: {would}\n", mount.display()));
+    if how.json {
+        status["dry_run"] = Value::Bool(*dry_run);
+        return output::json(status);
     }
-    status["dry_run"] = Value::Bool(*dry_run);
-    report(how, status)
+    output::text_out(&format!("{}: {done}\n", mount.display()))
 }
 
-/// What an order to the mover does, in words.
-fn would(order: &Order) -> String {
+/// What an order to the mover does, or would do, in words.
+fn in_words(order: &Order, dry_run: bool) -> String {
+    let verb = |does: &'static str, would: &'static str| if dry_run { would } else { does };
     match order {
-        Order::PauseMover(true) => "blocks would move only for who finds no space".to_owned(),
-        Order::LimitMover(Some(rate)) => format!("at most {} would move in a second", size::print(*rate)),
-        Order::LimitMover(None) => "there would be no limit to what moves in a second".to_owned(),
-        _ => "blocks would move as usual".to_owned(),
+        Order::PauseMover(true) => {
+            format!("blocks {} only for who finds no space", verb("move", "would move"))
+        }
+        Order::LimitMover(Some(rate)) => {
+            let moves = verb("moves", "would move");
+            format!("at most {} {moves} in a second", size::exact(*rate))
+        }
+        Order::LimitMover(None) => {
+            format!("there {} no limit to what moves in a second", verb("is", "would be"))
+        }
+        _ => format!("blocks {} as usual", verb("move", "would move")),
     }
 }
 
@@ -166,8 +186,21 @@ fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
     }
 }
 
-fn report(how: &HowArgs, status: Value) -> Result<(), Failure> {
-    if how.json { output::json(status) } else { output::text_out(&describe(&status)) }
+/// Adds the names of the files whose numbers are told.
+fn name_files(status: &mut Value, mount: &Path) {
+    let mut names = Names::of(mount);
+    let number = |file: &Value| file["inode"].as_u64().unwrap_or(0);
+    let queued = |status: &Value| status["queue"]["first"].as_array().cloned().unwrap_or_default();
+    names.look_for(queued(status).iter().chain([&status["doing"]]).map(number));
+    let add = |file: &mut Value| {
+        if let Some(name) = names.get(number(file)) {
+            file["name"] = Value::String(name);
+        }
+    };
+    if status["doing"].is_object() {
+        add(&mut status["doing"]);
+    }
+    status["queue"]["first"].as_array_mut().into_iter().flatten().for_each(add);
 }
 
 /// Whether more of persistent memory is in use than is to be.
@@ -235,7 +268,10 @@ fn describe(status: &Value) -> String {
         fields.push(("failed", failure.to_owned()));
     }
     if let Some(files) = status["told"].as_u64().filter(|files| *files > 0) {
-        fields.push(("told", format!("{files} files, which wait to be moved")));
+        fields.push((
+            "told",
+            output::count(files, "file, which waits to be moved", "files, which wait to be moved"),
+        ));
     }
     if let Some(refused) = status["refused"].as_str() {
         fields.push(("refused", refused.to_owned()));
@@ -287,7 +323,10 @@ fn way(way: &str) -> &'static str {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Doing {
-    inode: u64,
+    pub(crate) inode: u64,
+    /// Its name, where it was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
     /// Those that move together; the mounts of older versions do not tell. None while a drain looks for files.
     files: u64,
     way: String,
@@ -303,16 +342,17 @@ fn doing(status: &Value) -> Option<String> {
 
 /// Which files move together, how many and the first of them, where and why, in words.
 pub(crate) fn moves(doing: &Doing) -> String {
-    let Doing { inode, files, way: why, tier, left } = doing;
+    let Doing { inode, name, files, way: why, tier, left } = doing;
+    let file = name.clone().unwrap_or_else(|| format!("inode {inode}"));
     let others = match files {
         0 | 1 => String::new(),
         2 => " with 1 other".to_owned(),
         more => format!(" with {} others", more - 1),
     };
     if why == COMPACTED {
-        return format!("the log of inode {inode} is compacted, because space is short");
+        return format!("the log of {file} is compacted, because space is short");
     }
-    let moves = format!("inode {inode} moves{others}");
+    let moves = format!("{file} moves{others}");
     let Some(tier) = tier else { return format!("{moves} {}", way(why)) };
     let moves = if *files == 0 { "looking for files".to_owned() } else { moves };
     format!("tier {tier} is drained, {} left: {moves}", size::print(left.unwrap_or(0)))
@@ -325,9 +365,10 @@ fn queue(status: &Value) -> Option<String> {
     let looking = if queue.get("looking") == Some(&Value::Bool(true)) { ", looking for more" } else { "" };
     let waiting = status["waiting"].as_u64().unwrap_or(0);
     Some(format!(
-        "{} files, {} with young blocks{looking}; {waiting} operations wait for room",
-        number("files"),
-        number("young")
+        "{}, {} with young blocks{looking}; {} for room",
+        output::count(number("files"), "file", "files"),
+        number("young"),
+        output::count(waiting, "operation waits", "operations wait")
     ))
 }
 
@@ -343,6 +384,7 @@ fn first(status: &Value) -> Vec<String> {
 #[serde(default)]
 struct Queued {
     inode: u64,
+    name: Option<String>,
     bytes: u64,
     way: String,
     tier: Option<u8>,
@@ -351,7 +393,8 @@ struct Queued {
 }
 
 fn waits(queued: &Queued, phase_of: &dyn Fn(&str) -> String) -> String {
-    let Queued { inode, bytes, way: why_it_moves, tier, why, young_for_ms } = queued;
+    let Queued { inode, name, bytes, way: why_it_moves, tier, why, young_for_ms } = queued;
+    let file = name.clone().unwrap_or_else(|| format!("inode {inode}"));
     let bytes = size::print(*bytes);
     if let Some(tier) = tier {
         return format!(
@@ -364,7 +407,11 @@ fn waits(queued: &Queued, phase_of: &dyn Fn(&str) -> String) -> String {
         (_, Some(ms)) => format!("{} s more, until its blocks are old enough", ms.div_ceil(1000)),
         (phase, None) => phase_of(phase),
     };
-    format!("inode {inode}, {bytes}, {}: {why}", way(why_it_moves))
+    // Nothing is short then.
+    if why_it_moves == SPACE && queued.why == BELOW_THRESHOLD {
+        return format!("{file}, {bytes}: it moves down once usage is above the threshold");
+    }
+    format!("{file}, {bytes}, {}: {why}", way(why_it_moves))
 }
 
 /// When logs are compacted, and what came of it.
@@ -411,18 +458,31 @@ pub(crate) fn predictor(status: &Value) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{describe, would};
+    use super::{describe, in_words};
     use crate::control::Order;
 
     #[test]
-    fn a_dry_run_says_what_would_be() {
-        let said = [Order::PauseMover(true), Order::PauseMover(false), Order::LimitMover(Some(1 << 20))];
-        let said = said.map(|order| would(&order));
-        assert!(said[0].contains("only for who finds no space") && said[1].contains("as usual"), "{said:?}");
-        assert!(
-            said[2].contains("1 MiB") && would(&Order::LimitMover(None)).contains("no limit"),
-            "{said:?}"
-        );
+    fn what_it_is_told_is_said_in_one_line() {
+        let orders = || [Order::PauseMover(true), Order::PauseMover(false), Order::LimitMover(Some(1 << 20))];
+        let would = orders().map(|order| in_words(&order, true));
+        assert_eq!(would[0], "blocks would move only for who finds no space");
+        assert_eq!(would[2], "at most 1 MiB would move in a second");
+        let done = orders().map(|order| in_words(&order, false));
+        assert_eq!(done[1], "blocks move as usual");
+        assert_eq!(done[2], "at most 1 MiB moves in a second");
+        assert_eq!(in_words(&Order::LimitMover(None), false), "there is no limit to what moves in a second");
+    }
+
+    /// It said that space was short, and that usage was below the threshold.
+    #[test]
+    fn what_need_not_move_is_not_said_to_move_because_space_is_short() {
+        let status = json!({ "phase": "below_threshold", "usage_percent": 2.0, "threshold_percent": 70.0,
+            "queue": { "files": 1, "young": 0, "first": [
+                { "inode": 6, "name": "a/b", "bytes": 4096, "way": "space", "why": "below_threshold" }] } });
+        let text = describe(&status);
+        assert!(text.contains(" a/b, 4 KiB: it moves down once usage is above the threshold\n"), "{text}");
+        assert!(text.contains(" 1 file, 0 with young blocks; 0 operations wait for room\n"), "{text}");
+        assert!(!text.contains("short"), "{text}");
     }
 
     #[test]

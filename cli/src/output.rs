@@ -47,10 +47,9 @@ pub(crate) fn text_is_read(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// A number of things, as `1 file` and `2 files`.
-pub(crate) fn count(number: u64, thing: &str) -> String {
-    let many = if number == 1 { "" } else { "s" };
-    format!("{number} {thing}{many}")
+/// So many of something, in words.
+pub(crate) fn count(number: u64, one: &str, more: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { more })
 }
 
 /// Lines `name: value` with the values below one another.
@@ -92,7 +91,7 @@ mod tests {
     #[test]
     fn one_thing_is_no_many() {
         assert_eq!(
-            (count(1, "file"), count(0, "file"), count(2, "file")),
+            (count(1, "file", "files"), count(0, "file", "files"), count(2, "file", "files")),
             ("1 file".into(), "0 files".into(), "2 files".into())
         );
     }

@@ -97,7 +97,8 @@ fn relocate(
     if failed > 0 {
         said = format!("{said}, {failed} failed");
     }
-    output::text_out(&format!("{files} files, {said}\n")).map(|()| failed == 0)
+    let files = output::count(files, "file", "files");
+    output::text_out(&format!("{files}, {said}\n")).map(|()| failed == 0)
 }
 
 /// Files that were found, and wait to be moved together.
@@ -191,7 +192,8 @@ fn mark(
         return output::json(json!({ "count": count, "dry_run": args.dry_run }));
     }
     let would = if args.dry_run { "would be " } else { "" };
-    output::text_out(&format!("{count} files and directories: {would}{what}\n"))
+    let files = output::count(count, "file or directory", "files and directories");
+    output::text_out(&format!("{files}: {would}{what}\n"))
 }
 
 /// Somebody removed or renamed it since it was found.

@@ -74,6 +74,7 @@ fn start(path: &Path, rate: Option<u64>) -> Result<(), Failure> {
         let failed = Failure::new("scrub", mountpoint.display(), error);
         match error {
             rustix::io::Errno::BUSY => failed.advice("one is under way: nacre scrub status shows it"),
+            rustix::io::Errno::INVAL => failed.advice("give a rate of at least 256K in a second"),
             rustix::io::Errno::PERM => failed.advice("only root and who mounted it may start one"),
             _ => failed,
         }
@@ -100,14 +101,14 @@ fn describe(path: &Path, status: &Value) -> String {
         return format!("{path}: not scrubbed since it was mounted\n");
     }
     text += &format!(
-        "{path}: {state}; {} of {} read, {} inodes; {} findings, {} repaired; {} known before; {} bad blocks\n",
+        "{path}: {state}; {} of {} read, {}; {}, {} repaired; {} known before; {}\n",
         size::print(number("bytes")),
         size::print(number("total")),
-        number("inodes"),
-        findings.len() as u64 + number("more_findings"),
+        output::count(number("inodes"), "inode", "inodes"),
+        output::count(findings.len() as u64 + number("more_findings"), "finding", "findings"),
         number("repaired"),
         known.len() as u64 + number("more_known"),
-        number("bad_blocks"),
+        output::count(number("bad_blocks"), "bad block", "bad blocks"),
     );
     text
 }
@@ -126,7 +127,10 @@ mod tests {
             "bad_blocks": 1, "findings": ["/a (inode 7): a media error in bytes 0 to 64"] });
         let text = describe(Path::new("/mnt"), &status);
         assert!(text.starts_with("/mnt: /a (inode 7): a media error in bytes 0 to 64\n"), "{text}");
-        assert!(text.contains("finished; 4 KiB of 4 KiB read, 3 inodes; 1 findings"), "{text}");
+        assert!(
+            text.contains("finished; 4 KiB of 4 KiB read, 3 inodes; 1 finding, 0 repaired; 1 bad block\n"),
+            "{text}"
+        );
         assert!(describe(Path::new("/mnt"), &json!({ "state": "never" })).contains("not scrubbed"));
         let retired = json!({ "state": "finished", "findings": [], "known": ["/a (inode 7): lost"] });
         let text = describe(Path::new("/mnt"), &retired);

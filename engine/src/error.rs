@@ -202,17 +202,33 @@ impl fmt::Display for Error {
                 write!(f, "{}: ", detail.object)?;
             }
         }
-        f.write_str(self.kind.as_str())?;
-        if let Some(detail) = &self.detail {
-            if let Some(source) = &detail.source {
-                write!(f, " ({source})")?;
-            }
-            if !detail.advice.is_empty() {
-                write!(f, "; {}", detail.advice)?;
-            }
+        let source = self.detail.as_ref().and_then(|detail| detail.source.as_ref());
+        let source = source.map(|source| without_number(source.to_string()));
+        match source {
+            // The kind says no more than that.
+            Some(source) if self.kind == Kind::Io => f.write_str(&source)?,
+            Some(source) => write!(f, "{} ({source})", self.kind.as_str())?,
+            None => f.write_str(self.kind.as_str())?,
+        }
+        if let Some(detail) = &self.detail
+            && !detail.advice.is_empty()
+        {
+            write!(f, "; {}", detail.advice)?;
         }
         Ok(())
     }
+}
+
+/// Takes the numbers out with which the standard library ends errors of the operating system: `(os error 2)`.
+pub fn without_number(mut text: String) -> String {
+    const MARK: &str = " (os error ";
+    while let Some(start) = text.find(MARK)
+        && let Some(len) = text[start + MARK.len()..].find(')')
+        && text[start + MARK.len()..][..len].bytes().all(|byte| byte.is_ascii_digit())
+    {
+        text.replace_range(start..start + MARK.len() + len + 1, "");
+    }
+    text
 }
 
 impl fmt::Debug for Error {
@@ -259,7 +275,7 @@ impl From<Error> for std::io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, Kind};
+    use super::{Error, Kind, without_number};
 
     #[test]
     fn a_message_names_operation_object_cause_and_way_out() {
@@ -271,6 +287,15 @@ mod tests {
     fn the_innermost_name_stays() {
         let error = Error::corrupt("inode 7").object("file system").operation("read");
         assert_eq!(error.to_string(), "read: inode 7: the file system is damaged");
+    }
+
+    #[test]
+    fn no_message_has_numbers_of_the_operating_system() {
+        let busy = || std::io::Error::from_raw_os_error(16);
+        let error = Error::new(Kind::Media).object("a").source(busy());
+        assert_eq!(error.to_string(), "a: uncorrectable media error (Device or resource busy)");
+        assert_eq!(Error::io("open", "a", busy()).to_string(), "open: a: Device or resource busy");
+        assert_eq!(without_number("b (os error 2): c (os error x)".into()), "b: c (os error x)");
     }
 
     #[test]

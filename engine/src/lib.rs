@@ -27,7 +27,7 @@ pub use contract::{
     Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FsStat, Names, Place, PlacedExtent,
     PromiseCost, RenameMode, SeekTo, WriteAt, XattrMode,
 };
-pub use error::{Error, Kind, Result};
+pub use error::{Error, Kind, Result, without_number};
 pub use tiered::{
     CompactedLog, Copied, CopiedFile, FreeRun, LogImage, MAX_TIERS, Movable, Tier, TierChange, TierReader,
     TierRun, TierSpace, TierState, Tiered, Written,

@@ -42,9 +42,29 @@ pub fn print(bytes: u64) -> String {
     format!("{:.1} {letter}iB", bytes as f64 / *factor as f64)
 }
 
+/// A size for people who may have to give it again: in the largest unit in which it is whole, as [`parse`] reads it.
+pub fn exact(bytes: u64) -> String {
+    let whole = UNITS.iter().find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor));
+    match whole {
+        Some((letter, factor)) => format!("{} {letter}iB", bytes / factor),
+        None if bytes == 1 => "1 byte".to_owned(),
+        None => format!("{bytes} bytes"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{parse, print};
+    use super::{exact, parse, print};
+
+    #[test]
+    fn exact_sizes_are_not_rounded() {
+        for (bytes, text) in
+            [(0, "0 bytes"), (1, "1 byte"), (1000, "1000 bytes"), (1536, "1536 bytes"), (1 << 20, "1 MiB")]
+        {
+            assert_eq!(exact(bytes), text);
+        }
+        assert_eq!(exact((1 << 30) + 4096), "1048580 KiB");
+    }
 
     #[test]
     fn sizes_are_read() {

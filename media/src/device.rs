@@ -117,7 +117,9 @@ impl Device {
         };
         let len = len - len % LINE_SIZE;
         if len == 0 {
-            return Err(Error::new(Kind::InvalidInput).operation("open").object(name).advice("it is empty"));
+            let advice =
+                if metadata.len() == 0 { "it is empty" } else { "it is too small to hold anything of ours" };
+            return Err(Error::new(Kind::InvalidInput).operation("open").object(name).advice(advice));
         }
         Ok(Device { file, kind, len, align, name })
     }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
 use nacre_media::{Emulation, PmOptions, Promise, RealPm, require_unowned, resize_unowned};
 use uuid::Uuid;
 
@@ -209,7 +209,7 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
         && !size.is_multiple_of(BLOCK_SIZE)
     {
         return Err(Error::new(Kind::InvalidInput)
-            .object(format!("a size of {size} bytes"))
+            .object(format!("a size of {}", size::exact(size)))
             .advice("give a multiple of 4096"));
     }
     let metadata = match fs::metadata(path) {
@@ -244,7 +244,7 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
 
 /// Refuses to overwrite what the device holds, by name.
 fn refuse_content(path: &Path, name: &str, signatures: &[Signature], plain_file: bool) -> Result<()> {
-    const ADVICE: &str = "force to overwrite it";
+    const ADVICE: &str = "-f (force) overwrites it";
     if !signatures.is_empty() {
         let mut names: Vec<&str> = signatures.iter().map(|signature| signature.name).collect();
         names.dedup();
@@ -269,7 +269,7 @@ fn new_size(len: u64, name: &str, size: Option<u64>, force: bool) -> Result<Opti
     let advice = match size {
         None if len == 0 => "the file is empty: give a size",
         Some(size) if size != len && len != 0 && !force => {
-            "the file has another size; leave the size out or force"
+            "the file has another size; leave the size out, or have -f (force) change it"
         }
         _ => return Ok(size.filter(|size| *size != len)),
     };

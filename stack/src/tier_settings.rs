@@ -28,9 +28,15 @@ pub enum MoverLimit {
 }
 
 impl MoverLimit {
-    /// What comes nearest to so many bytes, and can be had.
-    pub fn nearest(rate: Option<u64>) -> MoverLimit {
-        rate.map_or(MoverLimit::None, |rate| MoverLimit::Rate(rate.clamp(*RATE.start(), *RATE.end())))
+    /// A limit of so many bytes, or none. [`InvalidInput`](Kind::InvalidInput) for one that cannot be had.
+    pub fn of(rate: Option<u64>) -> Result<MoverLimit> {
+        match rate {
+            None => Ok(MoverLimit::None),
+            Some(rate) if RATE.contains(&rate) => Ok(MoverLimit::Rate(rate)),
+            Some(rate) => Err(Error::new(Kind::InvalidInput)
+                .object(format!("a limit of {} in a second", size::exact(rate)))
+                .advice("give 4 KiB to 1 TiB, or none")),
+        }
     }
 
     fn rate(self) -> Option<u64> {
@@ -230,9 +236,10 @@ mod tests {
             assert!(error.contains(name) && error.contains(can), "{error}");
             assert!(asked.mover_options().is_err());
         }
-        for rate in [None, Some(0), Some(1 << 20), Some(u64::MAX)] {
-            let mover_limit = Some(MoverLimit::nearest(rate));
+        for rate in [None, Some(4096), Some(1 << 20)] {
+            let mover_limit = Some(MoverLimit::of(rate).unwrap());
             TierSettings { mover_limit, ..none }.check().unwrap();
         }
+        assert!(MoverLimit::of(Some(0)).is_err() && MoverLimit::of(Some(u64::MAX)).is_err());
     }
 }

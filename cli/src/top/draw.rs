@@ -181,7 +181,7 @@ fn moving(since: &Since<'_>, now: &Snapshot) -> Vec<Line<'static>> {
             "queue",
             format!(
                 "{}, {young} with young blocks, {accesses} accesses{unheard}{looking}",
-                output::count(files, "file")
+                output::count(files, "file", "files")
             ),
         ));
     }
@@ -241,9 +241,10 @@ fn ages(limits_s: &[u64], memory: &Ages, below: &Ages, width: usize) -> Vec<Line
 fn hottest(files: &[HotFile], width: usize) -> Vec<Line<'static>> {
     let cells = |cell: &dyn Fn(&HotFile) -> String| files.iter().map(cell).collect::<Vec<_>>();
     let ago = |ms: Option<u64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{} ago", age(ms)));
+    let name = |file: &HotFile| file.name.clone().unwrap_or_else(|| format!("inode {}", file.inode));
     let place = |file: &HotFile| if file.below { "tiers" } else { "pm" }.to_owned();
     let columns = vec![
-        Column::left("hottest inodes", 0, cells(&|file| file.inode.to_string())),
+        Column::left("hottest files", 0, cells(&name)),
         Column::right("size", 2, cells(&|file| size::print(file.size))),
         Column::left("on", 1, cells(&place)),
         Column::right("read", 1, cells(&|file| ago(file.read_ago_ms))),

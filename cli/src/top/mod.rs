@@ -21,6 +21,7 @@ use serde_json::json;
 use self::snapshot::Snapshot;
 use crate::daemon::Signals;
 use crate::failure::Failure;
+use crate::names::Names;
 use crate::{mounted, output};
 
 /// What a mount is asked for how hot files are.
@@ -64,7 +65,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let mount = mounted::mountpoint("top", &args.path)?;
     let interval = args.interval.unwrap_or(Duration::from_secs_f64(INTERVAL));
     if args.json && args.interval.is_none() && args.count.is_none() {
-        return output::json(json!(look(&mount)?));
+        return output::json(json!(look(&mount, &mut Names::of(&mount))?));
     }
     if args.json || args.once || !io::stdout().is_terminal() {
         return print(args, &mount, interval);
@@ -80,12 +81,12 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
 fn print(args: &TopArgs, mount: &Path, interval: Duration) -> Result<(), Failure> {
     let endless = if args.interval.is_some() { u64::MAX } else { 1 };
     let count = args.count.unwrap_or(endless);
-    let mut previous = None;
+    let (mut previous, mut names) = (None, Names::of(mount));
     for number in 0..count {
         if number > 0 {
             thread::sleep(interval);
         }
-        let now = look(mount)?;
+        let now = look(mount, &mut names)?;
         let text = if args.json {
             output::json_line(json!(now))
         } else {
@@ -101,7 +102,7 @@ fn print(args: &TopArgs, mount: &Path, interval: Duration) -> Result<(), Failure
 }
 
 /// Asks a mount; fails in words when it is not there any more.
-fn look(mount: &Path) -> Result<Snapshot, Failure> {
+fn look(mount: &Path, names: &mut Names) -> Result<Snapshot, Failure> {
     // Words beside what is drawn would spoil it.
     let ask =
         |question| mounted::ask_silently("top", mount, question).map_err(|failure| explain(mount, failure));
@@ -110,8 +111,10 @@ fn look(mount: &Path) -> Result<Snapshot, Failure> {
         return Err(Failure::new("top", mount.display(), "it is not mounted any more"));
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Snapshot::of(&mount.display().to_string(), now.as_millis() as u64, &info, temperature)
-        .map_err(|error| Failure::new("top", mount.display(), format!("the mount's answer: {error}")))
+    let mut snapshot = Snapshot::of(&mount.display().to_string(), now.as_millis() as u64, &info, temperature)
+        .map_err(|error| Failure::new("top", mount.display(), format!("the mount's answer: {error}")))?;
+    snapshot.name_files(names);
+    Ok(snapshot)
 }
 
 /// Why a mount does not answer.
@@ -151,10 +154,10 @@ impl Screen {
     }
 
     fn show(&mut self, mount: &Path, interval: Duration, count: Option<u64>) -> Result<(), Ended> {
-        let mut previous: Option<Snapshot> = None;
+        let (mut previous, mut names): (Option<Snapshot>, _) = (None, Names::of(mount));
         let mut number = 0;
         loop {
-            let now = look(mount).map_err(Ended::Mount)?;
+            let now = look(mount, &mut names).map_err(Ended::Mount)?;
             self.draw(previous.as_ref(), &now)?;
             number += 1;
             if count.is_some_and(|count| number >= count) || !self.wait(interval, previous.as_ref(), &now)? {

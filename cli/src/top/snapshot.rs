@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::mover::Doing;
+use crate::names::Names;
 
 /// A mount at one time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -118,6 +119,9 @@ pub(crate) struct Ages {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HotFile {
     pub(crate) inode: u64,
+    /// Its name, where it was found.
+    #[serde(default)]
+    pub(crate) name: Option<String>,
     pub(crate) size: u64,
     pub(crate) below: bool,
     pub(crate) read_ago_ms: Option<u64>,
@@ -191,6 +195,22 @@ impl Snapshot {
             buffer,
             temperature: serde_json::from_value(temperature)?,
         })
+    }
+}
+
+impl Snapshot {
+    /// Adds the names of the files whose numbers are told.
+    pub(crate) fn name_files(&mut self, names: &mut Names) {
+        let hottest = self.temperature.iter_mut().flat_map(|temperature| &mut temperature.hottest);
+        let mut hottest: Vec<&mut HotFile> = hottest.collect();
+        let doing = self.mover.as_mut().and_then(|mover| mover.doing.as_mut());
+        names.look_for(hottest.iter().map(|file| file.inode).chain(doing.as_ref().map(|doing| doing.inode)));
+        for file in &mut hottest {
+            file.name = names.get(file.inode);
+        }
+        if let Some(doing) = doing {
+            doing.name = names.get(doing.inode);
+        }
     }
 }
 

@@ -58,12 +58,12 @@ fn a_media_error_is_told_of(preset: &str) {
     let (code, words) = harness::scrubbed(&ground);
     assert!(code == 1 && words.contains("/bad (inode"), "{words}");
     assert!(words.contains(&format!("bytes {} to {}", 3 * BLOCK + 64, 3 * BLOCK + 128)), "{words}");
-    assert!(words.contains("1 bad blocks"), "{words}");
+    assert!(words.contains("1 bad block\n"), "{words}");
     // It is retired and was told: neither the next scrub nor the next mount finds anything new.
     for _ in 0..2 {
         let (code, words) = harness::scrubbed(&ground);
         assert!(code == 0 && words.contains("known before: /bad (inode"), "{words}");
-        assert!(words.contains("0 findings") && words.contains("1 bad blocks"), "{words}");
+        assert!(words.contains("0 findings") && words.contains("1 bad block\n"), "{words}");
         ground.remount();
     }
     ground.unmount();

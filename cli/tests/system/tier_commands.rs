@@ -66,10 +66,10 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     dry("tier add --size 64M", &[&dir, &third], "would become a tier of ");
     assert!(!third.exists());
     dry("promote", &[&file(0), &file(2)], "2 files, would be looked at");
-    dry("demote", &[&file(2)], "1 files, would be looked at");
+    dry("demote", &[&file(2)], "1 file, would be looked at");
     dry("pin", &[&file(0), &file(1)], "2 files and directories: would be pinned");
     dry("pin -r", &[&dir], "5 files and directories: would be pinned");
-    dry("unpin", &[&file(3)], "1 files and directories: would be not pinned any more");
+    dry("unpin", &[&file(3)], "1 file or directory: would be not pinned any more");
     assert!(is_pinned(&file(3)) && !is_pinned(&dir));
 
     json("tier drain", &[&dir, two]);
@@ -91,7 +91,7 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
         ("tier replace --size 64M", &[&dir, &"1".into(), &first], "it is the tier that is to be replaced"),
         ("tier replace", &[&dir, &"1".into(), &letter], "not empty"),
         ("tier online", &[&dir, &first], "offline first"),
-        ("tier online", &[&dir, &letter], "it is empty"),
+        ("tier online", &[&dir, &letter], "it is too small"),
         ("tier online", &[&dir, &third], "no such file"),
         ("tier offline", &[&dir, &"9".into()], "no tier of this file system"),
     ] {

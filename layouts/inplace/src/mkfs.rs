@@ -1,6 +1,6 @@
 //! Makes an empty file system.
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TimeRange, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TimeRange, Timestamp, size};
 use nacre_media::Pm;
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
@@ -39,7 +39,7 @@ pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     if !(MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE).contains(&(blocks * BLOCK_SIZE)) {
         return Err(Error::new(Kind::InvalidInput)
             .operation("mkfs")
-            .object(format!("a device of {} bytes", pm.len()))
+            .object(format!("a device of {}", size::exact(pm.len())))
             .advice("the in-place layout takes 16 MiB to 16 TiB"));
     }
     let mut superblock = describe(blocks, options)?;

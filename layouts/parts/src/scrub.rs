@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, LINE_SIZE, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, LINE_SIZE, Result, size};
 use nacre_media::Pm;
 
 use crate::alloc::Allocator;
@@ -22,6 +22,8 @@ use crate::superblock::{Found, Superblock};
 
 /// Bytes that are read at a time.
 const PIECE: u64 = 256 << 10;
+/// The smallest rate: what is read at a time.
+pub const LEAST_RATE: u64 = PIECE;
 /// The rate that is taken when none is given: bytes per second.
 pub const DEFAULT_RATE: u64 = 1 << 30;
 /// An inode that is being made does not validate for a moment: it is looked at again so often, after so long.
@@ -104,8 +106,15 @@ pub struct Scrubber {
 }
 
 impl Scrubber {
-    /// Starts to read everything, at most `rate` bytes in a second. [`Busy`](Kind::Busy) while that is under way.
+    /// Starts to read everything, at most `rate` bytes in a second. [`Busy`](Kind::Busy) while that is under way,
+    /// [`InvalidInput`](Kind::InvalidInput) for a rate of less than [`LEAST_RATE`].
     pub fn start<F: Scrubbed>(&mut self, fs: &Arc<F>, rate: u64) -> Result<()> {
+        if rate < LEAST_RATE {
+            return Err(Error::new(Kind::InvalidInput)
+                .operation("scrub")
+                .object(format!("{} in a second", size::exact(rate)))
+                .advice("give at least 256 KiB"));
+        }
         if self.status.lock().running {
             return Err(Error::new(Kind::Busy).operation("scrub").advice("one is under way"));
         }
@@ -124,7 +133,7 @@ impl Scrubber {
             stop: Arc::clone(&self.stop),
             retired: fs.volume().alloc.bad_blocks().into_iter().collect(),
             unread: Vec::new(),
-            pace: Pace { started: Instant::now(), done: 0, rate: rate.max(PIECE) },
+            pace: Pace { started: Instant::now(), done: 0, rate },
         };
         let thread = thread::Builder::new().name("nacre-scrub".to_owned()).spawn(move || scrub.run());
         self.thread = Some(thread.map_err(|error| Error::io("scrub", "its thread", error))?);

@@ -1,6 +1,6 @@
 //! The superblock: read, validated, and written in two copies.
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, TimeRange, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, TimeRange, Timestamp, size};
 use nacre_media::Pm;
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
@@ -277,7 +277,11 @@ impl Superblock {
         }
         if size > device_len {
             return Err(Error::new(Kind::DeviceLost)
-                .object(format!("the device has {device_len} bytes, the file system {size}"))
+                .object(format!(
+                    "the device has {}, the file system {}",
+                    size::exact(device_len),
+                    size::exact(size)
+                ))
                 .advice("the device was truncated: restore its size before anything else"));
         }
         Ok(())
@@ -314,7 +318,7 @@ fn region_is_inside(region: &Region, device_blocks: u64) -> bool {
 
 fn read_copy(pm: &impl Pm, offset: u64, format: &'static LayoutFormat) -> Result<Superblock> {
     if pm.len() < MIN_DEVICE_SIZE {
-        return Err(not_nacre(format!("a device of {} bytes", pm.len())));
+        return Err(not_nacre(format!("a device of {}", size::exact(pm.len()))));
     }
     let mut raw = RawSuperblock::new_zeroed();
     pm.read(offset, raw.as_mut_bytes())?;
