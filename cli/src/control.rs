@@ -240,7 +240,8 @@ impl Control {
         };
         Ok(match order {
             Order::AddTier(TierToAdd { path, size, rank, force, emulate }) => {
-                json!({ "tier": fs.add_tier(&NewTier { device: device(path, emulate)?, size, rank, force })? })
+                let tier = fs.add_tier(&NewTier { device: device(path, emulate)?, size, rank, force })?;
+                json!({ "tier": tier, "found": fs.is_tier_found(tier) })
             }
             Order::AttachTier { path, emulate } => {
                 json!({ "tier": fs.attach_tier(&device(path, emulate)?)? })

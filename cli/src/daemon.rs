@@ -28,6 +28,27 @@ pub(crate) enum Role {
 /// The end of the pipe on which the background process says how it went.
 pub(crate) struct Readiness {
     pipe: Option<File>,
+    warnings: Warnings,
+}
+
+/// What whoever waits for the process in the background is told with its outcome, on standard error. Once that is out there is
+/// nobody to tell.
+#[derive(Clone, Default)]
+pub(crate) struct Warnings(Arc<Mutex<Option<Vec<u8>>>>);
+
+impl Warnings {
+    /// Adds one.
+    pub(crate) fn say(&self, message: &str) {
+        if let Ok(mut lines) = self.0.lock()
+            && let Some(lines) = &mut *lines
+        {
+            lines.extend_from_slice(format!("nacre: {message}\n").as_bytes());
+        }
+    }
+
+    fn take(&self) -> Vec<u8> {
+        self.0.lock().ok().and_then(|mut lines| lines.take()).unwrap_or_default()
+    }
 }
 
 /// Divides the process. The child works in `/`; its session, and with it its terminal and its standard error, are still the
@@ -51,7 +72,8 @@ pub(crate) fn to_background() -> Result<Role, Failure> {
             drop(read);
             // SAFETY: chdir takes a string that ends with NUL.
             unsafe { libc::chdir(c"/".as_ptr()) };
-            Ok(Role::Child(Readiness { pipe: Some(write) }))
+            let warnings = Warnings(Arc::new(Mutex::new(Some(Vec::new()))));
+            Ok(Role::Child(Readiness { pipe: Some(write), warnings }))
         }
         child => {
             drop(write);
@@ -60,7 +82,7 @@ pub(crate) fn to_background() -> Result<Role, Failure> {
     }
 }
 
-/// Waits for what the child says: a byte, its exit code, and for a failure the message.
+/// Waits for what the child says: a byte, its exit code, its warnings, and for a failure the message.
 fn outcome(mut pipe: File, child: libc::pid_t) -> ExitCode {
     let mut said = Vec::new();
     let _ = pipe.read_to_end(&mut said);
@@ -93,7 +115,12 @@ fn ending(status: libc::c_int) -> String {
 impl Readiness {
     /// For a process that stays in the foreground: its messages go where they always went.
     pub(crate) fn in_foreground() -> Readiness {
-        Readiness { pipe: None }
+        Readiness { pipe: None, warnings: Warnings::default() }
+    }
+
+    /// What is to be told with the outcome.
+    pub(crate) fn warnings(&self) -> Warnings {
+        self.warnings.clone()
     }
 
     /// Whether this process left the terminal.
@@ -108,7 +135,9 @@ impl Readiness {
         // SAFETY: setsid takes nothing. It cannot fail in a process that leads no group.
         unsafe { libc::setsid() };
         leave_terminal()?;
-        pipe.write_all(&[0])
+        let mut said = vec![0];
+        said.extend(self.warnings.take());
+        pipe.write_all(&said)
     }
 
     /// Says that it failed, unless it was ready before; gives the exit code of this process.
@@ -117,6 +146,7 @@ impl Readiness {
         match self.pipe.take() {
             Some(mut pipe) => {
                 let mut said = vec![code];
+                said.extend(self.warnings.take());
                 said.extend_from_slice(line.as_bytes());
                 let _ = pipe.write_all(&said);
             }

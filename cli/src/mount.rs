@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
-use nacre::{Emulation, FileSystem, Info, Kind, OpenOptions, Promise, WriteBuffer};
-use nacre_engine::without_number;
+use nacre::{Emulation, FileSystem, Info, Kind, OpenOptions, Promise, TierInfo, WriteBuffer};
+use nacre_engine::{size, without_number};
 use nacre_fuse::{ServeOptions, Unmounter, mounts};
 
 use crate::control::Control;
-use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle};
+use crate::daemon::{self, Log, Readiness, Role, Signals, Throttle, Warnings};
 use crate::failure::Failure;
 use crate::mount_options::{self, MountSettings, TierOption};
 use crate::{mounted, remount, utab};
@@ -33,7 +33,7 @@ pub(crate) struct MountArgs {
     /// lazy_period=MS, lazy_age=MS, lazy_forget=MS (blocks that were soon synchronised are buffered again when their
     /// file was not synchronised for so long, 5000), lazy_threads=N, preset=NAME, name_index=on|off (layout inplace),
     /// direct_io, threads=N, emulate=MEMORY (as --emulate, with colons for commas: emulate=latency=200:bandwidth=1G),
-    /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as, as nvme:flush=0), tier_cache=SIZE
+    /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as, as nvme:flush=0), tiers=all (refuse to mount while a tier is missing), tier_cache=SIZE
     /// (DRAM for what is read from tiers, 64M by default; with lazy one budget for both), tier_group=SIZE (what is moved as one, 16M), sync_threshold=SIZE (a file
     /// that is synced before so much was written is not written straight to disk, 4M), large_writes=N (what was written so often
     /// in large pieces is, 4), read_factor=N (what was read more than so many times over since its last write moves for the sake of
@@ -289,8 +289,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     let control = Control::new(file_system.clone(), plan.settings.clone(), plan.dir.clone(), tell);
     let ends = control.ends();
     let options = serve_options(plan, &file_system, &log, control);
-    let (tiers_log, dir) = (log.clone(), plan.dir.display().to_string());
-    file_system.on_tiers(move |what| tiers_log.say(&format!("{dir}: {what}")));
+    tell_of_tiers(plan, &file_system, &log, readiness.warnings());
     let served = nacre_fuse::serve(Arc::clone(file_system.vfs()), &plan.dir, &options, |unmounter| {
         was_ready = true;
         tell_of_begin(plan, &file_system, before.as_ref(), &log);
@@ -352,6 +351,46 @@ fn tell_of_begin(plan: &Plan, file_system: &FileSystem, before: Option<&Info>, l
     }
 }
 
+/// What becomes of tiers goes to the log, and until it is mounted to who mounts it, too.
+fn tell_of_tiers(plan: &Plan, file_system: &FileSystem, log: &Log, warnings: Warnings) {
+    let dir = plan.dir.display().to_string();
+    let tell = {
+        let (log, dir, warnings) = (log.clone(), dir.clone(), warnings.clone());
+        move |what: &str| {
+            let message = format!("{dir}: {what}");
+            log.say(&message);
+            warnings.say(&message);
+        }
+    };
+    file_system.on_tiers(tell.clone());
+    let tiers = file_system.tiers();
+    let (missing, draining): (Vec<&TierInfo>, Vec<&TierInfo>) = tiers
+        .iter()
+        .filter(|tier| tier.missing.is_some() || tier.draining)
+        .partition(|tier| tier.missing.is_some());
+    if !missing.is_empty() {
+        let numbers: Vec<String> = missing.iter().map(|tier| tier.number.to_string()).collect();
+        // The log has each of them, and why.
+        warnings.say(&format!(
+            "{dir}: mounted without tier {}: what is there cannot be read until nacre tier online {dir} DEVICE brings it \
+             back; the mount option tiers=all refuses to mount without it",
+            numbers.join(", ")
+        ));
+    }
+    for tier in draining {
+        tell(&draining_words(tier.number, tier.free, &dir));
+    }
+}
+
+/// That a tier takes nothing, which may be why a file system is full.
+fn draining_words(number: u8, free: u64, dir: &str) -> String {
+    format!(
+        "tier {number} is being drained: nothing new is placed on the {} that are free there; nacre tier drain {dir} {number} \
+         goes on with it, and with --cancel the tier is used again",
+        size::print(free)
+    )
+}
+
 /// Unmounts at the first signal; if programs still use the mount, it ends with the last of them or at a second signal.
 fn end_at_signals(signals: Signals, unmounter: Unmounter, log: Log, ends: Arc<AtomicBool>) {
     let end = move || {
@@ -398,6 +437,7 @@ fn open_options(settings: &MountSettings) -> OpenOptions {
         preset: settings.preset,
         name_index: settings.name_index,
         tiers: settings.tiers.iter().map(TierOption::device).collect(),
+        require_tiers: settings.all_tiers,
         tier_settings: settings.tier_settings,
         ..OpenOptions::default()
     }

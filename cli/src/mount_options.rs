@@ -54,6 +54,8 @@ pub(crate) struct MountSettings {
     pub(crate) require: Option<Promise>,
     /// Devices of its tiers, as far as they are named.
     pub(crate) tiers: Vec<TierOption>,
+    /// Not to be mounted while one of them is missing.
+    pub(crate) all_tiers: bool,
     /// How data comes to them and from there.
     pub(crate) tier_settings: TierSettings,
     /// Where messages go from the background.
@@ -285,6 +287,7 @@ impl MountSettings {
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
             "tier" => self.tiers.push(TierOption::parse(value)),
+            "tiers" => self.all_tiers = all_or_found(value).map_err(|error| wrong(&error))?,
             _ if TIER_SETTINGS.contains(&key) => {
                 take_tier_setting(&mut self.tier_settings, key, value).map_err(|error| wrong(&error))?;
             }
@@ -394,6 +397,9 @@ impl fmt::Display for MountSettings {
         for option in tier_options(&self.tier_settings) {
             write!(f, ",{option}")?;
         }
+        if self.all_tiers {
+            f.write_str(",tiers=all")?;
+        }
         for tier in &self.tiers {
             let text = tier.to_string();
             let quote = if text.contains(',') { "\"" } else { "" };
@@ -437,6 +443,15 @@ fn tier_options(settings: &TierSettings) -> Vec<String> {
     ];
     let option = |(name, value): (&str, Option<String>)| value.map(|value| format!("{name}={value}"));
     TIER_SETTINGS.into_iter().zip(values).filter_map(option).collect()
+}
+
+/// Whether a mount needs all tiers, or takes those that are found.
+fn all_or_found(text: &str) -> Result<bool, String> {
+    match text {
+        "all" => Ok(true),
+        "found" => Ok(false),
+        _ => Err(format!("{text:?} is neither all nor found")),
+    }
 }
 
 fn on_off(is_on: bool) -> &'static str {
@@ -650,6 +665,8 @@ mod tests {
         assert!(take("direct_io").unwrap().direct_io);
         let settings = take("tier_cache=8M,tier=/srv/disk").unwrap();
         assert_eq!((settings.tier_settings.cache, settings.tiers.len()), (Some(8 << 20), 1));
+        assert!(take("tiers=all").unwrap().all_tiers && !take("tiers=all,tiers=found").unwrap().all_tiers);
+        assert_eq!(take("tiers=all,tier=/srv/disk").unwrap().to_string(), "rw,tiers=all,tier=/srv/disk");
         assert_eq!(settings.to_string(), "rw,tier_cache=8M,tier=/srv/disk");
         let all = "rw,tier_cache=1M,tier_group=64K,sync_threshold=1M,large_writes=2,read_factor=0,\
                    tier_balance=off,mover_hours=12:00-13:00+22:00-06:00,mover_limit=100M,log_threshold=99,tier_threshold=60,disk_threshold=0";
@@ -699,6 +716,7 @@ mod tests {
             ("log_threshold=high", "log_threshold"),
             ("tier_threshold=101", "50 to 100"),
             ("tier_threshold=full", "tier_threshold"),
+            ("tiers=some", "neither all nor found"),
             ("disk_threshold=101", "0 to 100"),
             ("disk_threshold=-1", "disk_threshold"),
             ("emulate=nothing", "after -o by colons"),

@@ -373,6 +373,15 @@ fn to_add(new: &NewArgs, device: &Path) -> TierToAdd {
 
 fn add(operation: &str, mount: &Path, new: &NewArgs, device: &Path) -> Result<u64, Failure> {
     let result = mounted::order(operation, mount, Order::AddTier(to_add(new, device)))?;
+    if result["found"] == false {
+        let device = device.display();
+        // It is added, whoever hears this.
+        let _ = writeln!(
+            std::io::stderr(),
+            "nacre: {operation}: {device}: the next mount will not find it: its path is too long to be noted, and it is neither \
+             a block device nor beside the memory; mount with -o tier={device}"
+        );
+    }
     Ok(result["tier"].as_u64().unwrap_or_default())
 }
 

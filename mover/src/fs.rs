@@ -87,6 +87,8 @@ pub enum LargeWrites {
     WhereBlocksMove,
 }
 
+/// Why a tier is missing before anybody has attached its device.
+pub const NOT_ATTACHED: &str = "it is not attached";
 /// No percentage.
 pub(crate) const WHERE_BLOCKS_MOVE: u64 = u64::MAX;
 
@@ -178,7 +180,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let tiers = Arc::new(TierSet::with_frames(options.page_cache, frames));
         layout.read_images_with(Arc::clone(&tiers) as _);
         for tier in layout.tiers() {
-            tiers.detach(tier.number, "it is not attached");
+            tiers.detach(tier.number, NOT_ATTACHED);
         }
         let fs = MoverFs {
             layout,

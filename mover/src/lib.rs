@@ -63,7 +63,7 @@ mod wishes;
 
 pub use ahead::{Ahead, Fetch};
 pub use drain::Drained;
-pub use fs::{LargeWrites, MoverFs, MoverOptions};
+pub use fs::{LargeWrites, MoverFs, MoverOptions, NOT_ATTACHED};
 pub use hours::NextWindow;
 pub use migrate::{Moved, MovedFiles};
 pub use nacre_policy::{Hours, Rules};

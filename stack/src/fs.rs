@@ -61,6 +61,8 @@ pub struct OpenOptions {
     pub preset: Option<Preset>,
     /// Devices of its tiers; of those that are not given, where they are is looked for.
     pub tiers: Vec<TierDevice>,
+    /// Refuse to open it while the device of one of its tiers is missing, or cannot be used.
+    pub require_tiers: bool,
     /// How data comes to tiers and from there. Only of the layout `log`; another refuses to be told.
     pub tier_settings: TierSettings,
     /// In whose name.
@@ -79,6 +81,7 @@ impl Default for OpenOptions {
             buffer: WriteBuffer::Preset,
             preset: None,
             tiers: Vec::new(),
+            require_tiers: false,
             tier_settings: TierSettings::default(),
             identity: Identity::default(),
         }

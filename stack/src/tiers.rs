@@ -12,7 +12,7 @@ use nacre_layout_log::{LogFs, Summary};
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
 use nacre_media::{Frames, RealPm, resize_unowned};
-use nacre_mover::{Drained, LargeWrites, MoverFs, TrimFrom, Trimmed};
+use nacre_mover::{Drained, LargeWrites, MoverFs, NOT_ATTACHED, TrimFrom, Trimmed};
 use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
 use uuid::Uuid;
@@ -117,9 +117,15 @@ pub(crate) fn mount(
     if known.is_empty() && options.tiers.is_empty() {
         return Ok(mover);
     }
-    let attach = |device: &TierDevice| {
-        let token = (!options.read_only).then(new_token);
-        open(device, options.read_only).and_then(|device| mover.attach(device, summary.uuid, token))
+    let is_read_only = mover.layout().is_read_only();
+    let attach = |device: &TierDevice| -> Result<u8> {
+        let token = (!is_read_only).then(new_token);
+        let number =
+            open(device, is_read_only).and_then(|opened| mover.attach(opened, summary.uuid, token))?;
+        if !is_read_only {
+            note_path(&mover, number, &device.path);
+        }
+        Ok(number)
     };
     for given in &options.tiers {
         match attach(given) {
@@ -129,7 +135,12 @@ pub(crate) fn mount(
                 if !known.is_empty()
                     && matches!(
                         error.kind(),
-                        Kind::NotFound | Kind::DeviceLost | Kind::Media | Kind::NoSpace
+                        Kind::NotFound
+                            | Kind::DeviceLost
+                            | Kind::Media
+                            | Kind::NoSpace
+                            | Kind::ReadOnly
+                            | Kind::AccessDenied
                     ) =>
             {
                 mover.tiers().tell_later(error.to_string());
@@ -139,11 +150,46 @@ pub(crate) fn mount(
     }
     let is_missing = |tier: &&Tier| mover.tiers().attachment(tier.number).is_none_or(|at| at.device.is_err());
     let missing: Vec<Tier> = known.iter().filter(is_missing).copied().collect();
-    if missing.is_empty() {
-        return Ok(mover);
+    if !missing.is_empty() {
+        look_for(&mover, &missing, &beside, summary.uuid, attach);
     }
-    for path in candidates(&beside, Path::new(BLOCK_DEVICES)) {
-        let Some(uuid) = tier_at(&path, summary.uuid) else { continue };
+    if options.require_tiers {
+        require_all(&mover)?;
+    }
+    Ok(mover)
+}
+
+/// Attaches those of the tiers that can be found, where they were last or anywhere; of the others it is said why not.
+fn look_for(
+    mover: &TieredLog,
+    missing: &[Tier],
+    beside: &Path,
+    volume: Uuid,
+    attach: impl Fn(&TierDevice) -> Result<u8>,
+) {
+    let last = |tier: &Tier| mover.layout().tier_path(tier.number);
+    let mut paths: Vec<PathBuf> = missing.iter().filter_map(last).collect();
+    paths.extend(candidates(beside, Path::new(BLOCK_DEVICES)));
+    let mut unreadable = Vec::new();
+    let ours: Vec<String> = mover
+        .layout()
+        .tiers()
+        .iter()
+        .filter_map(|tier| mover.tiers().attachment(tier.number)?.device.ok())
+        .collect();
+    for path in paths {
+        // It would say that it is in use.
+        if ours.iter().any(|device| is_same(Some(device), &path)) {
+            continue;
+        }
+        let uuid = match tier_at(&path, volume) {
+            Ok(Some(uuid)) => uuid,
+            Ok(None) => continue,
+            Err(error) => {
+                unreadable.push(error.to_string());
+                continue;
+            }
+        };
         let Some(tier) = missing.iter().find(|tier| tier.uuid == uuid.into_bytes()) else { continue };
         let device = TierDevice { path, emulation: None };
         // There may be older copies beside it.
@@ -152,7 +198,39 @@ pub(crate) fn mount(
             mover.tiers().detach(tier.number, error.to_string());
         }
     }
-    Ok(mover)
+    unreadable.dedup();
+    // Of the others it was said why they are not.
+    let is_unheard_of = |tier: &&Tier| {
+        let why = mover.tiers().attachment(tier.number).and_then(|at| at.device.err());
+        why.is_some_and(|why| why == NOT_ATTACHED)
+    };
+    for tier in missing.iter().filter(is_unheard_of) {
+        let last = last(tier).map_or_else(String::new, |path| format!(", last it was {}", path.display()));
+        let others = unreadable.iter().map(|error| format!("; a tier that cannot be looked at: {error}"));
+        mover.tiers().detach(tier.number, format!("it was not found{last}{}", others.collect::<String>()));
+    }
+}
+
+/// Refuses to go on where a tier is missing.
+fn require_all(mover: &TieredLog) -> Result<()> {
+    let known = mover.layout().tiers();
+    let why = |tier: &Tier| {
+        let why = mover.tiers().attachment(tier.number)?.device.err()?;
+        Some(format!("tier {}: {why}", tier.number))
+    };
+    let missing: Vec<String> = known.iter().filter_map(why).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::DeviceLost).operation("require all tiers").object(missing.join("; ")).advice(
+        "the option tier=PATH says where a tier is; without tiers=all the rest can be used, and what is on such a tier fails",
+    ))
+}
+
+/// Notes where a tier is, for the next mount. Where that fails, or has no room, it is looked for as if it had not been noted.
+fn note_path(mover: &TieredLog, number: u8, path: &Path) -> bool {
+    let absolute = std::path::absolute(path);
+    absolute.is_ok_and(|path| mover.layout().note_tier_path(number, &path).unwrap_or(false))
 }
 
 /// A number that no other mount chooses.
@@ -180,18 +258,22 @@ fn candidates(beside: &Path, block_devices: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The tier of this file system that a path leads to. What cannot be read is none.
-fn tier_at(path: &Path, volume: Uuid) -> Option<Uuid> {
+/// The tier of this file system that a path leads to. What is no tier is none; an error is that of a tier that cannot be looked
+/// at, or is damaged.
+fn tier_at(path: &Path, volume: Uuid) -> Result<Option<Uuid>> {
     use std::io::Read;
-    // Most are none: that shows without locking them.
+    // Most are none: that shows without locking them. Others, as pipes, would have who opens them wait.
+    let is_device = |metadata: fs::Metadata| metadata.is_file() || metadata.file_type().is_block_device();
     let mut magic = [0; 8];
-    fs::File::open(path).ok()?.read_exact(&mut magic).ok()?;
-    if magic != *b"nacreTIR" {
-        return None;
+    let is_tier = fs::metadata(path).is_ok_and(is_device)
+        && fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok()
+        && magic == *b"nacreTIR";
+    if !is_tier {
+        return Ok(None);
     }
-    let device = RealDisk::open(path, &DiskOptions { read_only: true, ..DiskOptions::default() }).ok()?;
-    let label = Label::read(&device).ok()??;
-    (label.volume() == volume).then(|| label.uuid())
+    let device = RealDisk::open(path, &DiskOptions { read_only: true, ..DiskOptions::default() })?;
+    let label = Label::read(&device)?;
+    Ok(label.filter(|label| label.volume() == volume).map(|label| label.uuid()))
 }
 
 /// Whether a tier's device is what a path leads to.
@@ -245,7 +327,7 @@ impl FileSystem {
             let space = mover.layout().tier_space(tier.number).unwrap_or_default();
             let attached = mover.tiers().attachment(tier.number);
             let Attachment { device, errors, failing, io } = attached.unwrap_or_else(|| Attachment {
-                device: Err("it is not attached".into()),
+                device: Err(NOT_ATTACHED.into()),
                 errors: 0,
                 failing: None,
                 io: None,
@@ -335,8 +417,20 @@ impl FileSystem {
             let _ = fs::remove_file(path);
         }
         let number = added.map_err(described)?;
+        note_path(mover, number, path);
         self.start_keeper()?;
         Ok(number)
+    }
+
+    /// Whether the next mount finds the device of a tier by itself, where it is now.
+    pub fn is_tier_found(&self, number: u8) -> bool {
+        let Ok(mover) = self.mover() else { return false };
+        let device = mover.tiers().attachment(number).and_then(|at| at.device.ok());
+        let beside = Path::new(mover.layout().pm().name());
+        let last = mover.layout().tier_path(number);
+        last.into_iter()
+            .chain(candidates(beside, Path::new(BLOCK_DEVICES)))
+            .any(|path| is_same(device.as_deref(), &path))
     }
 
     /// The tiers of a file system that was made a moment ago.
@@ -377,10 +471,14 @@ impl FileSystem {
         self.require_unattached(device)?;
         let mover = self.mover()?;
         let token = self.token()?;
-        open(device, token.is_none())
+        let number = open(device, token.is_none())
             .and_then(|device| mover.attach(device, self.volume()?, token))
-            .and_then(|number| token.map_or(Ok(()), |_| self.start_keeper()).map(|()| number))
-            .map_err(described)
+            .map_err(&described)?;
+        if token.is_some() {
+            note_path(mover, number, &device.path);
+            self.start_keeper().map_err(described)?;
+        }
+        Ok(number)
     }
 
     /// Takes a tier's device away: what is on it fails until it is attached again.

@@ -1,5 +1,6 @@
 //! The log layout over memory and one disk or two, and workloads that move blocks between them.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nacre_engine::{
@@ -7,7 +8,7 @@ use nacre_engine::{
     Tier, Tiered, Timestamp,
 };
 use nacre_layout_log::check::{Repair, check_with_tiers};
-use nacre_layout_log::{LogFs, MountOptions};
+use nacre_layout_log::{LogFs, MountOptions, known_tier_paths, known_tiers};
 use nacre_media::SimPm;
 use nacre_media::block::SimDisk;
 use nacre_media::sim::Site;
@@ -46,6 +47,8 @@ type Fs = MoverFs<LogFs<SimPm>, Disk>;
 const ONE: [u64; 1] = [4 << 20];
 /// The first is the faster one, and so small that some files are more than a percent of it.
 const TWO: [u64; 2] = [1 << 20, 8 << 20];
+/// What the places begin with where tiers are noted to be.
+const PLACE: &str = "/disks/";
 /// The tier of the first disk that becomes one.
 const TIER: u8 = 1;
 /// Blocks that are taken at once at the most, where all are to be taken.
@@ -74,8 +77,25 @@ impl LogWithDisk {
             // What keeps the only disk from being it, who attaches it says best.
             let number = if self.disks.len() == 1 { 0 } else { self.disk_of(pm, &tier)? };
             fs.attach(Disk::of(pm, number), VOLUME, Some(LogWithDisk::token(&fs)))?;
+            LogWithDisk::note_path(&fs, tier.number)?;
         }
         Ok(fs)
+    }
+
+    /// Where a tier is, in another place for each mount: what is noted is written each time.
+    fn note_path(fs: &Fs, tier: u8) -> Result<()> {
+        let path = format!("{PLACE}{tier}/{}", LogWithDisk::token(fs));
+        fs.layout().note_tier_path(tier, Path::new(&path)).map(drop)
+    }
+
+    /// What is wrong with where the tiers are said to be: each has a place of its own, as long as it is one.
+    fn misplaced(pm: &SimPm) -> Result<Vec<String>> {
+        let tiers = known_tiers(pm)?;
+        let is_right = |(number, path): &(u8, PathBuf)| {
+            tiers.iter().any(|tier| tier.number == *number) && path.starts_with(format!("{PLACE}{number}"))
+        };
+        let wrong = known_tier_paths(pm)?.into_iter().filter(|place| !is_right(place));
+        Ok(wrong.map(|(number, path)| format!("tier {number} is said to be at {}", path.display())).collect())
     }
 
     /// Groups of two blocks, so that a file is several. With and without DRAM for what is on the disk.
@@ -127,7 +147,8 @@ impl LogWithDisk {
         let of_disk = (number as u128) << 24;
         let uuid =
             Uuid::from_u128(VOLUME.as_u128() + (u128::from(token) << 32) + of_disk + u128::from(writes));
-        fs.add_as(Some(uuid), disk, VOLUME, number as u8 + 1, token, now).map(drop)
+        let tier = fs.add_as(Some(uuid), disk, VOLUME, number as u8 + 1, token, now)?;
+        LogWithDisk::note_path(fs, tier)
     }
 
     /// The first tier, to which what is demoted goes.
@@ -318,6 +339,7 @@ impl Subject for LogWithDisk {
         // What images of logs on them name is checked against everything else.
         let mut problems = words_of(check_with_tiers(&**pm, Repair::None, Some(&tiers))?, crashed);
         problems.extend(damage);
+        problems.extend(LogWithDisk::misplaced(pm)?);
         Ok(problems)
     }
 

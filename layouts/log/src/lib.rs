@@ -50,6 +50,7 @@ mod seeded;
 mod space;
 mod superblock;
 mod table;
+mod tier_paths;
 mod tiers;
 mod xattr;
 
@@ -63,3 +64,4 @@ pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;
 pub use superblock::{Summary, known_tiers, probe};
+pub use tier_paths::known_tier_paths;

@@ -23,6 +23,7 @@ use crate::format::{RawSuperblock, place};
 use crate::fs::Shared;
 use crate::image::{Image, Whose};
 use crate::recover::for_each_unmarked;
+use crate::tier_paths;
 
 /// The smallest tier: its superblock's blocks and some for files.
 const MIN_BLOCKS: u64 = 256;
@@ -452,6 +453,9 @@ impl<P: Pm> Shared<P> {
             }
         }
         superblock.raw.tiers[index] = row;
+        if row.state == 0 {
+            tier_paths::forget(&mut superblock.raw.tier_paths, number);
+        }
         superblock.raw.features_incompatible |= incompatible::TIERS;
         superblock.write(&*self.pm)?;
         match (is_new, row.state) {

@@ -58,6 +58,9 @@ pub const MAX_TIERS: usize = 32;
 /// The most blocks that they have together, 256 TiB: a bit for each is in DRAM.
 pub const MAX_TIER_BLOCKS: u64 = 1 << 36;
 
+/// Bytes for paths of tiers.
+pub const TIER_PATHS: usize = 1024;
+
 /// A device for blocks below persistent memory. Row *n* - 1 is of tier *n*; a row that is not in use is zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -145,7 +148,11 @@ pub struct RawSuperblock {
     pub regions: [Region; 16],
     /// Valid with [`incompatible::TIERS`].
     pub tiers: [RawTier; MAX_TIERS],
-    pub reserved: [u64; 243],
+    /// Where the devices of tiers were last: records of the tier's number (1 byte), the length of its path (1), and the path,
+    /// one behind the other; the number 0 ends them. Hints only: a device is known by its UUID. Written when a mount has
+    /// attached the device.
+    pub tier_paths: [u8; TIER_PATHS],
+    pub reserved: [u64; 115],
 }
 
 const _: () = {
@@ -155,6 +162,7 @@ const _: () = {
     assert!(std::mem::offset_of!(RawSuperblock, uuid) == 56);
     assert!(std::mem::offset_of!(RawSuperblock, regions) == 232);
     assert!(std::mem::offset_of!(RawSuperblock, tiers) == 616);
+    assert!(std::mem::offset_of!(RawSuperblock, tier_paths) == 2152);
     assert!(size_of::<RawTier>() == 48);
 };
 

@@ -81,8 +81,8 @@ pub struct Found {
 /// The words of a superblock that change from one writing to the next: checksum, update, mount epoch, state and errors,
 /// last error, settled transactions, checkpoint, lanes.
 const CHANGING_WORDS: [usize; 8] = [1, 22, 23, 24, 25, 26, 27, 28];
-/// Those of the tiers, which change as tiers come and go.
-const TIER_WORDS: std::ops::Range<usize> = 77..269;
+/// Those of the tiers and of their paths, which change as tiers come and go.
+const TIER_WORDS: std::ops::Range<usize> = 77..397;
 
 impl Superblock {
     /// The superblock with these contents, of which both copies are alike.
