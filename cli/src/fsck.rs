@@ -143,6 +143,14 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
             output::count(report.interrupted, "operation was", "operations were")
         );
     }
+    for tier in &report.tiers_not_checked {
+        let last = tier.last.as_deref().unwrap_or(Path::new("PATH")).display();
+        text += &format!(
+            "{}: tier {} was not looked at, nor what files have there; --tier {last} checks it, too\n",
+            device.display(),
+            tier.number
+        );
+    }
     let verdict = match (report.is_sound(), report.is_repaired()) {
         (true, false) => "sound",
         (true, true) => "repaired",

@@ -110,6 +110,14 @@ fn describe(path: &Path, status: &Value) -> String {
         known.len() as u64 + number("more_known"),
         output::count(number("bad_blocks"), "bad block", "bad blocks"),
     );
+    for tier in status["tiers"].as_array().into_iter().flatten() {
+        let bytes = |name: &str| size::print(tier[name].as_u64().unwrap_or(0));
+        let of = if state == "running" { format!(" of {}", bytes("used")) } else { String::new() };
+        text += &format!("{path}: tier {}: {}{of} of files read\n", tier["tier"], bytes("bytes"));
+    }
+    for what in status["not_checked"].as_array().into_iter().flatten() {
+        text += &format!("{path}: not checked: {}\n", what.as_str().unwrap_or_default());
+    }
     text
 }
 
@@ -136,5 +144,10 @@ mod tests {
         let text = describe(Path::new("/mnt"), &retired);
         assert!(text.starts_with("/mnt: known before: /a (inode 7): lost\n"), "{text}");
         assert!(text.contains("0 findings, 0 repaired; 1 known before;"), "{text}");
+        let status = json!({ "state": "running", "tiers": [{ "tier": 2, "bytes": 4096, "used": 8192 }],
+            "not_checked": ["tier 1: it was taken offline"] });
+        let text = describe(Path::new("/mnt"), &status);
+        assert!(text.contains("/mnt: tier 2: 4 KiB of 8 KiB of files read\n"), "{text}");
+        assert!(text.ends_with("/mnt: not checked: tier 1: it was taken offline\n"), "{text}");
     }
 }

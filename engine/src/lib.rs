@@ -29,7 +29,7 @@ pub use contract::{
 };
 pub use error::{Error, Kind, Result, without_number};
 pub use tiered::{
-    CompactedLog, Copied, CopiedFile, FreeRun, LogImage, MAX_TIERS, Movable, Tier, TierChange, TierReader,
-    TierRun, TierSpace, TierState, Tiered, Written,
+    CompactedLog, Copied, CopiedFile, DamagedCopy, FreeRun, LogImage, MAX_TIERS, Movable, Tier, TierChange,
+    TierReader, TierRun, TierSpace, TierState, Tiered, Written,
 };
 pub use units::{BLOCK_SIZE, Block, FileBlock, InodeHasher, InodeId, LINE_SIZE, TimeRange, Timestamp};

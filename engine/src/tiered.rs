@@ -142,10 +142,26 @@ pub struct LogImage {
     pub version: u64,
 }
 
-/// Reads blocks of tiers for a layout that keeps log images there.
+/// Reads blocks of tiers for a layout that keeps log images there, and that scrubs what files have there.
 pub trait TierReader: Send + Sync {
     /// What is in blocks of a tier. [`DeviceLost`](Kind::DeviceLost) when the tier is missing.
     fn read_image(&self, run: TierRun) -> Result<Vec<u8>>;
+
+    /// Checks both copies of a tier's own superblock, and writes a damaged one from the other. Gives the damaged ones.
+    /// [`DeviceLost`](Kind::DeviceLost) when the tier is missing.
+    fn check_superblock(&self, tier: u8) -> Result<Vec<DamagedCopy>> {
+        let _ = tier;
+        Ok(Vec::new())
+    }
+}
+
+/// A copy of a tier's superblock that does not validate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedCopy {
+    /// Which one, in words.
+    pub copy: &'static str,
+    /// It was written from the other one.
+    pub is_repaired: bool,
 }
 
 /// What was found of free blocks on a tier.

@@ -52,8 +52,19 @@ pub struct CheckReport {
     pub used: u64,
     /// Bytes that are free.
     pub free: u64,
+    /// Tiers of the file system that were not given, so that nobody looked at them.
+    pub tiers_not_checked: Vec<UncheckedTier>,
     /// How long it took.
     pub duration: Duration,
+}
+
+/// A tier that a check did not look at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UncheckedTier {
+    /// Its number.
+    pub number: u8,
+    /// Where it was when the file system was mounted last, if that is known.
+    pub last: Option<PathBuf>,
 }
 
 impl CheckReport {
@@ -97,6 +108,7 @@ pub struct CheckOptions {
 /// Checks every structure of the file system on a device. What `repair` allows is written: what can be proved right, and
 /// with [`Repair::All`] also what has to give up something.
 ///
+/// [`InvalidInput`](nacre_engine::Kind::InvalidInput) when a device that was given is no tier of the file system;
 /// [`Busy`](nacre_engine::Kind::Busy) when somebody has it, or a tier that was given, open;
 /// [`Corrupt`](nacre_engine::Kind::Corrupt) when there is no file system, or nothing that leads into it.
 ///
@@ -133,6 +145,7 @@ pub fn check(path: impl AsRef<Path>, repair: Repair, checked: &CheckOptions) -> 
 }
 
 fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions, tiers: &[RealDisk]) -> Result<CheckReport> {
+    let tiers_not_checked = tier_check::require_own(pm, tiers)?;
     let found = {
         let readable = tier_check::Readable::of(pm, tiers)?;
         nacre_layout_log::check::check_with_tiers(pm, repair, Some(&readable))?
@@ -154,6 +167,7 @@ fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions, tiers: &[RealD
         interrupted: found.walk.torn + found.walk.rolled_back + u64::from(found.interrupted_superblock),
         used: found.used_blocks * BLOCK_SIZE,
         free: found.free_blocks * BLOCK_SIZE,
+        tiers_not_checked,
         duration: found.walk.duration,
     };
     for device in tiers {
@@ -192,6 +206,7 @@ fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<
         interrupted: found.walk.rolled_back + u64::from(found.interrupted_superblock),
         used: found.used_blocks * BLOCK_SIZE,
         free: found.free_blocks * BLOCK_SIZE,
+        tiers_not_checked: Vec::new(),
         duration: found.walk.duration,
     };
     if checked.media {

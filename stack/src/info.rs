@@ -5,7 +5,7 @@ use std::path::Path;
 use nacre_cache::{CacheStatus, Settings};
 use nacre_engine::{BLOCK_SIZE, FsStat, Result, Timestamp};
 use nacre_layout_log::Summary;
-use nacre_layout_parts::scrub::ScrubStatus;
+use nacre_layout_parts::scrub::{ScrubStatus, TierScrub};
 use nacre_media::{PmOptions, RealPm};
 use serde::Serialize;
 
@@ -309,7 +309,30 @@ pub struct ScrubInfo {
     pub repaired: u64,
     /// Blocks that are never allocated again.
     pub bad_blocks: u64,
+    /// How far it is on each tier; none before their turn comes.
+    pub tiers: Vec<TierScrubInfo>,
+    /// What a scrub does not find out, in words.
+    pub not_checked: Vec<String>,
 }
+
+/// How far a scrub is on a tier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TierScrubInfo {
+    /// Its number.
+    pub tier: u8,
+    /// Bytes of files that were read.
+    pub bytes: u64,
+    /// Bytes that were in use on it when the scrub began.
+    pub used: u64,
+    /// Why it was not read, or not to the end.
+    pub unread: Option<String>,
+}
+
+/// What no scrub finds out: nothing on media says what files are to contain.
+const NO_CHECKSUMS: &str =
+    "contents of files have no checksums: what a device returns wrongly, without an error, is not found";
+/// The same of tiers.
+const FREE_ON_TIERS: &str = "free blocks of tiers are not read";
 
 impl ScrubInfo {
     pub(crate) fn of(status: ScrubStatus) -> ScrubInfo {
@@ -319,9 +342,18 @@ impl ScrubInfo {
             (.., 0) => "never",
             _ => "stopped",
         };
-        let ScrubStatus { bytes, total, inodes, findings, known, repaired, bad_blocks, .. } = status;
+        let ScrubStatus { bytes, total, inodes, findings, known, repaired, bad_blocks, tiers, .. } = status;
         let ((findings, more_findings), room) = first_that_fit(findings, FINDINGS_BYTES);
         let ((known, more_known), _) = first_that_fit(known, room);
+        let mut not_checked = vec![NO_CHECKSUMS.to_owned()];
+        not_checked.extend((!tiers.is_empty()).then(|| FREE_ON_TIERS.to_owned()));
+        let unread = |tier: &TierScrub| Some(format!("tier {}: {}", tier.number, tier.unread.as_ref()?));
+        not_checked.extend(tiers.iter().filter_map(unread));
+        let info = |tier: TierScrub| {
+            let TierScrub { number, bytes, used, unread } = tier;
+            TierScrubInfo { tier: number, bytes, used, unread }
+        };
+        let tiers = tiers.into_iter().map(info).collect();
         ScrubInfo {
             state,
             bytes,
@@ -333,6 +365,8 @@ impl ScrubInfo {
             more_known,
             repaired,
             bad_blocks,
+            tiers,
+            not_checked,
         }
     }
 }

@@ -85,7 +85,7 @@ pub use nacre_media::disk::Disk;
 pub use nacre_media::{Emulation, Promise};
 pub use nacre_vfs::{Caller, SetTime, Vfs};
 
-pub use check::{CheckOptions, CheckReport, Problem, Repair, check};
+pub use check::{CheckOptions, CheckReport, Problem, Repair, UncheckedTier, check};
 pub use dir::{DirEntry, ReadDir};
 pub use file::{File, FileOptions};
 pub use fs::{FileSystem, OpenOptions, WriteBuffer};

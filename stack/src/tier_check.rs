@@ -2,17 +2,14 @@
 
 use std::path::PathBuf;
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Tier, TierReader, TierRun};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, Tier, TierReader, TierRun, size};
 use nacre_layout_log::check::Repair;
 use nacre_media::Pm;
 use nacre_media::block::{BlockDevice, DiskOptions, RealDisk};
-use nacre_tiers::Label;
+use nacre_tiers::{COPIES, Label};
 use uuid::Uuid;
 
-use crate::check::Problem;
-
-/// The copies of a superblock, in words.
-const COPIES: [&str; 2] = ["first", "last"];
+use crate::check::{Problem, UncheckedTier};
 
 /// Opens devices, for a repair so that it may write. [`Busy`](Kind::Busy) when somebody uses one.
 pub(crate) fn open(paths: &[PathBuf], repair: Repair) -> Result<Vec<RealDisk>> {
@@ -64,7 +61,9 @@ pub(crate) fn check(device: &impl BlockDevice, volume: Uuid, known: &[Tier], rep
     };
     let uuid = label.uuid().into_bytes();
     let Some(tier) = known.iter().find(|tier| tier.uuid == uuid && label.volume() == volume) else {
-        return vec![stranger(device, &label, volume)];
+        // It was one before the repair.
+        let what = format!("{}: the repair has given up tier {}", device.name(), label.number());
+        return vec![unrepairable(what, "leave it out")];
     };
     if let Some(problem) = differs(device, &label, tier) {
         return vec![problem];
@@ -88,7 +87,6 @@ pub(crate) fn check(device: &impl BlockDevice, volume: Uuid, known: &[Tier], rep
 }
 
 fn read(device: &impl BlockDevice) -> std::result::Result<Label, Problem> {
-    let nothing = "give the device of a tier, which nacre tier list names on the mount";
     let refused = |error: Error| {
         let advice = match error.kind() {
             Kind::Unsupported => "use a newer nacre",
@@ -99,19 +97,50 @@ fn read(device: &impl BlockDevice) -> std::result::Result<Label, Problem> {
     };
     Label::read(device)
         .map_err(refused)?
-        .ok_or_else(|| unrepairable(format!("{}: it is no tier", device.name()), nothing))
+        .ok_or_else(|| unrepairable(format!("{}: it is no tier", device.name()), "give the device of a tier"))
 }
 
-/// It is a tier, and none of this file system.
-fn stranger(device: &impl BlockDevice, label: &Label, volume: Uuid) -> Problem {
-    let (name, number) = (device.name(), label.number());
-    if label.volume() == volume {
-        let what = format!("{name}: tier {number} of this file system was removed from it");
-        return unrepairable(what, "leave it out: nothing is on it that the file system knows of");
+/// Refuses devices that are no tiers of the file system: who gave them was mistaken, and nothing is damaged. One whose own superblock
+/// is damaged, or that is older, is for [`check`]. Gives the tiers of which no device was given.
+pub(crate) fn require_own(pm: &impl Pm, devices: &[RealDisk]) -> Result<Vec<UncheckedTier>> {
+    let volume = nacre_layout_log::probe(pm)?.uuid;
+    let known = nacre_layout_log::known_tiers(pm)?;
+    let mut left = known.clone();
+    let wrong = |what: String, advice| Err(Error::new(Kind::InvalidInput).object(what).advice(advice));
+    let mut are_all_known = true;
+    for device in devices {
+        let name = device.name();
+        let label = match Label::read(device) {
+            Ok(Some(label)) => label,
+            Ok(None) => {
+                return wrong(format!("{name}: it is no tier"), "give the device of a tier, or leave it out");
+            }
+            // Which one it is cannot be said.
+            Err(_) => {
+                are_all_known = false;
+                continue;
+            }
+        };
+        let number = label.number();
+        if label.volume() != volume {
+            let of = label.volume();
+            let what = format!("{name}: it is tier {number} of file system {of}, and this one is {volume}");
+            return wrong(what, "give the tier that belongs to this file system, or leave it out");
+        }
+        let uuid = label.uuid().into_bytes();
+        let Some(at) = left.iter().position(|tier| tier.uuid == uuid) else {
+            let is_known = known.iter().any(|tier| tier.uuid == uuid);
+            let how = if is_known { "is given twice" } else { "was removed from it" };
+            return wrong(format!("{name}: tier {number} of this file system {how}"), "leave it out");
+        };
+        left.remove(at);
     }
-    let what =
-        format!("{name}: it is tier {number} of file system {}, and this one is {volume}", label.volume());
-    unrepairable(what, "give the tier that belongs to this file system")
+    if !are_all_known {
+        return Ok(Vec::new());
+    }
+    let paths = nacre_layout_log::known_tier_paths(pm)?;
+    let last = |number| paths.iter().find(|(of, _)| *of == number).map(|(_, path)| path.clone());
+    Ok(left.iter().map(|tier| UncheckedTier { number: tier.number, last: last(tier.number) }).collect())
 }
 
 /// It was not used together with the file system last, has another size, or had one.
@@ -125,8 +154,8 @@ fn differs(device: &impl BlockDevice, label: &Label, tier: &Tier) -> Option<Prob
         ));
     }
     if label.blocks() != tier.blocks {
-        let [is, was] = [label.blocks(), tier.blocks].map(|blocks| blocks * BLOCK_SIZE);
-        let what = format!("tier {number} on {name}: it has {is} bytes, and the file system says {was}");
+        let [is, was] = [label.blocks(), tier.blocks].map(|blocks| size::exact(blocks * BLOCK_SIZE));
+        let what = format!("tier {number} on {name}: it has {is}, and the file system says {was}");
         return Some(unrepairable(what, "restore the one or the other from a copy of the same time"));
     }
     label.was_cut(device).then(|| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nacre::{
     CheckOptions, FileBlock, FileOptions, FileSystem, Kind, MkfsOptions, NewTier, OpenOptions, Place, Preset,
-    Repair, TierDevice, TierSettings, WriteBuffer,
+    Repair, TierDevice, TierSettings, UncheckedTier, WriteBuffer,
 };
 
 const MIB: u64 = 1 << 20;
@@ -259,9 +259,7 @@ fn a_check_says_whether_devices_are_its_tiers() {
     other.close().unwrap();
     for (tier, why, advice) in [
         (older, "not used together", "older copy"),
-        (short, "the tier has 67108864", "restore its size"),
-        (none, "it is no tier", "nacre tier list"),
-        (others.join("disk"), "of file system", "belongs to this"),
+        (short, "it has 8 MiB, and the tier 64 MiB", "restore its size"),
     ] {
         let before = std::fs::read(&tier).unwrap();
         let report = check(&pm, &tier, Repair::All).unwrap();
@@ -269,6 +267,31 @@ fn a_check_says_whether_devices_are_its_tiers() {
         assert!(problem.what.contains(why) && problem.advice.unwrap().contains(advice), "{problem:?}");
         assert!(problem.repair.is_none() && !report.is_sound() && std::fs::read(&tier).unwrap() == before);
     }
+    // What is no tier of it is a mistake of who gives it, and not damage; nothing is checked or repaired before that.
+    let removed = path("removed");
+    let fs = FileSystem::open(&pm, &options()).unwrap();
+    assert_eq!(fs.add_tier(&new(removed.clone(), 64 * MIB)).unwrap(), 2);
+    let bytes = std::fs::read(&removed).unwrap();
+    fs.remove_tier(2).unwrap();
+    fs.close().unwrap();
+    std::fs::write(&removed, bytes).unwrap();
+    for (tier, why) in [
+        (none, "it is no tier"),
+        (others.join("disk"), "of file system"),
+        (removed, "was removed from it"),
+        (path("nothing"), "no such file"),
+    ] {
+        let error = check(&pm, &tier, Repair::All).unwrap_err();
+        assert!(error.kind() != Kind::Corrupt && error.to_string().contains(why), "{error}");
+    }
+    let twice = CheckOptions { tiers: vec![disk.clone(), disk.clone()], ..CheckOptions::default() };
+    let error = nacre::check(&pm, Repair::None, &twice).unwrap_err();
+    assert!(error.to_string().contains("is given twice"), "{error}");
+    // Those of which nobody said where they are were not looked at.
+    let report = nacre::check(&pm, Repair::None, &CheckOptions::default()).unwrap();
+    let unchecked = UncheckedTier { number: 1, last: Some(disk.clone()) };
+    assert_eq!(report.tiers_not_checked, [unchecked]);
+    assert!(check(&pm, &disk, Repair::None).unwrap().tiers_not_checked.is_empty());
     let inplace = path("inplace");
     let make = MkfsOptions { preset: Preset::Pmfs, ..MkfsOptions::with_size(64 * MIB) };
     nacre::mkfs(&inplace, &make).unwrap();

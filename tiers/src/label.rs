@@ -3,13 +3,15 @@
 //! A tier is known by its UUID and never by its path. Its token is the number that the last mount has chosen that used it,
 //! and that the file system knows, too: where they differ, one of both is an older copy.
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, TimeRange, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, TimeRange, Timestamp, size};
 use nacre_media::block::{BlockDevice, Pages};
 use uuid::Uuid;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::format::{MAGIC, OLDEST_READER, RawLabel, VERSION};
 
+/// The copies of a superblock, in words.
+pub const COPIES: [&str; 2] = ["first", "last"];
 /// Blocks of the smallest tier.
 const MIN_BLOCKS: u64 = 256;
 
@@ -43,7 +45,7 @@ impl Label {
         if blocks < MIN_BLOCKS {
             return Err(Error::new(Kind::InvalidInput)
                 .operation("make a tier of")
-                .object(format!("{} of {} bytes", device.name(), device.len()))
+                .object(format!("{} of {}", device.name(), size::exact(device.len())))
                 .advice("a tier has at least 1 MiB"));
         }
         let mut raw = RawLabel::new_zeroed();
@@ -104,10 +106,10 @@ impl Label {
             return Err(Error::new(Kind::DeviceLost)
                 .operation("read the tier on")
                 .object(format!(
-                    "{}: {} bytes, the tier has {}",
+                    "{}: it has {}, and the tier {}",
                     device.name(),
-                    device.len(),
-                    raw.blocks * BLOCK_SIZE
+                    size::exact(device.len()),
+                    size::exact(raw.blocks * BLOCK_SIZE)
                 ))
                 .advice("the device was truncated: restore its size before anything else"));
         }

@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, OnceLock, RwLock, thread};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, MAX_TIERS, Result, TierReader, TierRun, background};
+use nacre_engine::{
+    BLOCK_SIZE, Block, DamagedCopy, Error, Kind, MAX_TIERS, Result, TierReader, TierRun, background,
+};
 use nacre_media::block::{BlockDevice, Io, Transfer};
 use nacre_media::{Durable, Frames};
 
 use crate::failing::{Change, Failings};
 use crate::fetched::Fetched;
 use crate::fetching::Fetching;
-use crate::label::Label;
+use crate::label::{COPIES, Label};
 use crate::pages::PageCache;
 use crate::traffic::{Counts, TierTraffic};
 
@@ -130,6 +132,15 @@ impl<D: BlockDevice> TierReader for TierSet<D> {
         let mut content = vec![0; (run.len * BLOCK_SIZE) as usize];
         self.read_blocks(run.tier, run.start, &mut content)?;
         Ok(content)
+    }
+
+    fn check_superblock(&self, tier: u8) -> Result<Vec<DamagedCopy>> {
+        let there = self.there(tier)?;
+        let label = there.label.lock();
+        let damaged = label.damaged(&there.device);
+        let is_repaired = damaged.contains(&true) && label.mend(&there.device, damaged).is_ok();
+        let found = COPIES.into_iter().zip(damaged).filter(|(_, is_damaged)| *is_damaged);
+        Ok(found.map(|(copy, _)| DamagedCopy { copy, is_repaired }).collect())
     }
 }
 

@@ -4,6 +4,7 @@ mod buffered;
 mod dram;
 mod reads;
 mod room;
+mod scrub;
 mod several;
 mod unrest;
 mod wishes;

@@ -260,7 +260,7 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    fn extents_of(&self, image: &Image, whose: Whose) -> Result<Vec<Piece>> {
+    pub(crate) fn extents_of(&self, image: &Image, whose: Whose) -> Result<Vec<Piece>> {
         let reader = self.image_reader.read().clone();
         let reader = reader.ok_or_else(|| {
             Error::new(Kind::DeviceLost)

@@ -5,13 +5,17 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LINE_SIZE, Result};
-use nacre_layout_parts::scrub::{NameVisitor, ScrubStatus, Scrubbed, Volume};
+use nacre_engine::{
+    BLOCK_SIZE, Block, DamagedCopy, Error, FileKind, Kind, LINE_SIZE, Result, TierReader, TierRun,
+};
+use nacre_layout_parts::scrub::{NameVisitor, ScrubStatus, Scrubbed, TierPart, Volume};
 use nacre_media::Pm;
 
 use crate::alloc::Run;
+use crate::blockmap::Piece;
 use crate::format::{CHUNK_INODES, INODE_SIZE, MAX_FILE_SIZE, ROOT_INODE, place};
 use crate::fs::Shared;
+use crate::image::Image;
 use crate::inode::{Body, Inode};
 use crate::mount::LogFs;
 use crate::scan::{Ending, LogSource, read_inode, scan_log};
@@ -102,9 +106,74 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
             }
         }
     }
+
+    fn tiers(&self) -> Vec<(u8, u64)> {
+        let used = |number| {
+            let space = self.tiers.space(number).unwrap_or_default();
+            (space.blocks - space.free) * BLOCK_SIZE
+        };
+        self.tier_list().iter().map(|tier| (tier.number, used(tier.number))).collect()
+    }
+
+    fn check_tier(&self, number: u8) -> Result<Vec<DamagedCopy>> {
+        self.tier_reader()?.check_superblock(number)
+    }
+
+    fn on_tiers(&self, number: u64) -> Result<Vec<TierPart>> {
+        let (mut parts, image) = self.with_inode(number, |inode, _| {
+            let image = inode.image.get().map(|image| (image, inode.whose(), inode.image.is_unread()));
+            Ok((mapped_on_tiers(inode), image))
+        })?;
+        if let Some((image, whose, is_unread)) = image {
+            parts.push(TierPart { run: image.run, in_file: None });
+            // No lock is held while a disk is waited for. What cannot be read is told by who reads the part.
+            if is_unread {
+                match self.extents_of(&image, whose) {
+                    Ok(pieces) => parts.extend(pieces.iter().filter_map(part_of)),
+                    Err(error) if error.kind() == Kind::Corrupt && self.has_image(number, &image) => {
+                        return Err(error);
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    fn read_tier(&self, run: TierRun) -> Result<()> {
+        self.tier_reader()?.read_image(run).map(drop)
+    }
+}
+
+/// A piece that is on a tier, and written.
+fn part_of(piece: &Piece) -> Option<TierPart> {
+    let tier = place::tier(piece.place);
+    let start = Block(piece.place & place::BLOCK_MASK);
+    let is_written = piece.place & place::UNWRITTEN == 0;
+    let run = TierRun { tier, start, len: piece.len };
+    (tier != 0 && is_written).then_some(TierPart { run, in_file: Some(piece.start) })
+}
+
+/// What an inode's map has on tiers.
+fn mapped_on_tiers(inode: &Inode) -> Vec<TierPart> {
+    let mut parts = Vec::new();
+    if let Body::File(map) = &inode.body {
+        map.for_each(0, MAX_FILE_SIZE / BLOCK_SIZE, |piece| parts.extend(part_of(&piece)));
+    }
+    parts
 }
 
 impl<P: Pm> Shared<P> {
+    fn tier_reader(&self) -> Result<Arc<dyn TierReader>> {
+        let reader = self.image_reader.read().clone();
+        reader.ok_or_else(|| Error::new(Kind::DeviceLost).object("tiers: nobody reads them"))
+    }
+
+    /// Whether an inode has this image still.
+    fn has_image(&self, number: u64, image: &Image) -> bool {
+        self.with_inode(number, |inode, _| Ok(inode.image.get().as_ref() == Some(image))).unwrap_or(false)
+    }
+
     /// Calls `look` with an inode: the one that is in DRAM (true), or else one that is read for this only, so that a
     /// scrub fills no memory. Nobody changes that one meanwhile, for nobody can take it into use.
     fn with_inode<R>(&self, number: u64, look: impl FnOnce(&Inode, bool) -> Result<R>) -> Result<R> {

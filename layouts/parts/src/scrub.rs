@@ -1,9 +1,12 @@
 //! Scrubbing: reads everything while the file system is mounted, and says what cannot be read or does not validate.
 //!
-//! Three parts: the superblock's copies, each inode with its metadata, and every block of the device. A thread does it at
+//! Four parts: the superblock's copies, each inode with its metadata, every block of the device, and what files have on
+//! [tiers]. A thread does it at
 //! a bounded rate, so that it costs the mount at most that much bandwidth. A bad copy of the superblock is written anew.
 //! A block with a media error is put into the list of bad blocks, and is never allocated (again). What else is
 //! damaged is for fsck. What a layout has to say for itself is in [`Scrubbed`].
+
+mod tiers;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -13,12 +16,15 @@ use std::time::{Duration, Instant};
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, LINE_SIZE, Result, size};
+use nacre_engine::{
+    BLOCK_SIZE, Block, DamagedCopy, Error, Kind, LINE_SIZE, Result, TierRun, background, size,
+};
 use nacre_media::Pm;
 
 use crate::alloc::Allocator;
 use crate::badblocks;
 use crate::superblock::{Found, Superblock};
+pub use tiers::{TierPart, TierScrub};
 
 /// Bytes that are read at a time.
 const PIECE: u64 = 256 << 10;
@@ -54,6 +60,8 @@ pub struct ScrubStatus {
     pub repaired: u64,
     /// Blocks in the list of bad blocks.
     pub bad_blocks: u64,
+    /// How far it is on each tier; none before their turn comes.
+    pub tiers: Vec<TierScrub>,
 }
 
 /// Is told a name, its inode, and whether that is a directory.
@@ -95,6 +103,34 @@ pub trait Scrubbed: Send + Sync + 'static {
 
     /// Calls `visit` with the names in a directory. Nothing when it is none.
     fn for_each_name(&self, number: u64, visit: &mut NameVisitor<'_>) -> Result<()>;
+
+    /// The numbers of its tiers, and the bytes in use on each.
+    fn tiers(&self) -> Vec<(u8, u64)> {
+        Vec::new()
+    }
+
+    /// Checks the superblock of a tier; see [`check_superblock`](nacre_engine::TierReader::check_superblock).
+    fn check_tier(&self, number: u8) -> Result<Vec<DamagedCopy>> {
+        let _ = number;
+        Ok(Vec::new())
+    }
+
+    /// Whether the device of a tier is there.
+    fn is_there(&self, number: u8) -> bool {
+        self.check_tier(number).is_ok()
+    }
+
+    /// What an inode has on tiers. [`Corrupt`](Kind::Corrupt) where what says so is damaged.
+    fn on_tiers(&self, number: u64) -> Result<Vec<TierPart>> {
+        let _ = number;
+        Ok(Vec::new())
+    }
+
+    /// Reads blocks of a tier.
+    fn read_tier(&self, run: TierRun) -> Result<()> {
+        let _ = run;
+        Ok(())
+    }
 }
 
 /// The scrub of a mounted file system.
@@ -189,8 +225,9 @@ struct Scrub<F> {
 
 impl<F: Scrubbed> Scrub<F> {
     fn run(mut self) {
+        background::begin();
         let read = self.superblocks().and_then(|()| self.inodes()).and_then(|()| self.blocks());
-        let ended = read.and_then(|bad| self.tell(&bad));
+        let ended = read.and_then(|bad| self.tell(&bad)).and_then(|()| self.tiers());
         let mut status = self.status.lock();
         status.running = false;
         status.finished = ended.is_ok() && !self.stop.load(Ordering::Acquire);
