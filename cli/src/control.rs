@@ -43,6 +43,8 @@ pub(crate) enum Order {
     DetachTier(u8),
     /// Some of it.
     DrainTier(u8),
+    /// Refuses what that would refuse, and does nothing.
+    CheckDrain(u8),
     /// Places blocks on it again.
     UseTier(u8),
     RemoveTier(u8),
@@ -256,6 +258,7 @@ impl Control {
                 let drained = fs.drain_tier(number, &mut |_| goes_on())?;
                 json!({ "moved": drained.moved, "left": drained.left, "done": drained.is_done })
             }
+            Order::CheckDrain(number) => json!(fs.would_drain_tier(number)?),
             Order::UseTier(number) => json!(fs.use_tier(number)?),
             Order::RemoveTier(number) => json!(fs.remove_tier(number)?),
             Order::TrimTier(TierToTrim { tier, from, is_within, least }) => {

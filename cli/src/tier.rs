@@ -181,7 +181,7 @@ impl Tier {
         let state = match (&self.missing, &self.failing, self.draining) {
             (Some(why), ..) => format!("missing: {why}"),
             (None, Some(why), _) => format!("failing: {why}"),
-            (None, None, true) => "draining".to_owned(),
+            (None, None, true) => "draining, takes nothing new".to_owned(),
             (None, None, false) => "in use".to_owned(),
         };
         if self.errors > 0 { format!("{state}, {} errors", self.errors) } else { state }
@@ -388,8 +388,28 @@ fn add(operation: &str, mount: &Path, new: &NewArgs, device: &Path) -> Result<u6
 /// Moves what is on a tier elsewhere; gives the bytes, or none when it is only said what would be done.
 fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<Option<u64>, Failure> {
     if how.dry_run {
-        return Ok(None);
+        return mounted::order(operation, mount, Order::CheckDrain(tier.number)).map(|_| None);
     }
+    drain_all(operation, how, mount, tier).map(Some).map_err(|failure| {
+        let is_it = |now: &Tier| now.number == tier.number && now.draining;
+        let now = tiers_of(operation, mount).ok().and_then(|(tiers, _)| tiers.into_iter().find(is_it));
+        // Where it is not mounted any more, or nothing was begun, nothing is to be taken back.
+        match now {
+            Some(now) => failure.advice(&still_drained(&now)),
+            None => failure,
+        }
+    })
+}
+
+/// How far a drain that failed is, and how it is taken back.
+fn still_drained(tier: &Tier) -> String {
+    let (number, left) = (tier.number, size::print(tier.used()));
+    format!(
+        "tier {number} has {left} left and takes nothing new until it is drained again, or used again by drain --cancel"
+    )
+}
+
+fn drain_all(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<u64, Failure> {
     let mut progress = Progress::new(how);
     let mut moved = 0;
     for _ in 0..PASSES {
@@ -403,7 +423,7 @@ fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<Op
             }
         };
         if left == 0 {
-            return Ok(Some(moved));
+            return Ok(moved);
         }
     }
     Err(Failure::new(operation, format!("tier {}", tier.number), "something is on it still").advice(
@@ -415,6 +435,7 @@ fn drain(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<Op
 fn remove(operation: &str, how: &HowArgs, mount: &Path, tier: &Tier) -> Result<(), Failure> {
     let number = tier.number;
     if how.dry_run {
+        drain(operation, how, mount, tier)?;
         let text =
             format!("tier {number}: {} would be moved elsewhere, and it would go", size::print(tier.used()));
         return done(how, &text, json!({ "tier": number }));
@@ -544,7 +565,7 @@ mod tests {
             .unwrap();
         assert_eq!((tier.state().as_str(), tier.place().as_str(), tier.used()), ("in use", "/dev/sdb", 4096));
         (tier.draining, tier.errors) = (true, 3);
-        assert_eq!(tier.state(), "draining, 3 errors");
+        assert_eq!(tier.state(), "draining, takes nothing new, 3 errors");
         tier.failing = Some("it takes nothing".into());
         assert_eq!(tier.state(), "failing: it takes nothing, 3 errors");
         (tier.missing, tier.device) = (Some("it was taken offline".into()), None);

@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 
 use nacre_engine::{
     BLOCK_SIZE, DirEntry, Durability, Error, FileBlock, FileKind, InodeId, Kind, Result, TierState, Tiered,
+    size,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -80,6 +81,18 @@ impl<N> Taking<N> {
     }
 }
 
+/// That what is on a tier, in blocks, has no room elsewhere.
+fn no_room(tier: u8, left: u64, room: u64) -> Error {
+    let [left_bytes, room_bytes] = [left, room].map(|blocks| size::print(blocks * BLOCK_SIZE));
+    let lacking = match left.saturating_sub(room) {
+        0 => String::new(),
+        blocks => format!(", {} too little", size::print(blocks * BLOCK_SIZE)),
+    };
+    Error::new(Kind::NoSpace).operation("drain").object(format!(
+        "tier {tier}: {left_bytes} are on it, and other tiers and memory have room for {room_bytes}{lacking}"
+    ))
+}
+
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     /// Moves everything that is on a tier to others or, where these have no room, up to persistent memory. Nothing new is
     /// placed on it from then on. Now and then `goes_on` says whether it goes on; what was moved stays moved, and the next
@@ -106,12 +119,43 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 Drain { waiting, failed: Vec::new(), failure: None, moved: 0 }
             }
         };
-        let result = self.drain_files(tier, &mut drain, goes_on);
+        let result =
+            self.drain_files(tier, &mut drain, goes_on).map_err(|error| self.why_it_cannot_end(tier, error));
         match &result {
             Ok(drained) if drained.is_done => drop(self.drains.lock().remove(&tier)),
             _ => drop(self.drains.lock().insert(tier, Some(drain))),
         }
         result
+    }
+
+    /// Refuses what cannot end: the [drain](MoverFs::drain) of a tier with more on it than all other places have room for, or of
+    /// one that is missing and has something. Nothing is changed.
+    pub fn would_drain(&self, tier: u8) -> Result<()> {
+        let space = self.layout.tier_space(tier)?;
+        let left = space.blocks - space.free;
+        let missing = self.tiers.attachment(tier).and_then(|at| at.device.err());
+        if left > 0
+            && let Some(why) = missing
+        {
+            return Err(Error::new(Kind::DeviceLost)
+                .operation("drain")
+                .object(format!("tier {tier}: {why}"))
+                .advice("what is on it cannot be moved: bring its device back with nacre tier online, or remove the files"));
+        }
+        let room = self.room_beside(tier);
+        // After a crash it may not be known yet.
+        if left > room && space.is_counted {
+            return Err(no_room(tier, left, room)
+                .advice("nothing was changed: add a tier, or remove files, before it is drained"));
+        }
+        Ok(())
+    }
+
+    /// Blocks that are free in memory, and on the tiers that take some, but for one.
+    fn room_beside(&self, tier: u8) -> u64 {
+        let free = |number: u8| self.layout.tier_space(number).map_or(0, |space| space.free);
+        let others = self.usable().into_iter().map(|one| one.number).filter(|number| *number != tier);
+        self.layout.memory_left() + others.map(free).sum::<u64>()
     }
 
     fn drain_files(
@@ -133,6 +177,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 return self.drained(tier, drain, false);
             }
         }
+    }
+
+    /// What keeps a drain from going on, in words.
+    fn why_it_cannot_end(&self, tier: u8, error: Error) -> Error {
+        if error.kind() != Kind::NoSpace {
+            return error;
+        }
+        let Ok(space) = self.layout.tier_space(tier) else { return error };
+        no_room(tier, space.blocks - space.free, self.room_beside(tier)).advice(
+            "add a tier, or remove files, and drain it again; nacre tier drain --cancel has it used again",
+        )
     }
 
     fn drained(&self, tier: u8, drain: &Drain, is_done: bool) -> Result<Drained> {

@@ -167,6 +167,8 @@ pub struct MoverFs<L: Tiered, D> {
     pub(crate) look_again: AtomicBool,
     /// Who changes the list of tiers.
     changing: Mutex<()>,
+    /// It was told that there is no room while a tier is drained that has some.
+    pub(crate) has_told_full: AtomicBool,
 }
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
@@ -221,6 +223,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             waiting: AtomicU64::new(0),
             look_again: AtomicBool::new(false),
             changing: Mutex::new(()),
+            has_told_full: AtomicBool::new(false),
             options,
         };
         fs.limit(fs.options.rate);
@@ -492,8 +495,14 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             TierState::Draining => self.without(number, change)?,
             TierState::Active => change()?,
         }
+        self.has_told_full.store(false, Ordering::Relaxed);
         if state == TierState::Active {
             self.drains.lock().retain(|drained, drain| *drained != number || drain.is_none());
+            // What no tier took finds room now.
+            self.look_again.store(true, Ordering::Relaxed);
+            self.tiers.tell(&format!("tier {number} is used again"));
+        } else {
+            self.tiers.tell(&format!("tier {number} is being drained: nothing new is placed on it"));
         }
         Ok(())
     }

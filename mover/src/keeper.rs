@@ -9,7 +9,9 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
-use nacre_engine::{BLOCK_SIZE, Durability, Error, FileBlock, InodeId, Kind, Place, Result, Tiered};
+use nacre_engine::{
+    BLOCK_SIZE, Durability, Error, FileBlock, InodeId, Kind, Place, Result, Tier, TierState, Tiered, size,
+};
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
 use nacre_policy::temperature::Span;
@@ -274,6 +276,31 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Makes at least so many blocks of persistent memory free; false when nothing more can be moved.
     pub(crate) fn make_room(&self, blocks: u64, why: Why) -> Result<bool> {
+        let has_room = self.try_to_make_room(blocks, why);
+        if let Ok(false) = has_room {
+            self.tell_if_a_drain_keeps_room();
+        }
+        has_room
+    }
+
+    /// Says, once for each drain, that a tier has room that nothing is given: who finds the file system full looks for that.
+    fn tell_if_a_drain_keeps_room(&self) {
+        let free = |tier: &Tier| self.layout.tier_space(tier.number).map_or(0, |space| space.free);
+        let mut tiers = self.layout.tiers();
+        tiers.retain(|tier| tier.state == TierState::Draining && free(tier) > 0);
+        if tiers.is_empty() || self.has_told_full.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for tier in tiers {
+            self.tiers.tell(&format!(
+                "no space is left, and tier {} has {} free: it is being drained; nacre tier drain --cancel has it used again",
+                tier.number,
+                size::print(free(&tier) * BLOCK_SIZE)
+            ));
+        }
+    }
+
+    fn try_to_make_room(&self, blocks: u64, why: Why) -> Result<bool> {
         if self.usable().is_empty() && !self.layout.has_logs() {
             return Ok(false);
         }

@@ -490,15 +490,22 @@ impl FileSystem {
     /// placed on it from then on. What was moved stays moved when this ends early, as `goes_on` may say now and then; the next
     /// call goes on from there.
     ///
-    /// [`NoSpace`](Kind::NoSpace) when nothing else has room; [`Busy`](Kind::Busy) while another call drains it.
+    /// [`NoSpace`](Kind::NoSpace) when nothing else has room, before anything is changed where that is known then;
+    /// [`Busy`](Kind::Busy) while another call drains it.
     pub fn drain_tier(&self, number: u8, goes_on: &mut dyn FnMut(&Drained) -> bool) -> Result<Drained> {
         let mover = self.mover()?;
         if mover.layout().tiers().iter().any(|tier| tier.number == number && tier.state == TierState::Active)
         {
             // What waits in DRAM may have its space there.
             self.sync()?;
+            mover.would_drain(number)?;
         }
         mover.drain(number, goes_on)
+    }
+
+    /// Refuses what [`drain_tier`](FileSystem::drain_tier) would refuse before it changes anything.
+    pub fn would_drain_tier(&self, number: u8) -> Result<()> {
+        self.mover()?.would_drain(number)
     }
 
     /// Places blocks on a tier again that was being drained.

@@ -143,3 +143,61 @@ fn tiers_of_one_rank_take_turns() {
     fs.into_layout().unmount().expect("unmount");
     machine.assert_sound();
 }
+
+/// A drain that had no room began all the same: nothing new was placed on the tier any more, and all was full.
+#[test]
+fn a_drain_that_cannot_end_is_refused_and_one_that_was_begun_says_what_is_missing() {
+    const FILE: u64 = 1 << 20;
+    let (machine, fs) = Machine::new(true);
+    let put = |number: u64| {
+        let new = new_inode(FileKind::Regular, time(number));
+        let node = fs.create(&fs.root(), format!("{number}").as_bytes(), &new)?;
+        let bytes = vec![number as u8; FILE as usize];
+        fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(number))
+    };
+    // More than memory has.
+    (0..100).for_each(|number| assert_eq!(put(number).expect("there is room"), 0));
+    let before = fs.stat();
+    let refused = fs.would_drain(TIER).expect_err("it cannot end");
+    assert_eq!(refused.kind(), Kind::NoSpace);
+    let words = refused.to_string();
+    assert!(words.contains("tier 1: ") && words.contains("too little"), "{words}");
+    assert_eq!((fs.stat(), fs.layout().tiers()[0].state), (before, TierState::Active), "nothing is changed");
+
+    // Who begins it all the same is told, and so is, in the log, who finds no room meanwhile, once.
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = std::sync::Arc::clone(&told);
+    fs.tiers().listen(Box::new(move |what| log.lock().unwrap().push(what.to_owned())));
+    let error = fs.drain(TIER, &mut |_| true).expect_err("it cannot end");
+    assert_eq!(error.kind(), Kind::NoSpace);
+    let words = error.to_string();
+    assert!(words.contains("MiB are on it") && words.contains("too little"), "{words}");
+    let full = (1000..1100).find_map(|number| put(number).err()).expect("it is full");
+    assert_eq!(full.kind(), Kind::NoSpace);
+    put(2000).expect_err("it is full still");
+    let said = |words: &str| told.lock().unwrap().iter().filter(|what| what.contains(words)).count();
+    assert_eq!([said("tier 1 is being drained"), said("no space is left, and tier 1 has")], [1, 1]);
+
+    // Taken back, it has room at once.
+    fs.set_state(TIER, TierState::Active).expect("it is used again");
+    assert_eq!(said("tier 1 is used again"), 1);
+    put(3000).expect("there is room again");
+    machine.unmount(fs);
+}
+
+#[test]
+fn a_drain_of_a_tier_that_is_missing_is_refused_unless_nothing_is_there() {
+    let (machine, fs, _) = Machine::with_disks(MEMORY, &[1, 2]);
+    let node = fs.create(&fs.root(), b"file", &new_inode(FileKind::Regular, time(0))).expect("create");
+    fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&[1; 4096])], Durability::Now, time(0))
+        .expect("write");
+    fs.move_down(&node, TIER, FileBlock(0), u64::MAX, false).expect("it moves");
+    (1..=2).for_each(|tier| fs.tiers().detach(tier, "it was taken offline"));
+    let error = fs.would_drain(1).expect_err("what is there cannot be read");
+    assert_eq!(error.kind(), Kind::DeviceLost);
+    assert!(error.to_string().contains("tier 1: it was taken offline"), "{error}");
+    fs.would_drain(2).expect("nothing is there");
+    drop(node);
+    fs.into_layout().unmount().expect("unmount");
+    machine.assert_sound();
+}
