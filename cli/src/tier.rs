@@ -512,9 +512,13 @@ fn absolute(operation: &str, path: &Path) -> Result<PathBuf, Failure> {
 
 /// A tier on the file system itself would wait for itself.
 fn is_elsewhere(operation: &str, mount: &Path, device: &Path) -> Result<(), Failure> {
-    let place = if device.exists() { Some(device) } else { device.parent() };
-    let serving = place.and_then(|place| mounted::serving(place).ok()).flatten();
-    if serving.is_some_and(|serving| serving.mountpoint == mount) {
+    // A loop device is where its file is.
+    let mut places = nacre::made_of(device);
+    places.extend(device.parent().filter(|_| places.is_empty()).map(Path::to_owned));
+    let is_here = |place: &PathBuf| {
+        mounted::serving(place).ok().flatten().is_some_and(|serving| serving.mountpoint == mount)
+    };
+    if places.iter().any(is_here) {
         return Err(Failure::new(
             operation,
             device.display(),

@@ -12,6 +12,8 @@ use nacre_engine::{Error, Kind, LINE_SIZE, Result};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 
+use crate::usage::user_of;
+
 /// What kind of thing a device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
@@ -153,11 +155,6 @@ fn open_locked(path: &Path, name: &str, read_only: bool, flags: i32) -> Result<F
     Ok(file)
 }
 
-/// Fails when somebody owns what is there, as far as that can be seen without owning it: [`Busy`](Kind::Busy).
-pub fn require_unowned(path: &Path) -> Result<()> {
-    open_locked(path, &path.display().to_string(), true, 0).map(drop)
-}
-
 /// Gives a plain file another size, unless somebody owns it: [`Busy`](Kind::Busy).
 pub fn resize_unowned(path: &Path, len: u64) -> Result<()> {
     let name = path.display().to_string();
@@ -165,7 +162,7 @@ pub fn resize_unowned(path: &Path, len: u64) -> Result<()> {
     file.set_len(len).map_err(|e| Error::io("set the size of", &name, e))
 }
 
-fn open_error(name: &str, error: io::Error) -> Error {
+pub(crate) fn open_error(name: &str, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => Kind::NotFound,
         io::ErrorKind::PermissionDenied => Kind::AccessDenied,
@@ -177,13 +174,14 @@ fn open_error(name: &str, error: io::Error) -> Error {
 }
 
 fn busy(name: &str) -> Error {
+    let user = user_of(Path::new(name)).map_or_else(String::new, |user| format!(", {user}"));
     Error::new(Kind::Busy)
         .operation("open")
-        .object(name)
+        .object(format!("{name}{user}"))
         .advice("another process uses this device; unmount it first")
 }
 
-fn lock(file: &File, shared: bool, name: &str) -> Result<()> {
+pub(crate) fn lock(file: &File, shared: bool, name: &str) -> Result<()> {
     let how =
         if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
     let begin = Instant::now();

@@ -23,8 +23,9 @@ mod real;
 pub mod sim;
 mod thread;
 mod token;
+pub mod usage;
 
-pub use device::{DeviceKind, require_unowned, resize_unowned};
+pub use device::{DeviceKind, resize_unowned};
 pub use dram::Frame;
 pub use emulation::Emulation;
 pub use frames::Frames;

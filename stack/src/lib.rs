@@ -61,6 +61,7 @@ mod dir;
 mod file;
 mod fs;
 mod identity;
+mod in_use;
 mod info;
 mod keeper;
 mod layout;
@@ -82,6 +83,7 @@ pub use nacre_engine::{
 };
 pub use nacre_layout_log::RecoveryReport;
 pub use nacre_media::disk::Disk;
+pub use nacre_media::usage::made_of;
 pub use nacre_media::{Emulation, Promise};
 pub use nacre_vfs::{Caller, SetTime, Vfs};
 

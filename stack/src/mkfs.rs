@@ -6,10 +6,11 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
-use nacre_media::{Emulation, PmOptions, Promise, RealPm, require_unowned, resize_unowned};
+use nacre_media::{Emulation, PmOptions, Promise, RealPm, resize_unowned};
 use uuid::Uuid;
 
 use crate::fs::{FileSystem, OpenOptions, WriteBuffer};
+use crate::in_use::require_free;
 use crate::info::VolumeInfo;
 use crate::preset::{LayoutKind, Preset};
 use crate::signature::{self, Signature};
@@ -229,7 +230,7 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
     if !force {
         refuse_content(path, &name, &signatures, metadata.is_file())?;
     }
-    require_unowned(path)?;
+    require_free(path)?;
     let mut resize = None;
     if metadata.is_file() {
         resize = new_size(metadata.len(), &name, size, force)?;

@@ -3,7 +3,7 @@
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, TimeRange, Timestamp, size};
 use nacre_media::Pm;
 use uuid::Uuid;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::format::{
     CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MAX_TIER_BLOCKS, MIN_DEVICE_SIZE, RawSuperblock,
@@ -65,6 +65,51 @@ pub struct Summary {
     pub last_error: Option<Timestamp>,
     /// How many of the two copies are valid.
     pub valid_copies: u32,
+}
+
+/// Bytes of a superblock.
+pub const SUPERBLOCK_SIZE: usize = size_of::<RawSuperblock>();
+
+/// What a copy of a superblock of any layout says, where its device is not ours to open.
+#[derive(Debug, Clone)]
+pub struct Sighting {
+    /// The file system's name for machines.
+    pub uuid: Uuid,
+    /// Grows with each writing.
+    pub update: u64,
+    mount_epoch: u64,
+    is_mounted: bool,
+    tiers: Vec<RawTier>,
+}
+
+impl Sighting {
+    /// What a copy says, if it validates.
+    pub fn of(bytes: &[u8; SUPERBLOCK_SIZE]) -> Option<Sighting> {
+        let raw = RawSuperblock::read_from_bytes(bytes).ok()?;
+        (raw.magic.starts_with(b"nacre") && raw.checksum == raw.compute_checksum()).then(|| Sighting {
+            uuid: Uuid::from_bytes(raw.uuid),
+            update: raw.update,
+            mount_epoch: raw.mount_epoch,
+            is_mounted: raw.state == state::DIRTY,
+            tiers: raw.tiers.iter().filter(|tier| tier.state != 0).copied().collect(),
+        })
+    }
+
+    /// Whether both are what one mount has written, which has not ended.
+    pub fn is_of_the_same_mount(&self, other: &Sighting) -> bool {
+        (self.uuid, self.mount_epoch) == (other.uuid, other.mount_epoch)
+            && self.is_mounted
+            && other.is_mounted
+    }
+
+    /// Whether the file system uses such a tier, as it is now.
+    pub fn has_tier(&self, uuid: Uuid, token: u64) -> bool {
+        let is_it = |tier: &RawTier| {
+            tier.uuid == uuid.into_bytes()
+                && (token == tier.token || tier.pending != 0 && token == tier.pending)
+        };
+        self.tiers.iter().any(is_it)
+    }
 }
 
 /// What was found where the superblock's copies should be.

@@ -1,0 +1,291 @@
+//! Who uses a device, whatever its name: by the device or file that names stand for, what these are made of, and what is made
+//! of them.
+//!
+//! A lock is on one inode. A loop device over a file, a partition, a device of the device mapper, and another node of a block
+//! device all lead to the same bytes past that lock. So what is to be overwritten is looked at together with what is below it,
+//! and with the loop devices above any of that.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nacre_engine::{Error, Kind, Result};
+
+use crate::device::{lock, open_error};
+
+/// Layers of devices on one another; more are a circle.
+const MOST_LAYERS: usize = 64;
+const NOT_OVERWRITTEN: &str = "end what uses it first: what is in use is never overwritten, nor with -f";
+
+/// What a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Identity {
+    /// A file: the device of its file system, and its inode.
+    File(u64, u64),
+    /// A device, by its number.
+    Block(u64),
+    Character(u64),
+}
+
+impl Identity {
+    fn of(path: &Path) -> Option<Identity> {
+        let metadata = fs::metadata(path).ok()?;
+        let kind = metadata.file_type();
+        if kind.is_block_device() {
+            Some(Identity::Block(metadata.rdev()))
+        } else if kind.is_char_device() {
+            Some(Identity::Character(metadata.rdev()))
+        } else {
+            Some(Identity::File(metadata.dev(), metadata.ino()))
+        }
+    }
+}
+
+/// A device or file under one of its names.
+#[derive(Debug, Clone)]
+struct Place {
+    path: PathBuf,
+    identity: Identity,
+}
+
+impl Place {
+    fn at(path: PathBuf) -> Option<Place> {
+        let identity = Identity::of(&path)?;
+        Some(Place { path, identity })
+    }
+}
+
+/// Fails when somebody uses what a path leads to, under this or another name: [`Busy`](Kind::Busy). Nothing is changed.
+pub fn require_unused(path: &Path) -> Result<()> {
+    let name = path.display().to_string();
+    let target = Place::at(path.to_owned()).ok_or_else(|| {
+        open_error(&name, fs::metadata(path).err().unwrap_or(io::ErrorKind::NotFound.into()))
+    })?;
+    let mounts = mounts();
+    require_place_unused(&target, &name, true)?;
+    let below = everything_below(&target);
+    let is_of = |place: &Place, all: &[Place]| all.iter().any(|one| one.identity == place.identity);
+    for place in below.iter().filter(|place| place.identity != target.identity) {
+        // What it is made of is claimed by the kernel, for it.
+        require_place_unused(place, &name, false)?;
+    }
+    for over in loops_over(&below, &mounts).into_iter().filter(|over| !is_of(over, &below)) {
+        require_place_unused(&over, &name, true)?;
+    }
+    // A node of its own has a lock of its own.
+    for mount in mounts.iter().filter(|mount| mount.is_ours()) {
+        if Place::at(PathBuf::from(&mount.source)).is_some_and(|source| is_of(&source, &below)) {
+            return Err(Error::new(Kind::Busy)
+                .operation("use")
+                .object(format!("{name}, mounted on {}", mount.mountpoint.display()))
+                .advice(NOT_OVERWRITTEN));
+        }
+    }
+    Ok(())
+}
+
+/// What a device or file is made of, itself included: files below loop devices, disks below partitions.
+pub fn made_of(path: &Path) -> Vec<PathBuf> {
+    let places = Place::at(path.to_owned()).map(|place| everything_below(&place)).unwrap_or_default();
+    places.into_iter().map(|place| place.path).collect()
+}
+
+fn require_place_unused(place: &Place, target: &str, is_unclaimed: bool) -> Result<()> {
+    let exclusive = matches!(place.identity, Identity::Block(_)) && is_unclaimed;
+    let flags = libc::O_NOCTTY | libc::O_NONBLOCK | if exclusive { libc::O_EXCL } else { 0 };
+    let name = place.path.display().to_string();
+    let opened = File::options().read(true).custom_flags(flags).open(&place.path);
+    let unused = match opened {
+        Ok(file) => lock(&file, false, &name),
+        Err(error) => Err(open_error(&name, error)),
+    };
+    match unused {
+        Err(error) if error.kind() == Kind::Busy && name != target => Err(Error::new(Kind::Busy)
+            .operation("use")
+            .object(format!("{target}: it leads to {}", error.object_name()))
+            .advice(NOT_OVERWRITTEN)),
+        // Below and above it is only looked at whether somebody uses it.
+        Err(error) if error.kind() != Kind::Busy && name != target => Ok(()),
+        other => other,
+    }
+}
+
+fn everything_below(target: &Place) -> Vec<Place> {
+    let mut found = vec![target.clone()];
+    let mut at = 0;
+    while at < found.len() && found.len() < MOST_LAYERS {
+        let next: Vec<Place> = directly_below(&found[at]).into_iter().filter_map(Place::at).collect();
+        for place in next {
+            if found.iter().all(|known| known.identity != place.identity) {
+                found.push(place);
+            }
+        }
+        at += 1;
+    }
+    found
+}
+
+fn directly_below(place: &Place) -> Vec<PathBuf> {
+    let Identity::Block(number) = place.identity else { return Vec::new() };
+    let sysfs = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number)));
+    let mut below: Vec<PathBuf> = backing_file(&sysfs).into_iter().collect();
+    for slave in fs::read_dir(sysfs.join("slaves")).into_iter().flatten().flatten() {
+        below.push(Path::new("/dev").join(slave.file_name()));
+    }
+    if sysfs.join("partition").exists()
+        && let Some(disk) = fs::canonicalize(&sysfs).ok().as_deref().and_then(Path::parent)
+        && let Some(name) = disk.file_name()
+    {
+        below.push(Path::new("/dev").join(name));
+    }
+    below
+}
+
+/// The file below a loop device, as the kernel names it.
+fn backing_file(sysfs: &Path) -> Option<PathBuf> {
+    let mut name = fs::read(sysfs.join("loop/backing_file")).ok()?;
+    name.pop_if(|last| *last == b'\n');
+    Some(PathBuf::from(OsString::from_vec(name)))
+}
+
+/// The loop devices over any of these.
+fn loops_over(places: &[Place], mounts: &[MountLine]) -> Vec<Place> {
+    let mut over: Vec<Place> = Vec::new();
+    for device in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let Some(file) = backing_file(&device.path()) else { continue };
+        // A server that answers late, or never, is asked nothing: it may be this process.
+        let is_asked = mount_of(&file, mounts).is_none_or(|mount| !mount.fstype.starts_with("fuse"));
+        let is_over = is_asked
+            && Identity::of(&file).is_some_and(|below| places.iter().any(|place| place.identity == below));
+        if is_over {
+            over.extend(Place::at(Path::new("/dev").join(device.file_name())));
+        }
+    }
+    over
+}
+
+/// A line of the kernel's table of mounts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountLine {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// Its type, as `ext4`.
+    pub fstype: String,
+    /// What was mounted; of ours the path of the memory.
+    pub source: OsString,
+}
+
+impl MountLine {
+    /// Whether it is a nacre file system.
+    pub fn is_ours(&self) -> bool {
+        self.fstype == "fuse.nacre"
+    }
+
+    fn parse(line: &[u8]) -> Option<MountLine> {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let mountpoint = PathBuf::from(unescape(fields.nth(4)?));
+        let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+        let fstype = String::from_utf8(rest.next()?.to_vec()).ok()?;
+        Some(MountLine { mountpoint, fstype, source: unescape(rest.next()?) })
+    }
+}
+
+/// The mounts that this process sees; none where the kernel does not tell.
+pub fn mounts() -> Vec<MountLine> {
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    table.split(|byte| *byte == b'\n').filter_map(MountLine::parse).collect()
+}
+
+/// The mount that a path is on, by its name only.
+fn mount_of<'m>(path: &Path, mounts: &'m [MountLine]) -> Option<&'m MountLine> {
+    let depth = |mount: &&MountLine| mount.mountpoint.components().count();
+    // Of several on one directory the last one counts.
+    mounts.iter().filter(|mount| path.starts_with(&mount.mountpoint)).max_by_key(depth)
+}
+
+/// The kernel writes blanks as octal numbers.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while let Some(byte) = field.get(at) {
+        let digits = field.get(at + 1..at + 4).filter(|_| *byte == b'\\');
+        let code = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(code.unwrap_or(*byte));
+        at += if code.is_some() { 4 } else { 1 };
+    }
+    OsString::from_vec(bytes)
+}
+
+/// Who has a file or device, in words, as far as the kernel tells: who has locked it, or where it is mounted.
+pub(crate) fn user_of(path: &Path) -> Option<String> {
+    let identity = Identity::of(path)?;
+    let is_it = |mount: &&MountLine| {
+        mount.source.as_bytes().starts_with(b"/") && Identity::of(Path::new(&mount.source)) == Some(identity)
+    };
+    if let Some(mount) = mounts().iter().find(is_it) {
+        return Some(format!("mounted on {}", mount.mountpoint.display()));
+    }
+    let metadata = fs::metadata(path).ok()?;
+    let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+    let wanted = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip_while(|field| *field != "FLOCK");
+        let pid = fields.nth(3)?;
+        (fields.next()? == wanted).then(|| pid.to_owned())
+    })?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some(format!("used by process {pid} ({})", name.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use nacre_engine::Kind;
+
+    use super::{MountLine, made_of, mount_of, require_unused};
+    use crate::block::{DiskOptions, RealDisk};
+
+    #[test]
+    fn a_line_of_the_table_of_mounts() {
+        let line =
+            br"77 29 0:61 / /mnt/with\040blank rw,relatime shared:1 - fuse.nacre /dev/pm\134em rw,user_id=0";
+        let mount = MountLine::parse(line).unwrap();
+        assert_eq!(mount.mountpoint, PathBuf::from("/mnt/with blank"));
+        assert!(mount.is_ours() && mount.source == r"/dev/pm\em");
+        assert!(MountLine::parse(b"1 2 3").is_none());
+        let below = MountLine { mountpoint: "/mnt".into(), fstype: "ext4".into(), source: "x".into() };
+        let mounts = [mount.clone(), below];
+        assert_eq!(mount_of(Path::new("/mnt/with blank/file"), &mounts), Some(&mounts[0]));
+        assert_eq!(mount_of(Path::new("/mnt/with"), &mounts), Some(&mounts[1]));
+    }
+
+    #[test]
+    fn what_is_used_under_another_name_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link, symlink) =
+            (dir.path().join("file"), dir.path().join("link"), dir.path().join("symlink"));
+        let disk = RealDisk::create(&file, 1 << 20, &DiskOptions::default()).unwrap();
+        fs::hard_link(&file, &link).unwrap();
+        std::os::unix::fs::symlink(&file, &symlink).unwrap();
+        for name in [&file, &link, &symlink] {
+            let error = require_unused(name).unwrap_err();
+            assert_eq!(error.kind(), Kind::Busy, "{error}");
+            assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        }
+        drop(disk);
+        // Who only reads keeps it from being overwritten, too.
+        let readers =
+            RealDisk::open(&file, &DiskOptions { read_only: true, ..DiskOptions::default() }).unwrap();
+        assert_eq!(require_unused(&link).unwrap_err().kind(), Kind::Busy);
+        drop(readers);
+        require_unused(&link).unwrap();
+        assert_eq!(made_of(&file), std::slice::from_ref(&file));
+        assert_eq!(require_unused(&dir.path().join("nothing")).unwrap_err().kind(), Kind::NotFound);
+    }
+}
