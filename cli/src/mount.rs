@@ -77,7 +77,7 @@ pub(crate) struct MountArgs {
 }
 
 /// What to mount where, and how.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Plan {
     device: PathBuf,
     dir: PathBuf,
@@ -276,13 +276,27 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     };
     daemon::abort_on_panic(&log);
     let before = nacre::info(&plan.device).ok();
-    let file_system = match open_when_free(&plan.device, &open_options(&plan.settings)) {
-        Ok(file_system) => file_system,
+    let warnings = readiness.warnings();
+    let tell = |what: &str| {
+        let message = format!("{}: {what}", plan.device.display());
+        log.say(&message);
+        warnings.say(&message);
+    };
+    let (file_system, plan) = match open_as_can_be(plan, &tell) {
+        Ok(opened) => opened,
         Err(error) if error.kind() == Kind::NotFound && plan.settings.no_fail => {
             return readiness.ready().map_or(ExitCode::from(SYSTEM_ERROR), |()| ExitCode::SUCCESS);
         }
         Err(error) => return readiness.fail(Failure::on(&plan.device, &error).message(), MOUNT_FAILURE),
     };
+    let plan = &plan;
+    if file_system.is_recovered_in_dram() {
+        tell("it was not unmounted in order: it is recovered in DRAM, and nothing is written to it");
+    } else if plan.settings.read_only && file_system.is_device_written() {
+        tell(
+            "it was not unmounted in order, and was recovered: that cannot be done in DRAM for this kind of device",
+        );
+    }
     let mut was_ready = false;
     let (told, dir) = (log.clone(), plan.dir.display().to_string());
     let tell = Box::new(move |what: &str| told.tell(&format!("{dir}: {what}")));
@@ -489,6 +503,27 @@ fn threads_over_disks(file_system: &FileSystem) -> Option<usize> {
 /// Whether a program name is that of the helper for mount(8).
 pub(crate) fn is_helper(name: &Path) -> bool {
     matches!(name.file_name().and_then(|name| name.to_str()), Some("mount.nacre" | "mount.fuse.nacre"))
+}
+
+/// Opens the device, to read only where it cannot be written: that is said, and the plan changed.
+fn open_as_can_be(plan: &Plan, tell: &dyn Fn(&str)) -> nacre::Result<(FileSystem, Plan)> {
+    let mut plan = plan.clone();
+    let error = match open_when_free(&plan.device, &open_options(&plan.settings)) {
+        Ok(file_system) => return Ok((file_system, plan)),
+        Err(error) => error,
+    };
+    let is_protected = matches!(error.kind(), Kind::ReadOnly | Kind::AccessDenied | Kind::NotPermitted);
+    if plan.settings.read_only || !is_protected {
+        return Err(error);
+    }
+    plan.settings.read_only = true;
+    match open_when_free(&plan.device, &open_options(&plan.settings)) {
+        Ok(file_system) => {
+            tell("it is write-protected, and mounted read-only");
+            Ok((file_system, plan))
+        }
+        Err(_) => Err(error),
+    }
 }
 
 /// Opens the device. A mount that just ends has its device for a moment longer, as umount(2) does not wait for it.

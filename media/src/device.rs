@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nacre_engine::{Error, Kind, LINE_SIZE, Result};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
+use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 
 use crate::usage::user_of;
 
@@ -61,6 +62,12 @@ impl Device {
         // On a block device O_EXCL keeps mounts and other exclusive owners out.
         let exclusive = if kind == DeviceKind::Block && !read_only { libc::O_EXCL } else { 0 };
         let file = open_locked(path, &name, read_only, exclusive)?;
+        if kind == DeviceKind::Block && !read_only && is_write_protected(&file) {
+            return Err(Error::new(Kind::ReadOnly)
+                .operation("open")
+                .object(name)
+                .advice("the device is write-protected; it can be used read-only"));
+        }
         Device::from_locked(file, kind, name)
     }
 
@@ -194,6 +201,14 @@ pub(crate) fn lock(file: &File, shared: bool, name: &str) -> Result<()> {
             Err(errno) => return Err(Error::io("lock", name, errno.into())),
         }
     }
+}
+
+/// Whether a block device takes no writes. Some can be opened to write all the same.
+fn is_write_protected(device: &File) -> bool {
+    const BLKROGET: Opcode = opcode::none(0x12, 94);
+    // SAFETY: the request writes one number of type int.
+    unsafe { ioctl(device, Getter::<BLKROGET, libc::c_int>::new()) }
+        .is_ok_and(|is_protected| is_protected != 0)
 }
 
 fn allocate(file: &File, len: u64, name: &str) -> Result<()> {

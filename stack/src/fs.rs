@@ -42,7 +42,8 @@ pub enum WriteBuffer {
 /// How a file system is opened.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
-    /// Refuse every change, and let others read at the same time.
+    /// Refuse every change, and let others read at the same time. Nothing is written to the device, but for the recovery of one
+    /// that was not closed in order and is devdax.
     pub read_only: bool,
     /// Never note that a file was read.
     pub no_atime: bool,
@@ -207,6 +208,16 @@ impl FileSystem {
     /// The rules of names and permissions, for front ends that work on nodes.
     pub fn vfs(&self) -> &Arc<Vfs<AnyLayout>> {
         &self.inner.vfs
+    }
+
+    /// It was not closed in order, and what a crash had left unfinished is put right in DRAM: the device keeps what it has.
+    pub fn is_recovered_in_dram(&self) -> bool {
+        self.inner.pm.is_private()
+    }
+
+    /// Stores reach the device. Where it was opened to read that is because it could be recovered in no other way.
+    pub fn is_device_written(&self) -> bool {
+        !self.inner.pm.is_read_only() && !self.inner.pm.is_private()
     }
 
     /// In whose name it acts.
@@ -378,8 +389,9 @@ fn cache_options(
     Ok(Some(cache))
 }
 
-/// Opens a device for reading only. A file system that was not closed in order has to be recovered first, which writes;
-/// where the device cannot be written, the layout says what is possible.
+/// Opens a device for reading only. A file system that was not closed in order has to be recovered first: that is done on private
+/// copies of the pages that change, and the device keeps what it has. Only a devdax device has none, and is recovered itself;
+/// where it cannot be written, the layout says what is possible.
 fn open_to_read(path: &Path, options: &OpenOptions) -> Result<FileSystem> {
     let pm = RealPm::open(path, &options.media(true))?;
     if probe(&pm)?.1.clean {
@@ -387,7 +399,12 @@ fn open_to_read(path: &Path, options: &OpenOptions) -> Result<FileSystem> {
     }
     drop(pm);
     let denied = |kind| matches!(kind, Kind::AccessDenied | Kind::NotPermitted | Kind::ReadOnly | Kind::Io);
-    match RealPm::open(path, &options.media(false)) {
+    let private = RealPm::open(path, &PmOptions { private: true, ..options.media(true) });
+    let opened = match private {
+        Err(error) if error.kind() == Kind::Unsupported => RealPm::open(path, &options.media(false)),
+        opened => opened,
+    };
+    match opened {
         Err(error) if denied(error.kind()) => RealPm::open(path, &options.media(true)),
         opened => opened,
     }

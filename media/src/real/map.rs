@@ -21,8 +21,10 @@ pub(super) enum Sharing {
     Synchronous,
     /// Stores reach the file's page cache.
     PageCache,
-    /// Nobody else sees the stores.
+    /// Nobody else sees the stores, and what is mapped is the process's own.
     Anonymous,
+    /// Nobody else sees the stores: a page that is stored to is copied to DRAM, and the file keeps what it has.
+    Private,
 }
 
 /// Mapped memory. It does not survive into a forked child and is left out of core dumps.
@@ -33,6 +35,8 @@ pub(crate) struct Mapping {
     /// The address range that was reserved to get an aligned base, base and length.
     reserved: (usize, usize),
     writable: bool,
+    /// Of a file that keeps what it has.
+    is_private: bool,
 }
 
 // SAFETY: the mapping is plain memory that belongs to no thread; all accesses to its bytes go through machine code
@@ -52,13 +56,16 @@ impl Mapping {
     ) -> Result<Mapping, Errno> {
         let flags = match sharing {
             Sharing::Synchronous => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+            Sharing::Private => MapFlags::PRIVATE | MapFlags::NORESERVE,
             _ => MapFlags::SHARED,
         };
         probe(fd, align.min(len), protection(writable), flags)?;
-        Mapping::reserve(len, align, writable, |at, protection| {
+        let mut mapping = Mapping::reserve(len, align, writable, |at, protection| {
             // SAFETY: the address range was reserved by us just now and nothing else lives there.
             unsafe { mmap(at, len as usize, protection, flags | MapFlags::FIXED, fd, 0) }
-        })
+        })?;
+        mapping.is_private = sharing == Sharing::Private;
+        Ok(mapping)
     }
 
     /// Maps `len` bytes of memory of this process.
@@ -91,7 +98,8 @@ impl Mapping {
         let base = reserved.map_addr(|address| address.next_multiple_of(align));
         let base_ptr = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         map(base, protection(writable))?;
-        let mapping = Mapping { base: base_ptr, len, reserved: (reserved.addr(), size), writable };
+        let reserved = (reserved.addr(), size);
+        let mapping = Mapping { base: base_ptr, len, reserved, writable, is_private: false };
         // A child that wrote to the device would break its one owner's promise; a core dump of it helps nobody.
         mapping.advise(0, len, Advice::LinuxDontFork)?;
         let _ = mapping.advise(0, len, Advice::LinuxDontDump);
@@ -126,7 +134,9 @@ impl Mapping {
 
     /// Makes the pages of `range` present, in pieces, until `stop` is true. Returns how far it came.
     pub(super) fn prefault(&self, range: Range<u64>, stop: &AtomicBool) -> Result<u64, Errno> {
-        let advice = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        // To write to what is private would copy all of it.
+        let is_written = self.writable && !self.is_private;
+        let advice = if is_written { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
         let end = range.end.min(self.len);
         let mut at = (range.start & !4095).min(end);
         while at < end && !stop.load(Ordering::Relaxed) {

@@ -37,6 +37,9 @@ pub use promise::Promise;
 pub struct PmOptions {
     /// Only loads are allowed; other readers may open it, too.
     pub read_only: bool,
+    /// Stores are allowed and stay in DRAM: a page that is stored to is copied there, and the device keeps what it has. It is
+    /// opened to read. [`Unsupported`](Kind::Unsupported) for devdax, which cannot be mapped so.
+    pub private: bool,
     /// What the device must promise; less is refused.
     pub require: Promise,
     /// All space of a file is allocated when it is made or opened for writing, so that no store finds its file system
@@ -49,7 +52,13 @@ pub struct PmOptions {
 
 impl Default for PmOptions {
     fn default() -> PmOptions {
-        PmOptions { read_only: false, require: Promise::None, allocate: true, emulation: None }
+        PmOptions {
+            read_only: false,
+            private: false,
+            require: Promise::None,
+            allocate: true,
+            emulation: None,
+        }
     }
 }
 
@@ -78,8 +87,9 @@ impl RealPm {
     /// Errors: [`Busy`](Kind::Busy) when another process owns it, [`Unsupported`](Kind::Unsupported) when it is no
     /// memory or promises less than the options require.
     pub fn open(path: impl AsRef<Path>, options: &PmOptions) -> Result<RealPm> {
-        let device = Device::open(path.as_ref(), options.read_only)?;
-        if options.allocate && !options.read_only {
+        let is_only_read = options.read_only || options.private;
+        let device = Device::open(path.as_ref(), is_only_read)?;
+        if options.allocate && !is_only_read {
             device.allocate()?;
         }
         RealPm::map(device, options)
@@ -102,6 +112,15 @@ impl RealPm {
     fn map(device: Device, options: &PmOptions) -> Result<RealPm> {
         let (fd, len, align, writable) = (device.file.as_fd(), device.len, device.align, !options.read_only);
         let (mapping, sharing) = match device.kind {
+            DeviceKind::Devdax if options.private => {
+                return Err(Error::new(Kind::Unsupported)
+                    .operation("map")
+                    .object(&device.name)
+                    .advice("a devdax device has no private copies of its pages"));
+            }
+            _ if options.private => {
+                (Mapping::of_file(fd, len, align, true, Sharing::Private), Sharing::Private)
+            }
             // A devdax device has no page cache: every mapping of it is the medium.
             DeviceKind::Devdax => {
                 (Mapping::of_file(fd, len, align, writable, Sharing::PageCache), Sharing::Synchronous)
@@ -115,11 +134,12 @@ impl RealPm {
             },
         };
         let mapping = mapping.map_err(|errno| map_error(&device.name, errno))?;
-        let mut pm = RealPm::over(mapping, len, sharing, writable, Some(device))?;
+        let mut pm = RealPm::over(mapping, len, sharing, writable || options.private, Some(device))?;
         if let Some(emulation) = &options.emulation {
             pm.emulate(emulation.clone());
         }
-        if !pm.promise().satisfies(options.require) {
+        // What stays in DRAM is promised nothing.
+        if !options.private && !pm.promise().satisfies(options.require) {
             return Err(Error::new(Kind::Unsupported)
                 .operation("open")
                 .object(format!("{}: it is {}", pm.name(), pm.promise().explanation()))
@@ -158,7 +178,7 @@ impl RealPm {
             Sharing::Synchronous => Promise::PowerLoss,
             Sharing::PageCache if self.emulator.is_some() => Promise::Emulated,
             Sharing::PageCache => Promise::ProcessDeath,
-            Sharing::Anonymous => Promise::None,
+            Sharing::Anonymous | Sharing::Private => Promise::None,
         }
     }
 
@@ -185,6 +205,11 @@ impl RealPm {
     /// What kind of device it is; `None` for memory of the process.
     pub fn kind(&self) -> Option<DeviceKind> {
         self.device.as_ref().map(|device| device.kind)
+    }
+
+    /// True when stores stay in DRAM, and the device keeps what it has.
+    pub fn is_private(&self) -> bool {
+        self.sharing == Sharing::Private
     }
 
     /// True when stores are refused.
