@@ -31,6 +31,7 @@ mod suites;
 mod synchronous;
 mod tier_commands;
 mod tier_failures;
+mod tier_safety;
 mod tiers;
 mod unmounting;
 mod workers;

@@ -264,12 +264,22 @@ fn a_drain_says_how_far_it_is_to_a_terminal_only() {
 }
 
 /// A loop device over a file, until the end.
-struct Loop(PathBuf);
+pub(super) struct Loop(PathBuf);
 
 impl Loop {
-    fn over(file: &Path) -> Option<Loop> {
-        let output = run(Command::new("losetup").args(["--find", "--show"]).arg(file), LIMIT).unwrap();
+    pub(super) fn over(file: &Path) -> Option<Loop> {
+        Loop::with(&[], file)
+    }
+
+    /// The same with more options of losetup.
+    pub(super) fn with(options: &[&str], file: &Path) -> Option<Loop> {
+        let mut losetup = Command::new("losetup");
+        let output = run(losetup.args(["--find", "--show"]).args(options).arg(file), LIMIT).unwrap();
         output.status.success().then(|| Loop(PathBuf::from(text(&output).trim())))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
     }
 }
 
