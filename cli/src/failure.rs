@@ -110,7 +110,10 @@ mod tests {
         let missing = std::io::Error::from_raw_os_error(2);
         assert_eq!(Failure::new("mount", "/x", &missing).message(), "mount: /x: No such file or directory");
         let inner = format!("open: a: input/output error ({missing}); try again");
-        assert_eq!(without_number(inner), "open: a: input/output error (No such file or directory); try again");
+        assert_eq!(
+            without_number(inner),
+            "open: a: input/output error (No such file or directory); try again"
+        );
         for same in ["a (os error x) b", "a (os error 5", "none"] {
             assert_eq!(without_number(same.to_owned()), same);
         }

@@ -78,7 +78,7 @@ impl<F: Scrubbed> Scrub<F> {
                 done += count;
                 self.pace.spend(count * BLOCK_SIZE);
             }
-            self.tell(number, part, bad);
+            self.tell_part(number, part, bad);
         }
     }
 
@@ -92,7 +92,7 @@ impl<F: Scrubbed> Scrub<F> {
     ) {
         for block in blocks {
             match self.read(part, block, 1) {
-                Ok(()) => self.tell(number, part, bad.take()),
+                Ok(()) => self.tell_part(number, part, bad.take()),
                 Err(error) if error.kind() == Kind::DeviceLost && !self.fs.is_there(part.run.tier) => {
                     return self.gone(part.run.tier, &error);
                 }
@@ -125,7 +125,7 @@ impl<F: Scrubbed> Scrub<F> {
     }
 
     /// Says what of a file cannot be read, if it is still there: blocks move meanwhile.
-    fn tell(&self, number: u64, part: &TierPart, bad: Option<(Range<u64>, Error)>) {
+    fn tell_part(&self, number: u64, part: &TierPart, bad: Option<(Range<u64>, Error)>) {
         let Some((blocks, error)) = bad else { return };
         let TierRun { tier, start, .. } = part.run;
         let first = start.0 + blocks.start;
