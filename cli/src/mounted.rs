@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nacre_fuse::mounts::{self, FSTYPE, MountEntry};
-use rustix::fs::XattrFlags;
+use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use serde_json::Value;
 use uuid::Uuid;
@@ -218,6 +218,21 @@ pub(crate) fn ask_as(operation: &str, path: &Path, question: &str) -> Result<Val
 /// The same without words while it is waited for.
 pub(crate) fn ask_silently(operation: &str, path: &Path, question: &str) -> Result<Option<Value>, Failure> {
     question_with(|| {}, operation, path, question)
+}
+
+/// Has the kernel write what it holds of a file and its server does not know of: pages of mappings, with `writeback` others, too.
+/// A file that this user may not read is left as it is.
+pub(crate) fn write_pages(operation: &str, path: &Path) -> Result<(), Failure> {
+    let name = as_c_string(path)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let call = |_: &mut [u8]| {
+        let file = rustix::fs::open(name.as_c_str(), flags, Mode::empty())?;
+        rustix::fs::fdatasync(&file).map(|()| 0)
+    };
+    match asking::ask(PATIENCE, waiting(path), call) {
+        Answer::None => Err(silent(operation, path)),
+        Answer::Bytes(_) | Answer::Refused(_) => Ok(()),
+    }
 }
 
 /// What a mount answers; none to what it does not know.

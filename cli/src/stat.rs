@@ -112,6 +112,7 @@ fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
     if !metadata.is_file() {
         return Err(Failure::new("stat", path.display(), "only regular files have extents"));
     }
+    mounted::write_pages("stat", path)?;
     let mut extents = Vec::new();
     let mut next = Some(0);
     while let Some(start) = next {

@@ -609,7 +609,7 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use super::{Footprint, Ground, Kind, Load, Plan, kinds};
+    use super::{Footprint, Ground, Kind, Load, Plan, device_size, kinds};
     use crate::place::Workplace;
     use crate::workload::Round;
 
@@ -712,8 +712,9 @@ mod tests {
             "its page cache can be given back"
         );
         assert_eq!(footprint("peer:tmpfs"), (100, Vec::new()));
-        assert_eq!(footprint("peer:ext4-disk"), (0, vec![("/disk".into(), 264)]));
-        assert_eq!(footprint("peer:ext4-dj,disk=nvme,size=64m"), (264 + 64, Vec::new()));
+        let device = device_size(load) >> 20;
+        assert_eq!(footprint("peer:ext4-disk"), (0, vec![("/disk".into(), device)]));
+        assert_eq!(footprint("peer:ext4-dj,disk=nvme,size=64m"), (device + 64, Vec::new()));
         assert_eq!(footprint("preset:nova,pm=16m,tier=file,tier_size=32m").1, [("/disk".into(), 32)]);
     }
 }

@@ -1,6 +1,7 @@
 //! The command as scripts and people call it: exit codes, JSON, dry runs, and the names that other programs call it by.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -237,4 +238,18 @@ kept"
         return;
     }
     assert_eq!(code(&output), 0, "{}", harness::text(&output));
+}
+
+/// Where a file is could not be said of what the kernel had accepted and not written.
+#[test]
+fn stat_knows_of_what_waits_in_the_kernel() {
+    if !harness::can_mount("stat beside the kernel's cache") {
+        return;
+    }
+    let ground = Ground::nacre("64M", Some("writeback"));
+    let path = ground.dir().join("file");
+    let mut file = File::create_new(&path).unwrap();
+    file.write_all(&[1; 40_960]).unwrap();
+    let stat = json(&call(&["stat", "--json"], &path));
+    assert_eq!((stat["size"].as_u64(), stat["bytes"]["pm"].as_u64()), (Some(40_960), Some(40_960)));
 }

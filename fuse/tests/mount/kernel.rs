@@ -104,9 +104,9 @@ fn chattr_moves_ctime() {
     while mount.vfs().now() <= Timestamp::new(before.0, before.1) {
         std::thread::yield_now();
     }
-    ioctl_setflags(&File::open(&path).unwrap(), IFlags::IMMUTABLE).unwrap();
+    ioctl_setflags(File::open(&path).unwrap(), IFlags::IMMUTABLE).unwrap();
     assert!(ctime() > before);
-    ioctl_setflags(&File::open(&path).unwrap(), IFlags::empty()).unwrap();
+    ioctl_setflags(File::open(&path).unwrap(), IFlags::empty()).unwrap();
     mount.end().unwrap();
 }
 
@@ -239,11 +239,12 @@ fn guarded_files_are_not_opened_for_writing() {
     let code = |error: std::io::Error| error.raw_os_error();
     let path = mount.path("file");
     fs::write(&path, b"content").unwrap();
-    let set = |flags| ioctl_setflags(&File::open(&path).unwrap(), flags).unwrap();
+    let set = |flags| ioctl_setflags(File::open(&path).unwrap(), flags).unwrap();
     let (read, mut write) = (File::open(&path).unwrap(), File::options());
     write.write(true);
     let (mut both, mut append) = (File::options(), File::options());
-    (both.read(true).write(true), append.append(true));
+    both.read(true).write(true);
+    append.append(true);
     set(IFlags::IMMUTABLE);
     for how in [&write, &both, &append] {
         assert_eq!(how.open(&path).err().and_then(code), Some(libc::EPERM), "{how:?}");
