@@ -24,7 +24,8 @@ use crate::units::{Block, FileBlock, InodeId, Timestamp};
 pub struct Capabilities {
     /// Every operation is durable when it returns.
     pub durable_on_return: bool,
-    /// A write of any size is all or nothing after a crash.
+    /// A write of any size is all or nothing after a crash. On a full device one that overwrites is so in pieces, and where
+    /// not even the metadata finds space, not at all.
     pub atomic_write: bool,
     /// A rename is all or nothing after a crash, across directories and with exchange.
     pub atomic_rename: bool,
@@ -238,7 +239,8 @@ pub trait Data: Names {
     /// zeros. `now`, when given, is taken for atime by the rules of relatime.
     fn read(&self, node: &Self::Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize>;
 
-    /// Writes all of `data`, in order, as one operation; returns the offset that it went to.
+    /// Writes all of `data`, in order, as one operation; returns the offset that it went to. What a file has, allocated or
+    /// written, can be written on a full device, too.
     fn write(
         &self,
         node: &Self::Node,

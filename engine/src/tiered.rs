@@ -12,9 +12,10 @@
 //! - **Moving.** Blocks are resolved with a version, copied without a lock, and [published](Tiered::publish), which fails
 //!   where the version is another one by then.
 
+use std::io::IoSlice;
 use std::sync::Arc;
 
-use crate::contract::{Data, Durability, Extents, PlacedExtent};
+use crate::contract::{Data, Durability, Extents, PlacedExtent, WriteAt};
 use crate::error::{Error, Kind, Result};
 use crate::units::{Block, FileBlock, Timestamp};
 
@@ -226,8 +227,13 @@ pub trait Tiered: Data + Extents {
     /// last block, each with its version.
     fn resolve_movable(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<Movable>>;
 
-    /// Commits, for each file as one operation of its own, that blocks have the places that they were copied to; gives of
-    /// each, in order, those whose version was another one by then, which stay as they are. A file that fails, or gives
+    /// The first blocks of a file that are on persistent memory, allocated and not written, at most `most` of them, also behind
+    /// the end of the file, each with its version. They move without being copied.
+    fn resolve_unwritten(&self, node: &Self::Node, most: u64) -> Result<Vec<Movable>>;
+
+    /// Commits, for each file as operations of its own, that blocks have the places that they were copied to, or where they
+    /// were not written are allocated; gives of each, in order, those whose version was another one by then, or for which there
+    /// was no space in the log, which stay as they are. A file that fails, or gives
     /// something up, is no matter to the others. Contents, sizes and times of the files do not change. What is replaced is
     /// free then. The proof is of all that was copied: one flush of the device is enough for any number of files.
     fn publish(&self, files: &[CopiedFile<'_, Self::Node>], proof: Self::Proof) -> Vec<Result<Vec<Copied>>>;
@@ -245,7 +251,8 @@ pub trait Tiered: Data + Extents {
     ) -> Result<()>;
 
     /// The same for a write that comes now, to blocks that the file has at these places already, allocated and not written.
-    /// False, and nothing is changed, when one of them is not.
+    /// False, and nothing is changed, when one of them is not. When it `joins`, they were written before or are zeros: the log is
+    /// to say less of them, and more space is there for that.
     fn publish_first_write(
         &self,
         node: &Self::Node,
@@ -253,11 +260,25 @@ pub trait Tiered: Data + Extents {
         size: u64,
         now: Timestamp,
         proof: Self::Proof,
+        joins: bool,
     ) -> Result<bool>;
+
+    /// Writes, when no room can be made: as [`write`](crate::Data::write) does where there are no tiers, what is on persistent
+    /// memory already is overwritten with what the layout keeps for that. [`NoSpace`](crate::Kind::NoSpace), and nothing is
+    /// changed, where anything else is written, too.
+    fn overwrite(
+        &self,
+        node: &Self::Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64>;
 
     /// Brings blocks of one [`Movable`] up to persistent memory: `content` is what is in them. False, and nothing is
     /// changed, when the version is another one. For a write that was promised it takes what no other may: the write gives the
-    /// blocks back.
+    /// blocks back. With [`Durability::Lazy`] it takes what the layout keeps for overwriting: then as many others are to go
+    /// down. It is durable in any case.
     fn bring_up(
         &self,
         node: &Self::Node,
@@ -265,6 +286,17 @@ pub trait Tiered: Data + Extents {
         content: &[u8],
         durability: Durability,
         modified: Timestamp,
+    ) -> Result<bool>;
+
+    /// Has `change` change what is in blocks of one [`Movable`] where they are, on their tier, when there is space for nothing
+    /// else: no entry says it, and a crash may leave a part. Nobody else changes the file meanwhile, or moves the blocks. False,
+    /// and nothing is changed, when the version is another one.
+    fn change_below(
+        &self,
+        node: &Self::Node,
+        from: &Movable,
+        now: Timestamp,
+        change: &mut dyn FnMut() -> Result<()>,
     ) -> Result<bool>;
 
     /// Gives blocks of a draining tier that a file has allocated and not written, of those in the range, other places: on

@@ -338,7 +338,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
     }
 
     /// Gives back what was refused of a file's copies.
-    fn settle(&self, copied: &[Copied], published: Result<Vec<Copied>>) -> Result<Moved> {
+    pub(crate) fn settle(&self, copied: &[Copied], published: Result<Vec<Copied>>) -> Result<Moved> {
         let run = |copy: &Copied| TierRun { tier: copy.tier, start: copy.block, len: copy.from.extent.len };
         let refused = match published {
             Ok(refused) => refused,
@@ -418,7 +418,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 }
 
 /// Which part of what was found of a file is where on the tier; takes the blocks from the runs.
-fn copies(found: &[Movable], runs: &mut VecDeque<TierRun>) -> Vec<Copied> {
+pub(crate) fn copies(found: &[Movable], runs: &mut VecDeque<TierRun>) -> Vec<Copied> {
     let mut copied = Vec::new();
     for from in found {
         let mut done = 0;
@@ -441,6 +441,7 @@ fn part_of(from: &Movable, skip: u64, len: u64) -> Movable {
     let PlacedExtent { start, place, .. } = from.extent;
     let place = match place {
         Place::Pm(block) => Place::Pm(block.plus(skip)),
+        Place::Unwritten(block) => Place::Unwritten(block.plus(skip)),
         Place::Tier { tier, block } => Place::Tier { tier, block: block.plus(skip) },
         other => other,
     };

@@ -40,14 +40,19 @@ impl<L: Tiered> Drop for Reading<'_, L> {
 
 /// Blocks at the edges of an operation: room is made for it elsewhere, as long as this lives. Or else, where memory is small,
 /// what was just brought up would go down again, and so on.
-struct Held<'f> {
+pub(crate) struct Held<'f> {
     held: &'f Mutex<Vec<(InodeId, u64)>>,
     id: InodeId,
     blocks: Vec<u64>,
 }
 
-impl Held<'_> {
-    fn hold(&mut self, blocks: &[u64]) {
+impl<'f> Held<'f> {
+    /// None yet, of a file.
+    pub(crate) fn new(held: &'f Mutex<Vec<(InodeId, u64)>>, id: InodeId) -> Held<'f> {
+        Held { held, id, blocks: Vec::new() }
+    }
+
+    pub(crate) fn hold(&mut self, blocks: &[u64]) {
         let mut held = self.held.lock();
         for &block in blocks {
             if !self.blocks.contains(&block) {
@@ -125,7 +130,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// On a full file system: writes blocks of a tier that the file has already, allocated and not written. `None` when the
     /// range is not all of that kind.
-    fn write_where_allocated(
+    pub(crate) fn write_where_allocated(
         &self,
         node: &L::Node,
         at: WriteAt,
@@ -159,7 +164,8 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         let content = pieces::gather(blocks, (offset % BLOCK_SIZE) as usize, data);
         self.tiers.write(&pieces::split(written.iter().map(|part| part.run), &content))?;
         let flush = || self.tiers.flush(written.iter().map(|part| part.run.tier));
-        let publish = |proof| self.layout.publish_first_write(node, &written, offset + len, now, proof);
+        let publish =
+            |proof| self.layout.publish_first_write(node, &written, offset + len, now, proof, false);
         let is_done = match publish(flush()?) {
             // What is behind the end of its last block would show: where that is on a tier, it is brought up.
             Err(error) if error.kind() == Kind::Elsewhere => {
@@ -195,11 +201,12 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         };
         let in_memory = || self.with_edges(node, blocks, durability, edges, write);
         let written = match below.map_or_else(in_memory, Ok) {
-            Err(error) if error.kind() == Kind::NoSpace && self.sink.is_on() => {
-                match self.write_where_allocated(node, at, data, now)? {
-                    Some(offset) => offset,
-                    None => self.write_below(node, at, data, durability, now)?.ok_or(error)?,
-                }
+            Err(error) if error.kind() == Kind::NoSpace => {
+                let written = match self.write_below(node, at, data, durability, now)? {
+                    None => self.write_on_full(node, at, data, durability, now)?,
+                    written => written,
+                };
+                written.ok_or(error)?
             }
             other => other?,
         };
@@ -208,6 +215,13 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             self.note(node, Access::Written, written, len, Some(now));
         }
         Ok(written)
+    }
+
+    /// Leaves a sample of blocks that were allocated, as of some that were written: the mover is to know of the file.
+    fn note_allocated(&self, node: &L::Node, mode: FallocateMode, offset: u64, len: u64, now: Timestamp) {
+        if self.sink.is_on() && mode != FallocateMode::PunchHole {
+            self.note(node, Access::Written, offset, len, Some(now));
+        }
     }
 
     /// Leaves a sample of an access.
@@ -307,7 +321,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         edges: impl Fn(u64) -> Vec<u64>,
         act: impl Fn() -> Result<T>,
     ) -> Result<T> {
-        let mut held = Held { held: &self.held, id: self.layout.id(node), blocks: Vec::new() };
+        let mut held = Held::new(&self.held, self.layout.id(node));
         for _ in 0..ATTEMPTS {
             match act() {
                 Err(error) if error.kind() == Kind::Elsewhere => {}
@@ -410,10 +424,16 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Data for MoverFs<L, D
                 }
             }
             Err(error) if error.kind() == Kind::Elsewhere => {}
-            done => return done,
+            done => {
+                done?;
+                self.note_allocated(node, mode, offset, len, now);
+                return Ok(());
+            }
         }
         // What has no place in memory has one on tiers: only what is at the edges wants some.
-        self.with_edges(node, 2, Durability::Now, edges, act)
+        self.with_edges(node, 2, Durability::Now, edges, act)?;
+        self.note_allocated(node, mode, offset, len, now);
+        Ok(())
     }
 
     fn seek(&self, node: &L::Node, offset: u64, to: SeekTo) -> Result<u64> {

@@ -163,6 +163,8 @@ pub struct MoverFs<L: Tiered, D> {
     turn: AtomicUsize,
     /// Operations that wait for room.
     pub(crate) waiting: AtomicU64,
+    /// Who needed space last found nothing that could be moved.
+    pub(crate) is_stuck: AtomicBool,
     /// Files may move that did not before.
     pub(crate) look_again: AtomicBool,
     /// Who changes the list of tiers.
@@ -221,6 +223,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             queue: Mutex::default(),
             turn: AtomicUsize::new(0),
             waiting: AtomicU64::new(0),
+            is_stuck: AtomicBool::new(false),
             look_again: AtomicBool::new(false),
             changing: Mutex::new(()),
             has_told_full: AtomicBool::new(false),
@@ -582,6 +585,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L
     fn stat(&self) -> FsStat {
         let mut stat = self.layout.stat();
         let usable = self.usable();
+        let is_full = self.sink.is_on() && self.is_full_for_good(stat.available);
         for tier in self.layout.tiers() {
             // What is on a tier is in use, wherever it is; only what new blocks may be placed on has room.
             if let Ok(space) = self.layout.tier_space(tier.number) {
@@ -595,6 +599,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Extents for MoverFs<L
         let promised = self.promised_below();
         stat.free = stat.free.saturating_sub(promised);
         stat.available = stat.available.saturating_sub(promised);
+        if is_full {
+            // Room on tiers is of no use to who makes a file, and what is said to be available must be.
+            (stat.available, stat.inodes_free) = (0, 0);
+        }
         stat
     }
 

@@ -5,6 +5,7 @@
 //! room, until usage is below it. Whoever finds no space for a write does the same at once, for as much as the write needs:
 //! then the file system is full only when all of its devices are.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
@@ -325,7 +326,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
             Err(_) => 0,
         };
         // Somebody else may have made room while this one waited.
-        Ok(moved? + compacted > 0 || self.room_here(why) > before)
+        let is_made = moved? + compacted > 0 || self.room_here(why) > before;
+        self.note_room(is_made);
+        Ok(is_made)
     }
 
     /// The blocks of memory that can be used for this.
@@ -415,10 +418,24 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         may_go_on: &dyn Fn() -> bool,
     ) -> Went {
         let mut batch = Batch::default();
-        let next = |keeper: &mut Keeper| self.next_cold(keeper, now_ms);
+        // What a file has that was never written goes first: nothing is copied.
+        let unwritten = Cell::new(0);
+        let next = |keeper: &mut Keeper| {
+            if unwritten.get() >= wanted {
+                return ControlFlow::Break(());
+            }
+            let next = self.next_cold(keeper, now_ms);
+            if let ControlFlow::Continue(Some(chosen)) = &next {
+                let missing = wanted - unwritten.get();
+                unwritten.set(unwritten.get() + self.lower_unwritten_of(chosen, missing, why));
+            }
+            next
+        };
         let gathered = self.gather(keeper, cold, &next, (wanted, u64::MAX), may_go_on, &mut batch);
-        let is_over = batch.is_empty() && matches!(gathered, Ok(ControlFlow::Break(())));
-        let mut went = Went { moved: 0, failure: gathered.err(), is_over };
+        let unwritten = unwritten.get();
+        self.moved.fetch_add(unwritten, Ordering::Relaxed);
+        let is_over = batch.is_empty() && unwritten == 0 && matches!(gathered, Ok(ControlFlow::Break(())));
+        let mut went = Went { moved: unwritten, failure: gathered.err(), is_over };
         if went.failure.is_some() {
             // Others come first, or one that cannot be read would be tried for ever.
             keeper.walk.leave(Left::Failed);
@@ -456,7 +473,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                 went.failure = Some(error);
             }
         }
-        self.moved.fetch_add(went.moved, Ordering::Relaxed);
+        self.moved.fetch_add(went.moved - unwritten, Ordering::Relaxed);
         // What did move made room.
         went.failure.take_if(|error| error.kind() == Kind::NoSpace && went.moved > 0);
         went

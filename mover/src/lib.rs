@@ -13,6 +13,7 @@
 //! | `migrate`, `batch`, `pieces` | moving blocks: resolve, copy, publish; many files with one write and one flush |
 //! | `drain` | taking everything from a tier before it goes |
 //! | `trim` | telling devices which blocks nobody uses |
+//! | `full` | a full file system: writing what is there, blocks that were never written |
 //! | `pin`, `wishes` | files that stay where they are; files that were told where to be |
 //! | `watch`, `keeper` | what is accessed, and how hot it is; keeping persistent memory from being full |
 //! | `balance`, `missed` | moving for the sake of reads: by where they come from, and what a disk is waited for |
@@ -44,6 +45,7 @@ mod data;
 mod descent;
 mod drain;
 mod fs;
+mod full;
 mod hours;
 mod keeper;
 mod migrate;

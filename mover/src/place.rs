@@ -220,7 +220,7 @@ fn whole_blocks(offset: u64, end: u64, size: u64) -> Range<u64> {
 }
 
 /// These bytes of what lies in slices one behind the other.
-fn cut<'a>(data: &'a [IoSlice<'a>], range: Range<u64>) -> Vec<IoSlice<'a>> {
+pub(crate) fn cut<'a>(data: &'a [IoSlice<'a>], range: Range<u64>) -> Vec<IoSlice<'a>> {
     let mut at = 0;
     let mut part = Vec::new();
     for slice in data {

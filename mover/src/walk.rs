@@ -177,9 +177,10 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if let Ok(node) = self.layout.node(id)
             && let Ok(attr) = self.layout.getattr(&node)
             && !self.is_pinned(&node)
-            && self.has_blocks(&node, |_| false, |place| matches!(place, Place::Pm(_)))
+            && (self.has_blocks(&node, |_| false, |place| matches!(place, Place::Pm(_)))
+                || self.has_unwritten(&node))
         {
-            keeper.heats.found(id, attr.size.div_ceil(BLOCK_SIZE), millis(attr.mtime));
+            keeper.heats.found(id, attr.size.div_ceil(BLOCK_SIZE).max(1), millis(attr.mtime));
         }
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct Fetched<'p> {
     tier: u8,
     start: Block,
     memory: Memory,
+    /// Of the page cache, before they were read.
+    rewrites: u64,
 }
 
 enum Memory {
@@ -29,7 +31,7 @@ impl<'p> Fetched<'p> {
         let frames = if blocks <= MOST_FRAMES { pages.frames(tier, start, blocks) } else { None };
         let memory =
             frames.map_or_else(|| Memory::Lent(Pages::lent((blocks * BLOCK_SIZE) as usize)), Memory::Frames);
-        Fetched { pages, tier, start, memory }
+        Fetched { pages, tier, start, memory, rewrites: pages.rewrites() }
     }
 
     /// The transfers that read the first so many of them, each of at most `most` bytes, and their bytes.
@@ -72,7 +74,8 @@ impl<'p> Fetched<'p> {
         count
     }
 
-    /// The first so many of them were read, and are remembered. The caller knows that nobody writes them meanwhile.
+    /// The first so many of them were read, and are remembered. The caller knows that nobody else is given them meanwhile; where
+    /// their own file wrote them, they are forgotten again.
     pub(crate) fn keep(mut self, blocks: u64) {
         match &mut self.memory {
             Memory::Lent(bytes) => {
@@ -81,6 +84,9 @@ impl<'p> Fetched<'p> {
             Memory::Frames(frames) => {
                 self.pages.keep(self.tier, self.start, frames.drain(..blocks as usize));
             }
+        }
+        if self.pages.rewrites() != self.rewrites {
+            self.pages.drop_range(self.tier, self.start, blocks);
         }
     }
 }

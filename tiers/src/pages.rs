@@ -47,6 +47,8 @@ pub struct PageCache {
     most: AtomicU64,
     /// How often blocks were dropped; see [`PageCache::drops`].
     drops: AtomicU64,
+    /// How often blocks were written that a file had; see [`PageCache::rewritten`].
+    rewrites: AtomicU64,
     misses: AtomicU64,
     evicted: AtomicU64,
 }
@@ -139,6 +141,7 @@ impl PageCache {
             lent: AtomicU64::new(0),
             most: AtomicU64::new(0),
             drops: AtomicU64::new(0),
+            rewrites: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
         };
@@ -320,6 +323,19 @@ impl PageCache {
         for (key, first, count) in chunks_of(tier, start, blocks) {
             self.put(key, first, frames.by_ref().take(count).collect());
         }
+    }
+
+    /// Blocks were written where a file has them, and not where nobody reads yet. Who fetched them meanwhile may have what was
+    /// there before: he looks whether the number of such writes has changed when he has remembered it, and forgets it then.
+    /// Where he looked before that, it is there by now, and is dropped here.
+    pub fn rewritten(&self, tier: u8, start: Block, blocks: u64) {
+        self.rewrites.fetch_add(1, Ordering::AcqRel);
+        self.drop_range(tier, start, blocks);
+    }
+
+    /// How often that was.
+    pub(crate) fn rewrites(&self) -> u64 {
+        self.rewrites.load(Ordering::Acquire)
     }
 
     /// Forgets blocks: they are about to be written by others, or their tier is gone.

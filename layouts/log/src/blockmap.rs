@@ -129,11 +129,20 @@ impl BlockMap {
 
     /// Bytes of `block` changed in place, behind the size: whoever read them reads again. Only under the commit lock.
     pub(crate) fn note_change(&self, block: u64) {
-        if let Some(leaf) = self.leaf(block) {
-            let _extents = leaf.extents.write();
-            let version = leaf.version.load(Ordering::Relaxed);
-            leaf.version.store(version + 2, Ordering::Release);
-        }
+        self.change_in_place(block, || ());
+    }
+
+    /// Changes bytes of blocks that are mapped, in the leaf of `block`, where they are: nobody sees a part of that. Only under
+    /// the commit lock.
+    pub(crate) fn change_in_place<R>(&self, block: u64, change: impl FnOnce() -> R) -> Option<R> {
+        let leaf = self.leaf(block)?;
+        let _extents = leaf.extents.write();
+        let version = leaf.version.load(Ordering::Relaxed);
+        leaf.version.store(version + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let result = change();
+        leaf.version.store(version + 2, Ordering::Release);
+        Some(result)
     }
 
     /// Gives the blocks `start..start + len` a new place, or none, and reports what they had before. Only under the

@@ -5,7 +5,7 @@
 //! and the copies replace them, again by one store. Both are done by whoever adds a page to the log, under its lock, in
 //! small portions; the tail is never touched.
 //!
-//! Entries keep their sequence numbers, so cookies survive. An entry that takes something away (a hole, a removal, a
+//! Entries keep their sequence numbers, of which cookies are made, too. An entry that takes something away (a hole, a removal, a
 //! truncation) must stay as long as an older page may hold what it takes away. In a copy that begins at the head there
 //! is no older page. Behind that, a collection that began at the head has copied every page that held anything dead, also
 //! where that saves no page; so what was taken away before it began is in no page that it has passed
@@ -103,6 +103,25 @@ impl Log {
             self.end_collection();
         }
         Ok(())
+    }
+
+    /// Collects all of it, before it has grown as much as it may, for who found no page: the device is full. Not again before
+    /// a quarter as many entries were added as it has lines. True when pages are free that were not.
+    pub(crate) fn collect_all<P: Pm>(&mut self, fs: &Shared<P>, inode: &Inode) -> Result<bool> {
+        let before = self.page_count;
+        let due = self.collected_all + u64::from(before) * PAGE_LINES as u64 / 4;
+        if before < 2 || self.next_sequence < due || inode.trim_is_pending() {
+            return Ok(false);
+        }
+        self.collected_all = self.next_sequence;
+        self.begin_collection();
+        while self.collect_from.is_some() {
+            match self.collect_portion(fs, inode) {
+                Err(error) if error.kind() == Kind::NoSpace => break,
+                result => result?,
+            }
+        }
+        Ok(self.page_count < before)
     }
 
     /// A collection begins at the head.

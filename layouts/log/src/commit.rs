@@ -76,7 +76,7 @@ pub(crate) struct InlineLine {
     pub(crate) lines: u8,
     pub(crate) live: u32,
     pub(crate) sequence: u64,
-    /// For a removal: the cookie of its victim.
+    /// For a removal: the sequence number of its victim.
     pub(crate) victim: u64,
 }
 
@@ -107,6 +107,8 @@ pub(crate) struct Log {
     pub(crate) page_count: u32,
     /// Where the collection that is under way goes on.
     pub(crate) collect_from: Option<u32>,
+    /// The next sequence number when all of it was last collected because there was no page.
+    pub(crate) collected_all: u64,
     /// What was taken away before this sequence number is in no page that the collection under way has passed; zero when
     /// that cannot be said.
     pub(crate) gone_before: u64,
@@ -142,6 +144,7 @@ impl Default for Log {
             collect_at: MIN_COLLECTED_PAGES,
             page_count: 0,
             collect_from: None,
+            collected_all: 0,
             gone_before: 0,
             compacted: 0,
             compacting: 0,
@@ -158,8 +161,8 @@ pub(crate) struct Batch {
     lines: SmallVec<[[u8; LINE]; 4]>,
     /// First line and number of lines of each entry.
     entries: SmallVec<[(u32, u32); 4]>,
-    /// It may take what was set aside.
-    promised: bool,
+    /// What its pages are for, where its entries do not say it.
+    pages: Option<Purpose>,
 }
 
 /// Where the entries of a batch went, in order: the owner, and the address on media.
@@ -190,11 +193,16 @@ impl Batch {
 
     /// A batch for which space was set aside: a page for as many blocks as it writes, or for a change of attributes.
     pub(crate) fn promised(purpose: Purpose) -> Batch {
-        Batch { promised: purpose == Purpose::Promised, ..Batch::default() }
+        Batch { pages: (purpose == Purpose::Promised).then_some(purpose), ..Batch::default() }
+    }
+
+    /// A batch whose pages are for this.
+    pub(crate) fn with_pages(pages: Purpose) -> Batch {
+        Batch { pages: Some(pages), ..Batch::default() }
     }
 
     pub(crate) fn is_promised(&self) -> bool {
-        self.promised
+        self.pages == Some(Purpose::Promised)
     }
 
     /// Numbers the transaction whose entry the batch begins with.
@@ -215,9 +223,9 @@ impl Batch {
     }
 
     /// What a page for this batch is for.
-    fn purpose(&self) -> Purpose {
-        if self.promised {
-            return Purpose::Promised;
+    pub(crate) fn purpose(&self) -> Purpose {
+        if let Some(purpose) = self.pages {
+            return purpose;
         }
         let mut takes = false;
         let mut names = false;
@@ -312,10 +320,19 @@ impl Log {
                 // An entry of the tail ends the operation before it, whose last entries may be dead and go with their page:
                 // behind a tail without any it would look as if that was not complete.
                 let has_end = self.pages[self.tail as usize].lines > 0;
-                if !std::mem::replace(&mut collected, true) && has_end {
+                let may_collect = !std::mem::replace(&mut collected, true) && has_end;
+                if may_collect {
                     self.collect(fs, inode)?;
                 }
-                page = self.add_page(fs, inode, batch.purpose(), &[])?;
+                page = match self.add_page(fs, inode, batch.purpose(), &[]) {
+                    Err(error) if error.kind() == Kind::NoSpace && may_collect => {
+                        if !self.collect_all(fs, inode)? {
+                            return Err(error);
+                        }
+                        self.add_page(fs, inode, batch.purpose(), &[])?
+                    }
+                    page => page?,
+                };
                 line = 0;
             }
             let address = self.pages[page as usize].block.offset() + (1 + u64::from(line)) * LINE as u64;
@@ -732,7 +749,7 @@ pub(crate) fn commit<P: Pm>(
 ) -> Result<Flushed> {
     if inode.image.is_there() && batch.changes_blocks() {
         // What was accepted before may take what is for removals: it took its log back then, so that this is rare.
-        let purpose = if batch.promised { Purpose::Removal } else { batch.purpose() };
+        let purpose = if batch.is_promised() { Purpose::Removal } else { batch.purpose() };
         log.take_image_back(fs, inode, purpose)?;
     }
     log.make_room(fs, inode, batch, placed)?;

@@ -71,8 +71,15 @@ impl<'a> Source<'a> {
         Source { slices, index: 0, within: 0 }
     }
 
+    /// From the byte `from` on.
+    pub(crate) fn from(slices: &'a [IoSlice<'a>], from: u64) -> Source<'a> {
+        let mut source = Source::new(slices);
+        skip(&mut source, from);
+        source
+    }
+
     /// The next bytes, at most `limit`, from one slice.
-    fn next(&mut self, limit: usize) -> &'a [u8] {
+    pub(crate) fn next(&mut self, limit: usize) -> &'a [u8] {
         while self.index < self.slices.len() && self.within == self.slices[self.index].len() {
             self.index += 1;
             self.within = 0;
@@ -95,33 +102,41 @@ impl<'a> Source<'a> {
 
 /// A block of which a write keeps a part: where it was when it was read.
 #[derive(Clone, Copy)]
-struct Edge {
+pub(crate) struct Edge {
     block: u64,
     place: Option<u64>,
     version: u64,
 }
 
 /// A write that is prepared: its data is on its way to new blocks.
-struct Prepared {
+pub(crate) struct Prepared {
     /// Blocks that were allocated for it.
-    runs: Runs,
+    pub(crate) runs: Runs,
     /// Where the range goes, in order: those, and blocks that the file has already, allocated and not written.
-    targets: SmallVec<[Target; 2]>,
+    pub(crate) targets: SmallVec<[Target; 2]>,
     edges: SmallVec<[Edge; 2]>,
     /// The size of the file when it was prepared.
     size: u64,
     flushed: Option<Flushed>,
 }
 
-/// Where a part of a write goes.
-#[derive(Debug, Clone, Copy)]
-struct Target {
-    run: Run,
-    /// The file had these blocks before.
-    kept: bool,
+impl Prepared {
+    /// Nothing yet, for a file of this size.
+    pub(crate) fn new(size: u64) -> Prepared {
+        let (targets, edges) = (SmallVec::new(), SmallVec::new());
+        Prepared { runs: Runs::new(), targets, edges, size, flushed: None }
+    }
 }
 
-enum Attempt {
+/// Where a part of a write goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) run: Run,
+    /// The file had these blocks before.
+    pub(crate) kept: bool,
+}
+
+pub(crate) enum Attempt {
     Done,
     /// An old block changed meanwhile.
     Again,
@@ -131,21 +146,36 @@ enum Attempt {
 
 /// The range of a write, in bytes and in blocks that need a new place.
 #[derive(Clone, Copy)]
-struct Range {
-    offset: u64,
-    end: u64,
+pub(crate) struct Range {
+    pub(crate) offset: u64,
+    pub(crate) end: u64,
+    /// Bytes of what is written that are before it.
+    pub(crate) before: u64,
     /// Bytes at the start that go to the last block in place, beyond the size.
-    in_place: u64,
+    pub(crate) in_place: u64,
     /// Whose space it takes.
-    purpose: Purpose,
+    pub(crate) purpose: Purpose,
+    /// Whose space a page of the log takes, where that is another's.
+    pub(crate) pages: Option<Purpose>,
+    /// It may borrow from the reserve, whether there are tiers or not.
+    pub(crate) borrows: bool,
 }
 
 impl Range {
-    fn first_block(&self) -> u64 {
+    fn new(offset: u64, end: u64, in_place: u64, purpose: Purpose) -> Range {
+        Range { offset, end, before: 0, in_place, purpose, pages: None, borrows: false }
+    }
+
+    /// A batch for its entries, empty yet.
+    fn batch(&self) -> Batch {
+        self.pages.map_or_else(|| Batch::promised(self.purpose), Batch::with_pages)
+    }
+
+    pub(crate) fn first_block(&self) -> u64 {
         (self.offset + self.in_place) / BLOCK_SIZE
     }
 
-    fn blocks(&self) -> u64 {
+    pub(crate) fn blocks(&self) -> u64 {
         if self.offset + self.in_place == self.end {
             0
         } else {
@@ -248,6 +278,8 @@ impl<P: Pm> Shared<P> {
         inode.lazy.store(true, Ordering::Release);
     }
 
+    /// Writes. On a full device what is there already may be overwritten with blocks that are borrowed: with tiers only where
+    /// `borrows` says so, when no other room can be made.
     pub(crate) fn write(
         &self,
         inode: &Arc<Inode>,
@@ -255,6 +287,7 @@ impl<P: Pm> Shared<P> {
         data: &[IoSlice<'_>],
         durability: Durability,
         now: Timestamp,
+        borrows: bool,
     ) -> Result<u64> {
         self.file(inode)?;
         let purpose = Purpose::of_write(durability);
@@ -271,7 +304,7 @@ impl<P: Pm> Shared<P> {
                 return Ok(offset);
             }
             if end <= inode.size() {
-                let range = Range { offset, end, in_place: 0, purpose };
+                let range = Range { borrows, ..Range::new(offset, end, 0, purpose) };
                 if let Some(offset) = self.write_range(inode, range, data, now, false)? {
                     return Ok(offset);
                 }
@@ -293,7 +326,7 @@ impl<P: Pm> Shared<P> {
             return Ok(offset);
         }
         let in_place = self.bytes_in_place(self.file(inode)?, size, offset, end);
-        let range = Range { offset, end, in_place, purpose };
+        let range = Range { borrows, ..Range::new(offset, end, in_place, purpose) };
         // While `extend` is held no write "becomes" an extension: `None` cannot be.
         self.write_range(inode, range, data, now, true).map(|offset| offset.unwrap_or(range.offset))
     }
@@ -328,14 +361,8 @@ impl<P: Pm> Shared<P> {
             self.file(inode)?.for_each(range.first_block(), range.blocks(), |piece| self.free_piece(piece));
         }
         for turn in 0.. {
-            let mut prepared = Prepared {
-                runs: Runs::new(),
-                targets: SmallVec::new(),
-                edges: SmallVec::new(),
-                size: inode.size(),
-                flushed: None,
-            };
-            let mut locked = (turn >= OPTIMISTIC_WRITES).then(|| inode.log.lock());
+            let mut prepared = Prepared::new(inode.size());
+            let locked = (turn >= OPTIMISTIC_WRITES).then(|| inode.log.lock());
             let allocated = match locked {
                 Some(_) => self.alloc.allocate(range.blocks(), range.purpose, &mut prepared.runs),
                 None => self.allocate(goal, range.blocks(), range.purpose, &mut prepared.runs),
@@ -346,10 +373,8 @@ impl<P: Pm> Shared<P> {
                     prepared.targets.extend(new);
                 }
                 Err(_) => {
-                    // Blocks that were allocated before can be written on a full device: in place, under the lock, as
-                    // they can be freed otherwise.
-                    let _log = locked.get_or_insert_with(|| inode.log.lock());
-                    self.target_unwritten(inode, range, &mut prepared)?;
+                    drop(locked);
+                    return self.write_on_full(inode, range, data, now, extends);
                 }
             }
             let attempt = match self.copy_data(inode, range, &mut prepared, data) {
@@ -378,38 +403,15 @@ impl<P: Pm> Shared<P> {
                     if error.kind() != Kind::Media {
                         self.free_runs(&prepared.runs);
                     }
+                    if error.kind() == Kind::NoSpace && !too_soon {
+                        // The log found no page for its entries.
+                        return self.write_on_full(inode, range, data, now, extends);
+                    }
                     return Err(error);
                 }
             }
         }
         Ok(None)
-    }
-
-    /// Targets for a range on a full device: unwritten blocks of the file where there are, new ones elsewhere. Under the
-    /// log's lock.
-    fn target_unwritten(&self, inode: &Inode, range: Range, prepared: &mut Prepared) -> Result<()> {
-        let map = self.file(inode)?;
-        let (mut at, end) = (range.first_block(), range.first_block() + range.blocks());
-        while at < end {
-            let (found, len) = map.find(at, end - at);
-            match found {
-                Some(raw) if !is_written(raw) && place::tier(raw) == 0 => {
-                    let run = Run { start: Block(raw & place::BLOCK_MASK), len };
-                    prepared.targets.push(Target { run, kept: true });
-                }
-                _ => {
-                    let mut runs = Runs::new();
-                    if let Err(error) = self.alloc.allocate(len, range.purpose, &mut runs) {
-                        self.free_runs(&prepared.runs);
-                        return Err(error);
-                    }
-                    prepared.targets.extend(runs.iter().map(|&run| Target { run, kept: false }));
-                    prepared.runs.extend(runs);
-                }
-            }
-            at += len;
-        }
-        Ok(())
     }
 
     /// The block behind the one before `block`: a file that grows should go on there.
@@ -419,7 +421,7 @@ impl<P: Pm> Shared<P> {
     }
 
     /// Copies the data to new blocks, with what is kept of the old ones.
-    fn copy_data(
+    pub(crate) fn copy_data(
         &self,
         inode: &Inode,
         range: Range,
@@ -428,8 +430,7 @@ impl<P: Pm> Shared<P> {
     ) -> Result<()> {
         let map = self.file(inode)?;
         let size = prepared.size;
-        let mut source = Source::new(data);
-        skip(&mut source, range.in_place);
+        let mut source = Source::from(data, range.before + range.in_place);
         let mut at = range.offset + range.in_place;
         let flushed = &mut prepared.flushed;
         for Target { run, .. } in &prepared.targets {
@@ -486,8 +487,8 @@ impl<P: Pm> Shared<P> {
         Ok(Edge { block, place, version })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename the arguments")]
-    fn commit_write(
+    #[expect(clippy::too_many_arguments, reason = "a struct would only rename the arguments")]
+    pub(crate) fn commit_write(
         &self,
         inode: &Arc<Inode>,
         mut log: MutexGuard<'_, Log>,
@@ -528,7 +529,7 @@ impl<P: Pm> Shared<P> {
             let Some(raw) = map.find(block, 1).0.filter(|&raw| is_written(raw)) else {
                 return Ok(Attempt::Again);
             };
-            let mut source = Source::new(data);
+            let mut source = Source::from(data, range.before);
             let mut at = media_offset(raw)? + range.offset % BLOCK_SIZE;
             let mut left = range.in_place as usize;
             while left > 0 {
@@ -552,7 +553,7 @@ impl<P: Pm> Shared<P> {
             Some(flushed) if !Mistake::EntryBeforeData.is_made(&*self.pm) => self.pm.fence(flushed),
             _ => Durable::nothing_before(),
         };
-        let batch = Batch::promised(range.purpose);
+        let batch = range.batch();
         // What was changed while this waited stays changed then.
         let now = if range.purpose == Purpose::Promised { now.max(inode.attr.get().ctime) } else { now };
         self.commit_changes(inode, &mut log, batch, &changes, size.max(range.end), now, after, freed)?;

@@ -46,6 +46,8 @@ pub(crate) struct Shared<P> {
     pub(crate) transactions: Transactions,
     /// Directories that move to another directory do so one at a time, so that no cycle can arise.
     pub(crate) move_directories: Mutex<()>,
+    /// Held by who writes on a full device: one at a time borrows from the reserve.
+    pub(crate) overwriting: Mutex<()>,
     pub(crate) read_only: bool,
     /// Inodes to be freed whose images are still to be read. Bounded by the number of inodes.
     pub(crate) unread: Mutex<Vec<u64>>,

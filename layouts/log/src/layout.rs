@@ -13,9 +13,10 @@ use nacre_engine::{
 };
 use nacre_media::{Durable, Pm};
 
+use crate::alloc::Purpose;
 use crate::directory::Dentry;
 use crate::file::is_written;
-use crate::format::{CHUNK_INODES, MAX_FILE_SIZE, MAX_XATTR_SIZE, place};
+use crate::format::{CHUNK_BLOCKS, CHUNK_INODES, MAX_FILE_SIZE, MAX_XATTR_SIZE, place};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode, Node};
 use crate::mount::LogFs;
@@ -200,7 +201,7 @@ impl<P: Pm + 'static> Data for LogFs<P> {
         durability: Durability,
         now: Timestamp,
     ) -> Result<u64> {
-        self.writable()?.write(&node.inode, at, data, durability, now)
+        self.writable()?.write(&node.inode, at, data, durability, now, false)
     }
 
     fn fallocate(
@@ -276,8 +277,14 @@ impl<P: Pm + 'static> Extents for LogFs<P> {
         let available = fs.alloc.available_blocks();
         let in_use = fs.inodes.in_use();
         let inodes = fs.device_blocks.max(CHUNK_INODES);
-        // An inode takes a sixteenth of a block; space limits them like everything else.
-        let inodes_free = (available * 16).min(inodes.saturating_sub(in_use));
+        // Space limits them like everything else: a chunk takes so many blocks, in the worst case.
+        let more = match available {
+            0 => 0,
+            blocks => {
+                fs.inodes.capacity().saturating_sub(in_use) + blocks / (CHUNK_BLOCKS + 1) * CHUNK_INODES
+            }
+        };
+        let inodes_free = more.min(inodes.saturating_sub(in_use));
         FsStat { blocks: fs.device_blocks - fs.first_data_block, free, available, inodes, inodes_free }
     }
 
@@ -355,6 +362,21 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         self.shared.resolve_movable(&node.inode, start, len)
     }
 
+    fn resolve_unwritten(&self, node: &Node, most: u64) -> Result<Vec<Movable>> {
+        self.shared.resolve_unwritten(&node.inode, most)
+    }
+
+    fn overwrite(
+        &self,
+        node: &Node,
+        at: WriteAt,
+        data: &[IoSlice<'_>],
+        durability: Durability,
+        now: Timestamp,
+    ) -> Result<u64> {
+        self.writable()?.write(&node.inode, at, data, durability, now, true)
+    }
+
     fn publish(&self, files: &[CopiedFile<'_, Node>], proof: Durable) -> Vec<Result<Vec<Copied>>> {
         let publish = |file: &CopiedFile<'_, Node>| {
             self.writable()?.publish(&file.node.inode, file.copied, file.modified, proof.again())
@@ -371,7 +393,7 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         now: Timestamp,
         proof: Durable,
     ) -> Result<()> {
-        let write = AsWritten { durability, now, has: false };
+        let write = AsWritten { durability, now, has: None };
         self.writable()?.publish_write(&node.inode, written, size, write, proof).map(drop)
     }
 
@@ -382,8 +404,10 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         size: u64,
         now: Timestamp,
         proof: Durable,
+        joins: bool,
     ) -> Result<bool> {
-        let write = AsWritten { durability: Durability::Now, now, has: true };
+        let has = Some(if joins { Purpose::Overwrite } else { Purpose::Pieces });
+        let write = AsWritten { durability: Durability::Now, now, has };
         self.writable()?.publish_write(&node.inode, written, size, write, proof)
     }
 
@@ -396,6 +420,16 @@ impl<P: Pm + 'static> Tiered for LogFs<P> {
         modified: Timestamp,
     ) -> Result<bool> {
         self.writable()?.bring_up(&node.inode, from, content, durability, modified)
+    }
+
+    fn change_below(
+        &self,
+        node: &Node,
+        from: &Movable,
+        now: Timestamp,
+        change: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<bool> {
+        self.writable()?.change_below(&node.inode, from, now, change)
     }
 
     fn replace_unwritten(&self, node: &Node, tier: u8, start: FileBlock, len: u64) -> Result<u64> {

@@ -15,6 +15,7 @@
 //! | `blockmap`, `directory` | where a file's blocks are; the names of a directory |
 //! | `tiers`, `publish` | which blocks of tiers are free; committing where blocks were moved or written to |
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
+//! | `overwrite` | writing what is there already on a full device |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
 //! | `layout` | the contract of `nacre-engine`, implemented |
 //!
@@ -41,6 +42,7 @@ mod mend;
 mod mkfs;
 mod mount;
 mod namespace;
+mod overwrite;
 mod publish;
 mod recover;
 mod rename;

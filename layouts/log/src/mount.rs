@@ -111,6 +111,7 @@ impl<P: Pm + 'static> LogFs<P> {
                 gate: RwLock::new(()),
             },
             move_directories: Mutex::new(()),
+            overwriting: Mutex::new(()),
             read_only,
             unread: Mutex::default(),
             trims: Mutex::default(),

@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
+use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Copied, Durability, Error, FileBlock, Kind, Movable, PlacedExtent, Result, Timestamp,
-    Written,
+    Attr, BLOCK_SIZE, Copied, Durability, Error, FileBlock, Kind, Movable, Place, PlacedExtent, Result,
+    Timestamp, Written,
 };
 use nacre_media::{Durable, Flushed, Pm};
 
@@ -26,11 +27,34 @@ use crate::space::place_of;
 pub(crate) struct AsWritten {
     pub(crate) durability: Durability,
     pub(crate) now: Timestamp,
-    /// The file has them there already, allocated and not written.
-    pub(crate) has: bool,
+    /// The file has them there already, allocated; whose space pages of the log take then.
+    pub(crate) has: Option<Purpose>,
 }
 
+/// Entries that are committed together, where that is no matter: two pages.
+const MOST_ENTRIES: usize = 126;
+
 impl<P: Pm> Shared<P> {
+    /// The first blocks of a file on persistent memory that are allocated and not written, in pieces of one place and version.
+    pub(crate) fn resolve_unwritten(&self, inode: &Inode, most: u64) -> Result<Vec<Movable>> {
+        let map = self.file(inode)?;
+        let _log = inode.log.lock();
+        let mut left = most;
+        let mut found = Vec::new();
+        // What a truncation has still to free is not the file's any more.
+        let end = inode.trim.load(Ordering::Acquire).min(MAX_FILE_SIZE / BLOCK_SIZE);
+        map.for_each(0, end, |piece| {
+            if left == 0 || is_written(piece.place) || place::tier(piece.place) != 0 {
+                return;
+            }
+            let len = piece.len.min(left);
+            left -= len;
+            let extent = PlacedExtent { start: FileBlock(piece.start), len, place: place_of(piece.place) };
+            found.push(Movable { extent, version: map.version(piece.start) });
+        });
+        Ok(found)
+    }
+
     /// The written blocks of a range, in pieces of one place and one version.
     pub(crate) fn resolve_movable(&self, inode: &Inode, start: FileBlock, len: u64) -> Result<Vec<Movable>> {
         let map = self.file(inode)?;
@@ -72,15 +96,15 @@ impl<P: Pm> Shared<P> {
     ) -> Result<Vec<Copied>> {
         let map = self.file(inode)?;
         let mut log = inode.log.lock();
-        let mut changes = Changes::new();
-        let mut refused = Vec::new();
+        let (mut current, mut refused) = (Vec::new(), Vec::new());
         for copy in copied {
-            let PlacedExtent { start, len, .. } = copy.from.extent;
+            let PlacedExtent { start, len, place } = copy.from.extent;
             if !is_current(inode, map, &copy.from) {
                 refused.push(*copy);
                 continue;
             }
-            let raw = place::on_tier(copy.tier, copy.block.0);
+            let unwritten = if matches!(place, Place::Unwritten(_)) { place::UNWRITTEN } else { 0 };
+            let raw = place::on_tier(copy.tier, copy.block.0) | unwritten;
             if len == 0 || !self.reach.read().holds(raw, len) {
                 return Err(Error::new(Kind::InvalidInput).object(format!(
                     "blocks {} to {} of tier {}",
@@ -89,14 +113,27 @@ impl<P: Pm> Shared<P> {
                     copy.tier
                 )));
             }
-            push_change(&mut changes, start.0, len, raw);
+            current.push((copy, start.0, raw));
         }
-        let mut freed = Freed::new();
-        if !changes.is_empty() {
-            self.commit_moved(inode, &mut log, Batch::default(), &changes, modified, proof, &mut freed)?;
+        // What leaves memory gives back more than the entries take that say so.
+        let leaves = |copy: &Copied| matches!(copy.from.extent.place, Place::Pm(_) | Place::Unwritten(_));
+        let pages = if copied.iter().all(leaves) { Purpose::Removal } else { Purpose::Metadata };
+        // In parts: the pages for all of it might be more than the layout keeps, and the first part makes room for the second.
+        let mut done = 0;
+        for part in current.chunks(MOST_ENTRIES) {
+            let (mut changes, mut freed) = (Changes::new(), Freed::new());
+            for (copy, start, raw) in part {
+                push_change(&mut changes, *start, copy.from.extent.len, *raw);
+            }
+            let batch = Batch::with_pages(pages);
+            match self.commit_moved(inode, &mut log, batch, &changes, modified, proof.again(), &mut freed) {
+                Err(error) if error.kind() == Kind::NoSpace && done > 0 => break,
+                result => result?,
+            }
+            freed.into_iter().for_each(|piece| self.free_piece(piece));
+            done += part.len();
         }
-        drop(log);
-        freed.into_iter().for_each(|piece| self.free_piece(piece));
+        refused.extend(current[done..].iter().map(|(copy, ..)| **copy));
         Ok(refused)
     }
 
@@ -126,8 +163,11 @@ impl<P: Pm> Shared<P> {
         if durability != Durability::Promised {
             inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
         }
-        if has && !changes.iter_mut().all(|change| keep_unwritten(map, change)) {
-            return Ok(false);
+        if let Some(pages) = has {
+            self.check_pieces(&log, pages)?;
+            if !changes.iter_mut().all(|change| keep_allocated(map, change)) {
+                return Ok(false);
+            }
         }
         let before = inode.size();
         let first = changes.first().map_or(u64::MAX, |change| change.start * BLOCK_SIZE);
@@ -143,7 +183,9 @@ impl<P: Pm> Shared<P> {
             Durability::Promised => (Purpose::Promised, now.max(inode.attr.get().ctime)),
             _ => (Purpose::of_write(durability), now),
         };
-        let (batch, size) = (Batch::promised(purpose), size.max(before));
+        let size = size.max(before);
+        // What was allocated can be written however full the file system is.
+        let batch = has.map_or_else(|| Batch::promised(purpose), Batch::with_pages);
         self.commit_changes(inode, &mut log, batch, &changes, size, now, proof, &mut freed)?;
         drop(log);
         freed.into_iter().for_each(|piece| self.free_piece(piece));
@@ -159,7 +201,10 @@ impl<P: Pm> Shared<P> {
         durability: Durability,
         modified: Timestamp,
     ) -> Result<bool> {
-        let purpose = Purpose::of_write(durability);
+        let purpose = match durability {
+            Durability::Lazy => Purpose::Overwrite,
+            other => Purpose::of_write(other),
+        };
         let map = self.file(inode)?;
         let PlacedExtent { start, len, .. } = from.extent;
         if content.len() as u64 != len * BLOCK_SIZE {
@@ -176,13 +221,17 @@ impl<P: Pm> Shared<P> {
             if !is_current(inode, map, from) {
                 return Ok(false);
             }
+            let batch = match purpose {
+                Purpose::Overwrite => Batch::with_pages(Purpose::Pieces),
+                purpose => Batch::promised(purpose),
+            };
+            self.check_pieces(&log, batch.purpose())?;
             let mut changes = Changes::new();
             let mut at = start.0;
             for run in &runs {
                 push_change(&mut changes, at, run.len, run.start.0);
                 at += run.len;
             }
-            let batch = Batch::promised(purpose);
             self.commit_moved(inode, &mut log, batch, &changes, modified, proof, &mut freed).map(|()| true)
         });
         // After a media error nobody knows whether the entry is there: then the blocks stay taken.
@@ -192,6 +241,27 @@ impl<P: Pm> Shared<P> {
         }
         freed.into_iter().for_each(|piece| self.free_piece(piece));
         committed
+    }
+
+    /// Has blocks changed where they are on a tier, without an entry.
+    pub(crate) fn change_below(
+        &self,
+        inode: &Inode,
+        from: &Movable,
+        now: Timestamp,
+        change: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<bool> {
+        let map = self.file(inode)?;
+        let log = inode.log.lock();
+        inode.check_flags(Attr::IMMUTABLE)?;
+        if log.dead_inode || !is_current(inode, map, from) {
+            return Ok(false);
+        }
+        map.change_in_place(from.extent.start.0, change).transpose()?;
+        inode.touch(now);
+        // No entry says the times.
+        inode.lazy.store(true, Ordering::Release);
+        Ok(true)
     }
 
     /// Gives blocks of a tier that were never written other places.
@@ -231,21 +301,22 @@ impl<P: Pm> Shared<P> {
                 (at, missing, raw, left) = (at + count, missing - count, raw + count, left - count);
             }
         }
-        let mut freed = Freed::new();
-        let done = self.commit_moved(
-            inode,
-            &mut log,
-            Batch::default(),
-            &changes,
-            modified,
-            Durable::nothing_before(),
-            &mut freed,
-        );
+        let mut parts = changes.chunks(MOST_ENTRIES);
+        let (mut done, mut freed) = (Ok(()), Freed::new());
+        let mut unused: Vec<Change> = Vec::new();
+        for part in parts.by_ref() {
+            let (batch, nothing) = (Batch::default(), Durable::nothing_before());
+            done = self.commit_moved(inode, &mut log, batch, part, modified, nothing, &mut freed);
+            if let Err(error) = &done {
+                // After a media error nobody knows whether the entry is there: then the blocks stay taken.
+                unused.extend(part.iter().filter(|_| error.kind() != Kind::Media));
+                break;
+            }
+        }
+        unused.extend(parts.flatten());
         drop(log);
-        // After a media error nobody knows whether the entry is there: then the blocks stay taken.
-        if done.as_ref().is_err_and(|error| error.kind() != Kind::Media) {
-            let piece = |(place, len)| Piece { start: 0, len, place, owner: 0 };
-            taken.into_iter().for_each(|unused| self.free_piece(piece(unused)));
+        for Change { start, len, place, .. } in unused {
+            self.free_piece(Piece { start, len, place: place.unwrap_or_default(), owner: 0 });
         }
         freed.into_iter().for_each(|piece| self.free_piece(piece));
         done.map(|()| blocks)
@@ -310,16 +381,20 @@ fn is_current(inode: &Inode, map: &BlockMap, from: &Movable) -> bool {
         covered += piece.len;
     });
     // A truncation that has still to free them took them away.
-    is_same && covered == len && start.0 + len <= inode.size().div_ceil(BLOCK_SIZE)
+    let end = match place {
+        Place::Unwritten(_) => inode.trim.load(Ordering::Acquire),
+        _ => inode.size().div_ceil(BLOCK_SIZE),
+    };
+    is_same && covered == len && start.0 + len <= end
 }
 
-/// Blocks that the file has at this place already, and that were not written, stay its own; false when they are none.
-fn keep_unwritten(map: &BlockMap, change: &mut Change) -> bool {
+/// Blocks that the file has at this place already stay its own; false when there are others.
+fn keep_allocated(map: &BlockMap, change: &mut Change) -> bool {
     let Some(raw) = change.place else { return false };
     let mut same = 0;
     map.for_each(change.start, change.len, |piece| {
         let there = (raw + (piece.start - change.start)) | place::UNWRITTEN;
-        same += if piece.place == there { piece.len } else { 0 };
+        same += if piece.place | place::UNWRITTEN == there { piece.len } else { 0 };
     });
     change.kept = same;
     same == change.len

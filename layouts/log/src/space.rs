@@ -136,8 +136,17 @@ impl<P: Pm> Shared<P> {
             return Ok(());
         }
         let attributes = inode.attr.get();
-        let (size, nothing) = (inode.size(), Durable::nothing_before());
-        self.commit_attributes(inode, &mut log, Batch::default(), (attributes, attributes), size, 0, nothing)
+        // These times may be older after a crash. On a full device, where no log finds a page for them, they stay in DRAM: that
+        // is no reason to tell a sync that data is missing.
+        for batch in [Batch::default(), Batch::with_pages(Purpose::Overwrite)] {
+            let (size, nothing) = (inode.size(), Durable::nothing_before());
+            let attributes = (attributes, attributes);
+            match self.commit_attributes(inode, &mut log, batch, attributes, size, 0, nothing) {
+                Err(error) if error.kind() == Kind::NoSpace => {}
+                result => return result,
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn fallocate(
@@ -321,7 +330,8 @@ impl<P: Pm> Shared<P> {
             self.pm.read(media_offset(raw)?, &mut bytes)?;
             bytes[from as usize..to as usize].fill(0);
             let mut runs = Runs::new();
-            self.alloc.allocate(1, Purpose::Data, &mut runs)?;
+            // The block that it replaces is free again with the commit.
+            self.alloc.allocate(1, Purpose::Overwrite, &mut runs)?;
             let start = runs[0].start;
             plan.allocated.extend(runs);
             plan.join(Some(self.pm.copy(start.offset(), &bytes)?));

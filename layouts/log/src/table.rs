@@ -162,6 +162,11 @@ impl InodeTable {
         }
     }
 
+    /// Inodes for which there is a place, in use or not.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.spare.lock().next_chunk * CHUNK_INODES
+    }
+
     pub(crate) fn in_use(&self) -> u64 {
         self.in_use.load(Ordering::Relaxed)
     }

@@ -61,6 +61,10 @@ pub enum Purpose {
     Data,
     /// The log of something that exists, and pages that a kernel accepted: leaves half of it.
     Metadata,
+    /// What a full device needs so that what is there can be written: leaves a quarter.
+    Overwrite,
+    /// The log of a write on a full device that could do with fewer pieces: leaves three quarters.
+    Pieces,
     /// The log of a removal, which gives more back than it takes: leaves nothing.
     Removal,
     /// What is written for a promise, and the metadata of it: leaves nothing, not even what is set aside.
@@ -154,6 +158,11 @@ impl Allocator {
     /// Blocks of the device.
     pub fn blocks(&self) -> u64 {
         self.blocks
+    }
+
+    /// Blocks that are kept for what a full device must still be able to do.
+    pub fn reserve(&self) -> u64 {
+        self.reserve
     }
 
     /// Number of free blocks, the reserve included.
@@ -412,7 +421,7 @@ impl Allocator {
     }
 
     /// True when `want` more blocks may be taken. Only when the thread's own lane is nearly empty are all summed up.
-    fn fits(&self, want: u64, purpose: Purpose) -> bool {
+    pub fn fits(&self, want: u64, purpose: Purpose) -> bool {
         let left = self.left_by(purpose);
         let own = self.lanes[self.own_lane()].free.load(Ordering::Relaxed);
         own >= want + left || self.free_blocks() >= want + left
@@ -423,6 +432,8 @@ impl Allocator {
         match purpose {
             Purpose::Data => self.reserve + self.promised_blocks(),
             Purpose::Metadata => self.reserve / 2 + self.promised_blocks(),
+            Purpose::Overwrite => self.reserve / 4 + self.promised_blocks(),
+            Purpose::Pieces => self.reserve / 4 * 3 + self.promised_blocks(),
             Purpose::Removal => self.promised_blocks(),
             Purpose::Promised => 0,
         }

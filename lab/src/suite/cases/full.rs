@@ -16,6 +16,10 @@ pub(super) const CASES: &[Case] = &[
     case("full-and-still-usable", SMALL, usable),
     case("full-by-allocation", &[Need::SmallDevice, Need::Allocate], allocation),
     case("full-and-zeroed-or-nothing", &[Need::SmallDevice, Need::ZeroRange], zeroed),
+    case("full-and-overwritten", SMALL, overwritten),
+    case("full-and-preallocated", &[Need::SmallDevice, Need::Allocate], preallocated),
+    case("full-of-preallocated", &[Need::SmallDevice, Need::Allocate], full_of_preallocated),
+    case("full-and-many-writers", SMALL, many_writers),
     case("full-and-remounted", &[Need::SmallDevice, Need::Remount], remounted),
 ];
 
@@ -186,4 +190,104 @@ fn remounted(fs: &mut Fs<'_>) {
     view.unlink("file").unwrap();
     fs.remount();
     assert_as_much(fill(fs.view(), "file"), first);
+}
+
+/// A number below `below`, another one each time.
+fn scattered(turn: u64, below: u64) -> u64 {
+    turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) % below
+}
+
+/// What is there can be overwritten however full the device is, in pieces of any size, and again and again.
+fn overwritten(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    let mut content = pattern(1, 0, 300_000);
+    fs.write_file("file", &content);
+    fill(fs, "big");
+    let file = fs.opened("file", Open::BOTH);
+    for turn in 0..3000u64 {
+        let len = [1, 4096, 65_536, 5000, 20_000][turn as usize % 5];
+        let offset = scattered(turn, (content.len() - len) as u64);
+        let offset = if turn % 3 == 0 { offset } else { offset / 4096 * 4096 };
+        let bytes = pattern(turn, offset, len);
+        assert_eq!(file.write_at(offset, &bytes), Ok(len), "{len} bytes at {offset}, turn {turn}");
+        content[offset as usize..offset as usize + len].copy_from_slice(&bytes);
+    }
+    assert_same(&read_exactly(file.as_ref(), 0, content.len()), &content, "overwritten on a full device");
+    // All of a file that has nearly all space, as one write.
+    let size = fs.stat("big").size.min(8 << 20);
+    let big = fs.opened("big", Open::BOTH);
+    let bytes = pattern(9, 0, size as usize);
+    assert_eq!(big.write_at(0, &bytes), Ok(bytes.len()));
+    assert_same(&read_exactly(big.as_ref(), 0, bytes.len()), &bytes, "overwritten as a whole");
+    assert_eq!(fs.unlink("file"), Ok(()));
+    assert_eq!(fs.unlink("big"), Ok(()));
+}
+
+/// posix_fallocate(3): later writes do not fail for want of space.
+fn preallocated(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    let file = fs.opened("file", Open::NEW);
+    let size = 1 << 20;
+    assert_eq!(file.fallocate(FallocateMode::Allocate, 0, size), Ok(()));
+    fill(fs, "big");
+    for pass in 0..3 {
+        for offset in (0..size).step_by(65_536) {
+            assert_eq!(file.write_at(offset, &pattern(pass, offset, 65_536)), Ok(65_536), "pass {pass}");
+        }
+        assert_same(
+            &read_exactly(file.as_ref(), 0, size as usize),
+            &pattern(pass, 0, size as usize),
+            "a pass",
+        );
+    }
+    fs.truncate("big", 0).unwrap();
+}
+
+/// Nearly all of the device is one file that was allocated and not written, and is written block by block in any order.
+fn full_of_preallocated(fs: &mut Fs<'_>) {
+    let fs = fs.view();
+    let file = fs.opened("file", Open::NEW);
+    let size = fs.target().space().unwrap().available / 10 * 9 / 4096 * 4096;
+    assert_eq!(file.fallocate(FallocateMode::Allocate, 0, size), Ok(()));
+    fill(fs, "big");
+    let blocks = size / 4096;
+    let mut last = std::collections::BTreeMap::new();
+    for turn in 0..2 * blocks {
+        let block = scattered(turn / 2 * 7 + turn % 2, blocks);
+        let (within, len) = if turn % 5 == 0 { (100, 900) } else { (0, 4096) };
+        let bytes = pattern(turn, 0, len);
+        assert_eq!(file.write_at(block * 4096 + within, &bytes), Ok(len), "block {block} in turn {turn}");
+        last.insert(block, (within, bytes));
+    }
+    for (block, (within, bytes)) in last {
+        let found = read_exactly(file.as_ref(), block * 4096 + within, bytes.len());
+        assert_same(&found, &bytes, "the last that was written");
+    }
+    assert_eq!(fs.unlink("file"), Ok(()));
+    assert_eq!(fs.unlink("big"), Ok(()));
+}
+
+/// Many files, by many writers at once.
+fn many_writers(fs: &mut Fs<'_>) {
+    const WRITERS: u64 = 4;
+    let fs = fs.view();
+    for index in 0..64 {
+        fs.write_file(format!("file-{index}"), &pattern(index, 0, 40_000));
+    }
+    fill(fs, "big");
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            scope.spawn(move || {
+                for turn in 0..400 {
+                    let index = writer + WRITERS * scattered(turn, 64 / WRITERS);
+                    let file = fs.opened(format!("file-{index}"), Open::BOTH);
+                    let offset = scattered(turn + writer, 9) * 4096;
+                    assert_eq!(file.write_at(offset, &pattern(turn, offset, 4000)), Ok(4000), "turn {turn}");
+                    let seen = read_exactly(file.as_ref(), offset, 4000);
+                    assert_same(&seen, &pattern(turn, offset, 4000), "what was just written");
+                }
+            });
+        }
+    });
+    assert_eq!(fs.unlink("big"), Ok(()));
 }

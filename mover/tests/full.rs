@@ -1,0 +1,208 @@
+//! A full file system over tiers: memory full of blocks that were allocated and never written was full for good, however empty
+//! its tier was; pieces of one file went down as one batch, whose entries took more pages of its log than are kept for logs;
+//! and what was there could not be overwritten.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use nacre_engine::{
+    BLOCK_SIZE, Data, Durability, Extents, FallocateMode, FileKind, Kind, Names, NewInode, Result, Tiered,
+    Timestamp, WriteAt, XattrMode,
+};
+use nacre_layout_log::check::check;
+use nacre_layout_log::{LogFs, MkfsOptions, MountOptions, mkfs};
+use nacre_media::SimPm;
+use nacre_media::block::SimDisk;
+use nacre_mover::{MoverFs, MoverOptions, PIN};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use uuid::Uuid;
+
+type Fs = MoverFs<LogFs<SimPm>, SimDisk>;
+type Node = <Fs as Names>::Node;
+
+const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
+const MIB: u64 = 1 << 20;
+
+fn options(group: u64) -> MoverOptions {
+    MoverOptions { balance: false, group: group / BLOCK_SIZE, ..MoverOptions::default() }
+}
+
+fn machine(memory: u64, tier: u64, group: u64) -> (Arc<SimPm>, Fs) {
+    let memory = Arc::new(SimPm::with_disks(memory, &[tier]));
+    mkfs(&*memory, &MkfsOptions::default()).expect("mkfs");
+    let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+    let fs = Fs::new(layout, options(group));
+    fs.add(SimDisk::of(&memory, 0), Uuid::from_u128(7), 1, 1, NOW).expect("a tier");
+    (memory, fs)
+}
+
+fn create(fs: &Fs, name: &str) -> Result<Node> {
+    let (kind, mode) = (FileKind::Regular, 0o644);
+    let new = NewInode { kind, mode, uid: 0, gid: 0, rdev: 0, now: NOW, xattrs: &[], target: &[] };
+    fs.create(&fs.root(), name.as_bytes(), &new)
+}
+
+fn write(fs: &Fs, node: &Node, offset: u64, bytes: &[u8]) -> Result<u64> {
+    fs.write(node, WriteAt::Offset(offset), &[IoSlice::new(bytes)], Durability::Now, NOW)
+}
+
+fn byte_at(fs: &Fs, node: &Node, offset: u64) -> u8 {
+    let mut byte = [0];
+    assert_eq!(fs.read(node, offset, &mut byte, None).expect("read"), 1);
+    byte[0]
+}
+
+/// Fills memory with blocks that are not written, in files of their own; gives these.
+fn preallocate(fs: &Fs, mode: FallocateMode) -> Vec<Node> {
+    let mut files = Vec::new();
+    let mut size = fs.layout().stat().available / 2;
+    while size > 0 {
+        if fs.layout().stat().available < size {
+            size /= 2;
+            continue;
+        }
+        let node = create(fs, &format!("allocated-{}", files.len())).expect("a file");
+        fs.fallocate(&node, mode, 0, size * BLOCK_SIZE, NOW).expect("space");
+        files.push(node);
+    }
+    files
+}
+
+fn assert_sound(memory: &SimPm, fs: Fs) {
+    fs.into_layout().abandon();
+    let report = check(memory, false).expect("check");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+#[test]
+fn blocks_that_were_never_written_make_room() {
+    for mode in [FallocateMode::Allocate, FallocateMode::AllocateKeepSize] {
+        let (memory, fs) = machine(16 * MIB, 64 * MIB, 16 * MIB);
+        let files = preallocate(&fs, mode);
+        assert!(fs.layout().stat().available < 16, "memory is full");
+        let used =
+            |fs: &Fs| fs.layout().tier_space(1).map(|space| space.blocks - space.free).expect("a tier");
+        for index in 0..600 {
+            let node = create(&fs, &format!("new-{index}")).expect("the tier is empty");
+            write(&fs, &node, 0, &[7; 5000]).expect("the tier is empty");
+        }
+        assert!(used(&fs) > 100, "{} blocks are on the tier", used(&fs));
+        // They are the file's as before.
+        let first = &files[0];
+        let allocated = fs.getattr(first).expect("attributes").allocated;
+        write(&fs, first, 3 * BLOCK_SIZE, &[9; 10_000]).expect("it has the space");
+        assert_eq!((byte_at(&fs, first, 0), byte_at(&fs, first, 3 * BLOCK_SIZE + 1)), (0, 9));
+        assert_eq!(fs.getattr(first).expect("attributes").allocated, allocated);
+        drop(files);
+        assert_sound(&memory, fs);
+    }
+}
+
+/// After a mount nobody knows of them.
+#[test]
+fn they_are_found_after_a_mount() {
+    let (memory, fs) = machine(16 * MIB, 64 * MIB, 16 * MIB);
+    drop(preallocate(&fs, FallocateMode::AllocateKeepSize));
+    fs.into_layout().unmount().expect("unmount");
+    let layout = LogFs::mount(Arc::clone(&memory), &MountOptions::default()).expect("mount");
+    let fs = Fs::new(layout, options(16 * MIB));
+    fs.attach(SimDisk::of(&memory, 0), Uuid::from_u128(7), Some(2)).expect("the tier");
+    for index in 0..300 {
+        create(&fs, &format!("new-{index}")).expect("the tier is empty");
+    }
+    assert_sound(&memory, fs);
+}
+
+/// Space that nobody can use is not available.
+#[test]
+fn what_cannot_move_is_told_by_what_is_available() {
+    let (memory, fs) = machine(16 * MIB, 64 * MIB, 16 * MIB);
+    let root = fs.root();
+    fs.set_xattr(&root, PIN, b"1", XattrMode::Set, None, NOW).expect("a pin");
+    let files = preallocate(&fs, FallocateMode::Allocate);
+    assert!(fs.stat().available > 1000, "the tier is empty");
+    let error =
+        (0..100_000).find_map(|index| create(&fs, &format!("new-{index}")).err()).expect("it is full");
+    assert_eq!(error.kind(), Kind::NoSpace);
+    assert_eq!((fs.stat().available, fs.stat().inodes_free), (0, 0));
+    // What is there already can be written.
+    write(&fs, &files[0], 0, &[5; 100_000]).expect("it has the space");
+    write(&fs, &files[0], 7, &[6; 100_000]).expect("it has the space");
+    // Memory that is free again is available, and so is what may move.
+    fs.unlink(&root, b"allocated-1", NOW).expect("unlink");
+    drop(files);
+    assert!(fs.stat().available > 1000 && fs.stat().inodes_free > 0);
+    create(&fs, "another").expect("there is room");
+    assert_sound(&memory, fs);
+}
+
+/// Random writes to a file that is larger than memory, one block each: its log has an entry for each block.
+#[test]
+fn a_file_in_many_pieces_moves_over_all_sizes_of_memory_and_groups() {
+    for (memory, group) in [(16, 16), (16, 256), (16, 1), (32, 256)] {
+        let (pm, fs) = machine(memory * MIB, 128 * MIB, group * MIB);
+        let file = create(&fs, "file").expect("a file");
+        let blocks = 3 * memory * MIB / BLOCK_SIZE;
+        let mut random = SmallRng::seed_from_u64(memory + group);
+        let mut last = vec![0; blocks as usize];
+        for turn in 0..2 * blocks {
+            let block = random.random_range(0..blocks);
+            let byte = (turn % 251) as u8 + 1;
+            write(&fs, &file, block * BLOCK_SIZE, &[byte; BLOCK_SIZE as usize])
+                .unwrap_or_else(|error| panic!("{memory} MiB, groups of {group}, turn {turn}: {error}"));
+            last[block as usize] = byte;
+        }
+        let size = fs.getattr(&file).expect("attributes").size;
+        for (block, byte) in (0..size / BLOCK_SIZE).zip(last) {
+            assert_eq!(byte_at(&fs, &file, block * BLOCK_SIZE), byte, "block {block}");
+        }
+        drop(file);
+        assert_sound(&pm, fs);
+    }
+}
+
+/// Memory and the tier are full, and what is there is overwritten wherever it is.
+#[test]
+fn what_is_there_can_be_overwritten_when_everything_is_full() {
+    let (memory, fs) = machine(16 * MIB, 8 * MIB, MIB);
+    let old = create(&fs, "old").expect("a file");
+    let allocated = create(&fs, "allocated").expect("a file");
+    write(&fs, &old, 0, &vec![1; MIB as usize]).expect("space");
+    fs.move_down(&old, 1, nacre_engine::FileBlock(0), 64, false).expect("it moves");
+    fs.fallocate(&allocated, FallocateMode::Allocate, 0, MIB, NOW).expect("space");
+    let filler = create(&fs, "filler").expect("a file");
+    let (mut size, mut piece) = (0, 65_536);
+    while piece > 0 {
+        match write(&fs, &filler, size, &vec![2; piece]) {
+            Ok(_) => size += piece as u64,
+            Err(error) => {
+                assert_eq!(error.kind(), Kind::NoSpace);
+                piece = if piece > 4096 { 4096 } else { 0 };
+            }
+        }
+    }
+    assert!(size > 19 * MIB && fs.stat().available < 64, "{size} bytes and {:?}", fs.stat());
+    let mut random = SmallRng::seed_from_u64(8);
+    let mut content = [vec![1; MIB as usize], vec![0; MIB as usize], vec![2; size as usize]];
+    for turn in 0..3000 {
+        let which = turn % 3;
+        let node = [&old, &allocated, &filler][which];
+        let len = [1, 4096, 3000, 65_536, 8192][turn % 5];
+        let offset = random.random_range(0..=(content[which].len() - len) as u64);
+        let offset = if turn % 2 == 0 { offset / BLOCK_SIZE * BLOCK_SIZE } else { offset };
+        let bytes = vec![(turn % 200) as u8 + 3; len];
+        write(&fs, node, offset, &bytes)
+            .unwrap_or_else(|error| panic!("turn {turn}, {len} bytes at {offset} of {which}: {error}"));
+        content[which][offset as usize..offset as usize + len].copy_from_slice(&bytes);
+    }
+    for (which, content) in content.iter().enumerate() {
+        let node = [&old, &allocated, &filler][which];
+        let mut found = vec![0; content.len()];
+        assert_eq!(fs.read(node, 0, &mut found, None).expect("read"), found.len());
+        let differs = found.iter().zip(content).position(|(found, is)| found != is);
+        assert_eq!(differs, None, "file {which}");
+    }
+    drop((old, allocated, filler));
+    assert_sound(&memory, fs);
+}
