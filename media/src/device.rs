@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -131,6 +131,25 @@ impl Device {
             return Err(Error::new(Kind::InvalidInput).operation("open").object(name).advice(advice));
         }
         Ok(Device { file, kind, len, align, name })
+    }
+
+    /// Writes a block by write(2), durable when it returns: the kernel clears media errors in it. What is to be done where
+    /// that cannot be had is the error.
+    pub(crate) fn write_block(&self, offset: u64, block: &[u8]) -> Result<(), &'static str> {
+        const FAILED: &str = "write(2) does not clear it: look at the kernel's log";
+        if self.kind == DeviceKind::Devdax {
+            return Err("unmount it and clear it with ndctl clear-errors: a devdax device has no write(2)");
+        }
+        // A file that was cut shorter under its owner must not grow again.
+        let end = offset + block.len() as u64;
+        let is_there = match self.kind {
+            DeviceKind::File => self.file.metadata().is_ok_and(|metadata| metadata.len() >= end),
+            _ => end <= self.len,
+        };
+        if !is_there {
+            return Err("the file is shorter than it was");
+        }
+        self.file.write_all_at(block, offset).and_then(|()| self.file.sync_data()).map_err(|_| FAILED)
     }
 
     /// Allocates what is missing of a file's space, without changing its bytes.
@@ -269,7 +288,7 @@ fn number_in(path: &Path) -> Result<u64> {
 }
 
 /// Numbers in sysfs are decimal, or hexadecimal with a prefix.
-fn parse_number(text: &str) -> Option<u64> {
+pub(crate) fn parse_number(text: &str) -> Option<u64> {
     let text = text.trim();
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),

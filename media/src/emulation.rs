@@ -24,7 +24,8 @@ pub struct Emulation {
     pub read_latency_ns: u64,
     /// Cap on the sum of all readers.
     pub read_bandwidth: u64,
-    /// Bytes that cannot be read, as after an uncorrectable error of the hardware: offset and length.
+    /// Bytes that cannot be accessed, as after an uncorrectable error of the hardware: offset and length. Their lines are good
+    /// again when their whole block of 4096 bytes is written.
     pub poison: Vec<(u64, u64)>,
 }
 
@@ -193,16 +194,6 @@ impl fmt::Display for Emulation {
     }
 }
 
-impl Emulation {
-    /// The first byte of a range that cannot be read.
-    pub(crate) fn poisoned(&self, offset: u64, len: u64) -> Option<u64> {
-        let touches = |&&(start, bad): &&(u64, u64)| {
-            start < offset.saturating_add(len) && offset < start.saturating_add(bad)
-        };
-        self.poison.iter().find(touches).map(|&(start, _)| start.max(offset))
-    }
-}
-
 pub(crate) fn nanoseconds(text: &str) -> Option<u64> {
     let number: u64 = text.strip_suffix("ns").unwrap_or(text).trim().parse().ok()?;
     (number <= GB).then_some(number)
@@ -248,10 +239,6 @@ mod tests {
         assert_eq!((slower.write_latency_ns, slower.write_bandwidth), (100, 6_100_000_000));
         let bad: Emulation = "dram,poison=4096+64,poison=8192+1".parse().unwrap();
         assert_eq!(bad.poison, [(4096, 64), (8192, 1)]);
-        assert_eq!(
-            (bad.poisoned(0, 4096), bad.poisoned(4000, 100), bad.poisoned(8193, 9)),
-            (None, Some(4096), None)
-        );
         let dram: Emulation = "dram".parse().unwrap();
         assert!(!dram.delays());
         for (name, source) in Emulation::presets() {

@@ -9,13 +9,35 @@ use crate::pm::Pm;
 use crate::token::{Durable, Flushed, Stored};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
+const LINE: usize = LINE_SIZE as usize;
 
 /// The memory `below` with changes that are forgotten when this is dropped. They take a block of DRAM for each block
-/// that is stored to.
+/// that is stored to. Media errors refuse here what they refuse there, so that what would be done can be done.
 #[derive(Debug)]
 pub struct Overlay<'a, P> {
     below: &'a P,
-    changed: Mutex<HashMap<u64, Box<[u8; BLOCK]>>>,
+    changed: Mutex<HashMap<u64, Changed>>,
+}
+
+/// A block that was stored to.
+#[derive(Debug)]
+struct Changed {
+    bytes: Box<[u8; BLOCK]>,
+    /// Its lines that cannot be accessed, a bit each.
+    bad: u64,
+}
+
+impl Changed {
+    /// Accesses bytes of it: they are there.
+    fn check(&self, within: usize, count: usize) -> Result<()> {
+        let (first, end) = (within / LINE, (within + count).div_ceil(LINE));
+        let lines = u64::MAX >> (64 - (end - first)) << first;
+        if self.bad & lines == 0 {
+            Ok(())
+        } else {
+            Err(Error::new(Kind::Media).object("a line that cannot be accessed"))
+        }
+    }
 }
 
 impl<'a, P: Pm> Overlay<'a, P> {
@@ -24,7 +46,7 @@ impl<'a, P: Pm> Overlay<'a, P> {
         Overlay { below, changed: Mutex::default() }
     }
 
-    fn changed(&self) -> MutexGuard<'_, HashMap<u64, Box<[u8; BLOCK]>>> {
+    fn changed(&self) -> MutexGuard<'_, HashMap<u64, Changed>> {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -35,7 +57,8 @@ impl<'a, P: Pm> Overlay<'a, P> {
         }
     }
 
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    /// What is stored `past_cache` and covers whole blocks goes over media errors in them.
+    fn write(&self, offset: u64, bytes: &[u8], past_cache: bool) -> Result<()> {
         self.check(offset, bytes.len() as u64)?;
         let mut changed = self.changed();
         let mut done = 0;
@@ -43,29 +66,30 @@ impl<'a, P: Pm> Overlay<'a, P> {
             let at = offset + done as u64;
             let within = (at % BLOCK_SIZE) as usize;
             let count = (BLOCK - within).min(bytes.len() - done);
-            let block = match changed.entry(at / BLOCK_SIZE) {
-                std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                std::collections::hash_map::Entry::Vacant(entry) => {
-                    entry.insert(Box::new(self.copy_of(at / BLOCK_SIZE)))
-                }
-            };
-            block[within..within + count].copy_from_slice(&bytes[done..done + count]);
+            let block = changed.entry(at / BLOCK_SIZE).or_insert_with(|| self.copy_of(at / BLOCK_SIZE));
+            if past_cache && count == BLOCK {
+                block.bad = 0;
+            }
+            block.check(within, count)?;
+            block.bytes[within..within + count].copy_from_slice(&bytes[done..done + count]);
             done += count;
         }
         Ok(())
     }
 
-    /// What is below, line by line: a line that cannot be read is zero once another line of its block is stored to.
-    fn copy_of(&self, block: u64) -> [u8; BLOCK] {
-        let mut bytes = [0; BLOCK];
+    /// What is below.
+    fn copy_of(&self, block: u64) -> Changed {
+        let mut changed = Changed { bytes: Box::new([0; BLOCK]), bad: 0 };
         let start = block * BLOCK_SIZE;
-        for (index, line) in bytes.chunks_exact_mut(LINE_SIZE as usize).enumerate() {
+        for (index, line) in changed.bytes.chunks_exact_mut(LINE).enumerate() {
             let at = start + index as u64 * LINE_SIZE;
-            if at + LINE_SIZE > self.below.len() || self.below.read(at, line).is_err() {
+            // A device may end within a block.
+            if at + LINE_SIZE <= self.below.len() && self.below.read(at, line).is_err() {
+                changed.bad |= 1 << index;
                 line.fill(0);
             }
         }
-        bytes
+        changed
     }
 }
 
@@ -84,7 +108,10 @@ impl<P: Pm> Pm for Overlay<'_, P> {
             let count = (BLOCK - within).min(buf.len() - done);
             let part = &mut buf[done..done + count];
             match changed.get(&(at / BLOCK_SIZE)) {
-                Some(block) => part.copy_from_slice(&block[within..within + count]),
+                Some(block) => {
+                    block.check(within, count)?;
+                    part.copy_from_slice(&block.bytes[within..within + count]);
+                }
                 None => self.below.read(at, part)?,
             }
             done += count;
@@ -99,12 +126,12 @@ impl<P: Pm> Pm for Overlay<'_, P> {
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<Stored> {
-        self.write(offset, bytes)?;
+        self.write(offset, bytes, false)?;
         Ok(Stored::new(offset, bytes.len() as u64))
     }
 
     fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
-        self.write(offset, bytes)?;
+        self.write(offset, bytes, true)?;
         Ok(Flushed::new())
     }
 
@@ -113,7 +140,7 @@ impl<P: Pm> Pm for Overlay<'_, P> {
         let mut at = offset;
         while at < offset + len {
             let count = (BLOCK_SIZE - at % BLOCK_SIZE).min(offset + len - at);
-            self.write(at, &[0; BLOCK][..count as usize])?;
+            self.write(at, &[0; BLOCK][..count as usize], true)?;
             at += count;
         }
         Ok(Flushed::new())
@@ -133,6 +160,10 @@ impl<P: Pm> Pm for Overlay<'_, P> {
 
     fn publish_entry(&self, offset: u64, bytes: &[u8], _after: Durable) -> Result<Flushed> {
         self.copy(offset, bytes)
+    }
+
+    fn known_errors(&self) -> Vec<std::ops::Range<u64>> {
+        self.below.known_errors()
     }
 }
 
@@ -156,5 +187,23 @@ mod tests {
         assert_eq!(below.snapshot(), [7; 8192]);
         assert_eq!(above.load_u64(0).unwrap(), 0);
         assert!(above.store(8190, &[0; 3]).is_err() && above.read(u64::MAX, &mut [0; 2]).is_err());
+    }
+
+    /// It let a repair store to lines that no hardware lets it store to: a dry run said that it would repair what it could not.
+    #[test]
+    fn media_errors_below_are_errors_above() {
+        let below = SimPm::from_image(&[7; 8192]);
+        below.poison(4096 + 128, 64);
+        let above = Overlay::new(&below);
+        let mut line = [0; 64];
+        assert!(above.store(4096 + 128, &line).is_err() && above.read(4096 + 128, &mut line).is_err());
+        above.copy(4096, &[1; 64]).unwrap().may_be_lost();
+        assert!(above.copy(4096 + 100, &line).is_err() && above.read(4096 + 100, &mut line).is_err());
+        above.read(4096 + 64, &mut line).unwrap();
+        assert_eq!(line, [7; 64]);
+        above.copy(4000, &[2; 96 + 4096]).unwrap().may_be_lost();
+        above.read(4096 + 128, &mut line).unwrap();
+        assert_eq!(line, [2; 64]);
+        assert!(below.read(4096 + 128, &mut line).is_err());
     }
 }

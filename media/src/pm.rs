@@ -1,5 +1,7 @@
 //! The interface to persistent memory.
 
+use std::ops::Range;
+
 use nacre_engine::Result;
 
 use crate::token::{Durable, Flushed, Stored};
@@ -7,7 +9,7 @@ use crate::token::{Durable, Flushed, Stored};
 /// Persistent memory: bytes that are loaded and stored at offsets, with explicit flushes and fences.
 ///
 /// Offsets and lengths are in bytes. An access outside `0..len()` is an error
-/// ([`InvalidInput`](nacre_engine::Kind::InvalidInput)), an access to memory that the hardware cannot read
+/// ([`InvalidInput`](nacre_engine::Kind::InvalidInput)), a load or store where the hardware has lost what was there
 /// [`Media`](nacre_engine::Kind::Media). No reference into the memory is ever given out.
 ///
 /// The crash model: an aligned 8-byte store is atomic. Ordinary stores to one line (64 bytes) reach media in order.
@@ -33,6 +35,9 @@ pub trait Pm: Send + Sync {
 
     /// Copies past the CPU cache with the widest non-temporal stores that the CPU has. Parts of a line at the edges
     /// that are not multiples of 8 bytes are stored and flushed.
+    ///
+    /// Media errors refuse stores as they refuse loads. Only a block of 4096 bytes at its start that a copy, or zeros, cover
+    /// as a whole is written over them, where the system can clear them; it may then be durable before a fence.
     fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed>;
 
     /// Fills with zeros past the CPU cache.
@@ -68,6 +73,12 @@ pub trait Pm: Send + Sync {
     /// Publishes what `after` proves durable by an entry that validates itself: `bytes` (whole lines at a line's
     /// start) are copied past the CPU cache; the entry counts only when all of it is there.
     fn publish_entry(&self, offset: u64, bytes: &[u8], after: Durable) -> Result<Flushed>;
+
+    /// Ranges that are known to be bad before anything accesses them: from the kernel's list of the device, and from what it told
+    /// this process. Where no list is kept there is nothing.
+    fn known_errors(&self) -> Vec<Range<u64>> {
+        Vec::new()
+    }
 
     /// True when the layout shall make the mistake with this number here, so that a test can be seen to find it. Only
     /// simulated memory ever asks for one; over any other the answer is a constant, and the mistake is not compiled.
@@ -133,6 +144,10 @@ impl<P: Pm + ?Sized> Pm for std::sync::Arc<P> {
     #[track_caller]
     fn publish_entry(&self, offset: u64, bytes: &[u8], after: Durable) -> Result<Flushed> {
         (**self).publish_entry(offset, bytes, after)
+    }
+
+    fn known_errors(&self) -> Vec<Range<u64>> {
+        (**self).known_errors()
     }
 
     #[inline(always)]

@@ -129,3 +129,55 @@ fn a_damaged_list_of_bad_blocks_costs_no_more_than_its_words() {
     assert_eq!(check_media(&*pm, true).unwrap().new_blocks, 1, "found again");
     assert_eq!(check(&*pm, false).unwrap().bad_blocks, 2);
 }
+
+/// The table that leads to inodes, all of its page: a repair found it and could not write it, and a page of it has hundreds of
+/// words that were never written.
+#[test]
+fn a_bad_chunk_table_is_written_anew() {
+    for len in [LINE, BLOCK_SIZE] {
+        let pm = image::<Fs>();
+        pm.poison(18 * BLOCK_SIZE, len);
+        assert!(Fs::try_mount(&pm).is_err());
+        let told = check(&*pm, false).unwrap();
+        assert!(!told.is_sound() && told.problems.len() <= 3, "{told:?}");
+        let report = check_with(&*pm, Repair::Safe).unwrap();
+        assert!(report.is_sound(), "{report:?}");
+        assert!(check(&*pm, false).unwrap().problems.is_empty());
+        let fs: Fs = mount(&pm);
+        the_rest_lives(&fs, "table");
+        assert_eq!(names(&fs), NAMES as usize);
+        fs.unmount().unwrap();
+    }
+}
+
+fn names(fs: &Fs) -> usize {
+    (0..NAMES).filter(|index| lookup(fs, &format!("dir/name-{index}")).is_ok()).count()
+}
+
+/// The block of the root's inode, which has fifteen others: what was in the root's log is still there, and where the error
+/// stays the inodes are elsewhere from then on.
+#[test]
+fn a_bad_block_of_inodes_is_written_anew_or_put_elsewhere() {
+    for stays in [false, true] {
+        let pm = image::<Fs>();
+        pm.poison(inode_address(&pm, 0), BLOCK_SIZE);
+        if stays {
+            pm.keep_poison();
+        }
+        assert!(Fs::try_mount(&pm).is_err());
+        assert!(!check(&*pm, false).unwrap().is_sound());
+        let report = check(&*pm, true).unwrap();
+        assert!(report.is_sound(), "stays {stays}: {report:?}");
+        assert!(check(&*pm, false).unwrap().problems.is_empty(), "stays {stays}");
+        let fs: Fs = mount(&pm);
+        let found =
+            |name: &&&str| lookup(&fs, name).is_ok() || lookup(&fs, &format!("lost+found/{name}")).is_ok();
+        assert!(["lost+found"].iter().filter(found).count() == 1, "what lost its name is somewhere");
+        let good =
+            fs.create(&fs.root(), b"more", &crate::common::new(nacre_engine::FileKind::Regular)).unwrap();
+        put(&fs, &good, 0, b"more").unwrap();
+        drop(good);
+        fs.unmount().unwrap();
+        assert!(check(&*pm, false).unwrap().problems.is_empty(), "stays {stays}");
+    }
+}

@@ -8,19 +8,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_layout_parts::renew::store_word;
 use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::report::{MediaReport, Repair};
-use nacre_media::{Flushed, Overlay, Pm};
-use zerocopy::IntoBytes;
+use nacre_media::{Overlay, Pm};
 
 use crate::alloc::Allocator;
 use crate::badblocks;
 use crate::blockmap::{BlockMap, Bounds};
-use crate::commit::join;
 use crate::directory::find_record;
 use crate::format::{INLINE_TARGET, ROOT_INODE, RawInode, state, word};
 use crate::inode::{Graveyard, Inode, links_word};
+use crate::mend;
 use crate::namespace::MAX_TARGET;
 use crate::recover::{LaneState, Walk, read_lanes, renew_lane, roll_back};
 use crate::superblock::{Found, Summary, Superblock};
@@ -77,7 +77,8 @@ impl CheckReport {
 type Fix = (u64, u64);
 
 /// Checks the file system on `pm`, which must not be mounted. With `repair`, recovers it and writes what can be proved
-/// right: copies of the superblock, link counts, and parents of directories. Other damage is told and left alone.
+/// right: copies of the superblock, link counts, and parents of directories; what a media error took of the inode table is given
+/// up ([`mend`]). Other damage is told and left alone.
 ///
 /// An error means that nothing could be checked: there is no file system, or nothing that leads into it.
 pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
@@ -86,39 +87,57 @@ pub fn check<P: Pm>(pm: &P, repair: bool) -> Result<CheckReport> {
 
 /// The same, with a choice of what a repair may do.
 pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
-    if repair != Repair::None {
-        crate::superblock::read(pm)?.superblock.check_writable()?;
-        let (mut report, fixes) = examine(pm, repair)?;
-        if repair == Repair::Safe && report.loses() {
-            return Ok(report);
-        }
-        let mut stored: Option<Flushed> = None;
-        for (address, value) in fixes {
-            let word = pm.store(address, value.as_bytes())?;
-            stored = join(stored, pm.flush(word));
-        }
-        if let Some(stored) = stored {
-            pm.fence(stored);
-        }
-        let provable = report.problems.iter().all(|problem| !problem.repair.is_empty());
-        let mut superblock = crate::superblock::read(pm)?.superblock;
-        if provable {
-            superblock.raw.state = state::CLEAN;
-            (superblock.raw.errors, superblock.raw.last_error) = (0, 0);
-        }
-        superblock.write(pm)?;
-        for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
-            problem.repaired = true;
-        }
+    let gives_up = match repair {
+        Repair::None => return would_do(pm),
+        Repair::Safe => !mend::rescue(&Overlay::new(pm))?.is_empty(),
+        Repair::All => false,
+    };
+    crate::superblock::read(pm)?.superblock.check_writable()?;
+    if gives_up {
+        return would_do(pm);
+    }
+    let given_up = if repair == Repair::All { mend::rescue(pm)? } else { Vec::new() };
+    let (mut report, fixes) = examine(pm, repair)?;
+    if repair == Repair::Safe && report.loses() {
         return Ok(report);
     }
-    examine(&Overlay::new(pm), repair).map(|(report, _)| report)
+    for (address, value) in fixes {
+        store_word(pm, address, value)?;
+    }
+    let provable = report.problems.iter().all(|problem| !problem.repair.is_empty());
+    let mut superblock = crate::superblock::read(pm)?.superblock;
+    if provable {
+        superblock.raw.state = state::CLEAN;
+        (superblock.raw.errors, superblock.raw.last_error) = (0, 0);
+    }
+    superblock.write(pm)?;
+    for problem in report.problems.iter_mut().filter(|problem| !problem.repair.is_empty()) {
+        problem.repaired = true;
+    }
+    report.problems.splice(0..0, given_up);
+    Ok(report)
+}
+
+/// What is found, and what a repair would do: that is found out by doing it, where it leaves no trace.
+fn would_do<P: Pm>(pm: &P) -> Result<CheckReport> {
+    let over = Overlay::new(pm);
+    let mut given_up = mend::rescue(&over)?;
+    let (mut report, _) = examine(&over, Repair::None)?;
+    given_up.iter_mut().for_each(|problem| problem.repaired = false);
+    report.problems.splice(0..0, given_up);
+    Ok(report)
 }
 
 /// Reads every block of a file system that is not mounted, for errors of the media. With `record`, what is found is put
 /// into the list of bad blocks.
 pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     crate::scrub::check_media(pm, record)
+}
+
+/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives their
+/// number.
+pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
+    nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
 }
 
 /// One pass over everything, after recovery; gives the words that a repair stores.
@@ -154,8 +173,14 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
     let bad = badblocks::read(pm, &superblock)?;
     if !bad.damaged.is_empty() {
         let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
-        report.add(what, "forget what they said; fsck -c finds bad blocks again");
-        badblocks::clear_damaged(pm, &superblock, &bad)?;
+        match badblocks::clear_damaged(pm, &superblock, &bad) {
+            // What can be read of it counts, whatever becomes of the rest.
+            Err(error) if error.kind() == Kind::Media => report.add(what, ""),
+            done => {
+                done?;
+                report.add(what, "forget what they said; fsck -c finds bad blocks again");
+            }
+        }
     }
     report.bad_blocks = bad.blocks.len() as u64;
     let mut inodes = BTreeMap::new();

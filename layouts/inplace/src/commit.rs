@@ -323,8 +323,8 @@ mod tests {
             drop(waited_for);
             assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
         });
-        // The hardware has another line.
-        let bytes = pm.snapshot()[commit_entry as usize..][..LINE as usize].to_vec();
+        // The hardware has other lines.
+        let bytes = pm.snapshot()[commit_entry as usize..][..4096].to_vec();
         pm.fence(pm.copy(commit_entry, &bytes).unwrap());
         drop(files);
         fs.abandon();

@@ -12,6 +12,7 @@
 //! | `file`, `space`, `namespace`, `rename`, `xattr` | the operations |
 //! | `content`, `promised` | the bytes of a write; writes that leave the inode's lock to others meanwhile |
 //! | `scrub` | what a scrub reads, and which files media errors are in |
+//! | `mend` | what is given up of an inode table with media errors |
 //! | `seeded` | mistakes on purpose, for the crash explorer; none over real memory |
 //! | `layout` | the contract of `nacre-engine`, implemented |
 //!
@@ -34,6 +35,7 @@ mod fs;
 mod inode;
 mod layout;
 mod memo;
+mod mend;
 mod mkfs;
 mod mount;
 mod names;
@@ -57,4 +59,4 @@ pub use mount::{InplaceFs, MountOptions};
 pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;
-pub use superblock::{Summary, probe};
+pub use superblock::{Summary, check_writable, leaves_trace, probe};

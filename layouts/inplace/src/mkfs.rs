@@ -47,8 +47,7 @@ pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     let table_inode = superblock.region(region::INODE_TABLE)?.start;
 
     // No old superblock may stand beside new structures.
-    let erased = pm.zero(0, FIRST_REGION_BLOCK * BLOCK_SIZE)?;
-    pm.fence(erased);
+    nacre_layout_parts::superblock::erase(pm)?;
     // Regions, the table's one node, and its first blocks.
     let node = superblock.first_data_block();
     let first = node + 1;
@@ -74,7 +73,8 @@ pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     Ok(superblock.summary([true, true]))
 }
 
-fn new_inode(kind: FileKind, mode: u16, now: u64) -> RawInode {
+/// An inode that is about to be written, without its checksum.
+pub(crate) fn new_inode(kind: FileKind, mode: u16, now: u64) -> RawInode {
     let mut raw = RawInode::new_zeroed();
     raw.magic = INODE_MAGIC;
     raw.version = INODE_VERSION;

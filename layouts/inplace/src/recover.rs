@@ -114,12 +114,12 @@ fn last_generation<P: Pm>(pm: &P, address: u64, seed: u32) -> Option<u64> {
     Some(generations.fold(committed, u64::max)).filter(|last| (1..MAX_GENERATION).contains(last))
 }
 
-/// Makes a lane of the journal as mkfs makes it. Lines that could not be read are written as a whole, and can be read
-/// again where the hardware has lines to spare.
+/// Makes a lane of the journal as mkfs makes it. Media errors go with the whole blocks that are written, where the system
+/// can clear them.
 pub(crate) fn renew_lane<P: Pm>(pm: &P, superblock: &Superblock, lane: u64) -> Result<()> {
     let address = lane_address(superblock.region(region::JOURNAL)?, lane);
     let seed = lane_seed(superblock.seed(), lane);
-    let clear = |at: u64, len: u64| {
+    let clear = |at: u64, len: u64| -> Result<()> {
         let cleared = pm.zero(at, len)?;
         pm.fence(cleared);
         Ok(())
@@ -130,9 +130,16 @@ pub(crate) fn renew_lane<P: Pm>(pm: &P, superblock: &Superblock, lane: u64) -> R
         let ended = pm.flush(pm.publish_u64(address, word, Durable::nothing_before())?);
         pm.fence(ended);
     }
-    // Entries of transactions that are over must not outlive the commit entry that says so.
-    clear(address + LINE, LANE_BYTES - LINE)?;
-    clear(address, LINE)
+    // Entries of transactions that are over must not outlive the commit entry that says so. In its block they go line by
+    // line; those in lines that cannot be written cannot be read, either.
+    clear(address + BLOCK_SIZE, LANE_BYTES - BLOCK_SIZE)?;
+    for line in (LINE..BLOCK_SIZE).step_by(LINE as usize) {
+        match clear(address + line, LINE) {
+            Err(error) if error.kind() == Kind::Media => {}
+            done => done?,
+        }
+    }
+    clear(address, BLOCK_SIZE)
 }
 
 /// Undoes what was not committed; gives the number of transactions.

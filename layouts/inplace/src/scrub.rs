@@ -1,12 +1,14 @@
 //! What a scrub reads of this layout, and which files media errors are in. The scrub itself is in `nacre-layout-parts`.
 
 use std::collections::{BTreeSet, HashMap};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LINE_SIZE, Result};
-use nacre_layout_parts::report::MediaReport;
-use nacre_layout_parts::scrub::{NameVisitor, ScrubStatus, Scrubbed, Volume, all_bad_lines, new_bad_blocks};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_layout_parts::report::{MediaReport, in_no_file};
+use nacre_layout_parts::scrub::{
+    NameVisitor, ScrubStatus, Scrubbed, Volume, all_bad_lines, bad_ranges, new_bad_blocks, untold,
+};
 use nacre_media::{Overlay, Pm};
 
 use crate::blockmap::{BlockMap, Bounds, Found as Used};
@@ -164,13 +166,8 @@ fn for_each_record<P: Pm>(pm: &P, bounds: Bounds, raw: &RawInode, visit: &mut Na
 
 /// The bad lines that are in an inode, in words.
 fn in_inode(address: u64, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Vec<String> {
-    let lines = bad.range(address..address + INODE_SIZE);
-    lines
-        .map(|&line| {
-            told.insert(line);
-            format!("a media error in its inode, at byte {line}")
-        })
-        .collect()
+    let ranges = bad_ranges(bad, address..address + INODE_SIZE, told);
+    ranges.into_iter().map(|range| format!("a media error in its inode, at byte {}", range.start)).collect()
 }
 
 /// The bad lines that are in what an inode leads to, in words.
@@ -183,11 +180,10 @@ fn in_contents<P: Pm>(
     told: &mut BTreeSet<u64>,
 ) -> Vec<String> {
     let mut hits = Vec::new();
-    let mut look = |block: u64, words: &dyn Fn(u64) -> String| {
+    let mut look = |block: u64, words: &dyn Fn(Range<u64>) -> String| {
         let start = Block(block).offset();
-        for &line in bad.range(start..start + BLOCK_SIZE) {
-            told.insert(line);
-            hits.push(words(line - start));
+        for range in bad_ranges(bad, start..start + BLOCK_SIZE, told) {
+            hits.push(words(range.start - start..range.end - start));
         }
     };
     let is_directory = raw.kind == FileKind::Directory as u8;
@@ -196,12 +192,13 @@ fn in_contents<P: Pm>(
         let _ = BlockMap { pm, root: raw.root, bounds }.for_each_used(&mut |found| {
             match found {
                 Used::Node(block) => look(block, &|within| {
-                    format!("a media error in its tree of blocks, at byte {}", Block(block).offset() + within)
+                    let at = Block(block).offset() + within.start;
+                    format!("a media error in its tree of blocks, at byte {at}")
                 }),
                 Used::Data(at, place) => look(place & tree::BLOCK_MASK, &|within| {
-                    let from = at * BLOCK_SIZE + within;
+                    let (from, to) = (at * BLOCK_SIZE + within.start, at * BLOCK_SIZE + within.end);
                     let what = if is_directory { "the names in bytes" } else { "bytes" };
-                    format!("a media error in {what} {from} to {}", from + LINE_SIZE)
+                    format!("a media error in {what} {from} to {to}")
                 }),
             }
             true
@@ -225,7 +222,7 @@ pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
         superblock.check_writable()?;
     }
     let mut report = MediaReport::default();
-    let lines = all_bad_lines(pm, &superblock);
+    let lines = all_bad_lines(pm, &superblock)?;
     if !lines.is_empty() {
         report.errors = locate(&Overlay::new(pm), &superblock, &lines);
         report.new_blocks = new_bad_blocks(pm, &superblock, &lines, record)?;
@@ -262,20 +259,22 @@ fn locate<P: Pm>(pm: &P, superblock: &Superblock, lines: &BTreeSet<u64>) -> Vec<
             words.extend(hits.into_iter().map(|hit| format!("{path} (inode {number}): {hit}")));
         }
     }
-    for &line in lines.difference(&told) {
-        let block = line / BLOCK_SIZE;
-        let place = walk.table.iter().position(|&other| other == block);
-        words.push(match place {
-            Some(at) => {
-                let number = at as u64 * BLOCK_INODES + line % BLOCK_SIZE / INODE_SIZE;
-                format!(
-                    "{} (inode {number}): a media error in its inode, at byte {line}",
-                    path_of(&names, number)
-                )
+    for (at, &block) in (0..).zip(&walk.table) {
+        let start = Block(block).offset();
+        let rest: BTreeSet<u64> = lines.range(start..start + BLOCK_SIZE).copied().collect();
+        let rest: BTreeSet<u64> = rest.difference(&told).copied().collect();
+        let number = |line: &u64| at * BLOCK_INODES + line % BLOCK_SIZE / INODE_SIZE;
+        let (Some(first), Some(last)) = (rest.first(), rest.last()) else { continue };
+        told.extend(&rest);
+        let bytes = format!("at byte {first}");
+        words.push(match (number(first), number(last)) {
+            (one, last) if one == last => {
+                format!("{} (inode {one}): a media error in its inode, {bytes}", path_of(&names, one))
             }
-            None => format!("a media error at byte {line}, in no file (block {block})"),
+            (first, last) => format!("inodes {first} to {last}: a media error in their block, {bytes}"),
         });
     }
+    words.extend(untold(lines, &mut told).into_iter().map(in_no_file));
     words
 }
 

@@ -1,15 +1,15 @@
 //! The superblock of this layout; what all layouts share of it is in `nacre-layout-parts`.
 
 use nacre_engine::{Error, Result};
-use nacre_layout_parts::superblock::LayoutFormat;
 pub(crate) use nacre_layout_parts::superblock::{Found, Superblock, put_text};
+use nacre_layout_parts::superblock::{LayoutFormat, has_mark};
 use nacre_media::Pm;
 
 pub use nacre_layout_parts::superblock::Summary;
 
 use crate::format::{
     FIRST_REGION_BLOCK, FORMAT_VERSION, KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, RawSuperblock,
-    region,
+    XATTR_MAGIC, region,
 };
 
 static LAYOUT: LayoutFormat = LayoutFormat {
@@ -52,4 +52,15 @@ fn check_regions(superblock: &Superblock) -> Result<()> {
 pub fn probe(pm: &impl Pm) -> Result<Summary> {
     let found = read(pm)?;
     Ok(found.superblock.summary(found.valid))
+}
+
+/// An error when the file system on a device can only be read; see [`Superblock::check_writable`].
+pub fn check_writable(pm: &impl Pm) -> Result<()> {
+    read(pm)?.superblock.check_writable()
+}
+
+/// A block looks like one of this layout: a copy of a superblock, or the first one of attributes. For devices whose superblocks
+/// are gone, without which no checksum can be tried. Inodes look like those of the layout `log`.
+pub fn leaves_trace(block: &[u8]) -> bool {
+    block.starts_with(&MAGIC) || has_mark(block, 4, &XATTR_MAGIC.to_le_bytes())
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Result, Tier, TierReader};
+use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, Tier, TierReader};
 use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::report::{MediaReport, Repair};
 use nacre_layout_parts::scrub::{all_bad_lines, new_bad_blocks};
@@ -143,7 +143,7 @@ pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
         superblock.check_writable()?;
     }
     let mut report = MediaReport::default();
-    let lines = all_bad_lines(pm, &superblock);
+    let lines = all_bad_lines(pm, &superblock)?;
     if lines.is_empty() {
         return Ok(report);
     }
@@ -159,6 +159,12 @@ pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     Ok(report)
 }
 
+/// Puts the blocks that the media lists as bad into the list of bad blocks of a file system that was just made; gives their
+/// number.
+pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
+    nacre_layout_parts::scrub::retire_listed(pm, &crate::superblock::read(pm)?.superblock)
+}
+
 /// What one strict pass over everything found.
 struct Pass {
     report: CheckReport,
@@ -167,8 +173,8 @@ struct Pass {
     evidence: Evidence,
     /// The table of inodes does not validate: nothing behind it was looked at.
     tableless: bool,
-    /// What is wrong with images on tiers, which are not repaired.
-    images: Vec<String>,
+    /// What is not repaired and damages nothing else: images on tiers, and a list of bad blocks that cannot be written.
+    left: Vec<String>,
 }
 
 impl Pass {
@@ -200,8 +206,8 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
         }
         if !pass.is_damaged() {
             // Where only images are damaged nothing was changed; what is free on their tier is known from the unmount.
-            let is_untouched = pass.ending == Ending::Clean && report.problems.len() == pass.images.len();
-            if pass.images.is_empty() || round > 0 || !is_untouched {
+            let is_untouched = pass.ending == Ending::Clean && report.problems.len() == pass.left.len();
+            if pass.left.is_empty() || round > 0 || !is_untouched {
                 settle(pm, &mut pass.superblock)?;
             }
             report.problems.retain(|problem| !problem.repair.is_empty());
@@ -212,7 +218,7 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
             last.add_findings(findings);
             // Nothing is left, so that what could not be done in one round was done in a later one.
             last.problems.iter_mut().for_each(|problem| problem.repaired = true);
-            pass.images.into_iter().for_each(|what| last.add(what, ""));
+            pass.left.into_iter().for_each(|what| last.add(what, ""));
             return Ok((last, true));
         }
         if round + 1 == ROUNDS {
@@ -300,11 +306,13 @@ fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Re
             .add(format!("{} errors were noted while it was mounted", superblock.raw.errors), "forget them");
     }
     let bad = badblocks::read(pm, &superblock)?;
+    let mut left = Vec::new();
     if !bad.damaged.is_empty() {
-        report.add(
-            format!("the list of bad blocks has {} words that do not validate", bad.damaged.len()),
-            "forget what they said; fsck -c finds bad blocks again",
-        );
+        let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
+        // What can be read of it counts, whatever becomes of the rest.
+        let stays = repairs && is_refused(badblocks::clear_damaged(pm, &superblock, &bad))?;
+        report.add(&*what, if stays { "" } else { "forget what they said; fsck -c finds bad blocks again" });
+        left.extend(stays.then_some(what));
     }
     report.bad_blocks = bad.blocks.len() as u64;
     let inodes = table(&superblock)?;
@@ -313,16 +321,16 @@ fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Re
         Err(error) => {
             report.add(error.to_string(), "");
             let evidence = Evidence { in_use: None };
-            return Ok(Pass { report, superblock, ending, evidence, tableless: true, images: Vec::new() });
+            return Ok(Pass { report, superblock, ending, evidence, tableless: true, left });
         }
     };
     let reach = Reach::of(pm.len() / BLOCK_SIZE, &superblock.raw);
     let mut walk = Walk::new(pm, &inodes, &chunks, &superblock, &reach, ending);
     walk.run();
-    let mut images = Vec::new();
     if let Some(reader) = readers {
-        images = walk.read_images(reader);
+        let images = walk.read_images(reader);
         images.iter().for_each(|what| report.add(what, ""));
+        left.extend(images);
     }
     let alloc = allocator(&superblock, &bad);
     walk.free_the_rest(&alloc, superblock.first_data_block(), blocks);
@@ -342,10 +350,17 @@ fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Re
     }
     let evidence = Evidence { in_use: in_use_at_unmount(pm, &superblock) };
     if repairs {
-        badblocks::clear_damaged(pm, &superblock, &bad)?;
         recover(pm, &walk, &mut superblock, report.walk.damage_count > 0)?;
     }
-    Ok(Pass { report, superblock, ending, evidence, tableless: false, images })
+    Ok(Pass { report, superblock, ending, evidence, tableless: false, left })
+}
+
+/// The media refuses what was written.
+fn is_refused(result: Result<()>) -> Result<bool> {
+    match result {
+        Err(error) if error.kind() == Kind::Media => Ok(true),
+        done => done.map(|()| false),
+    }
 }
 
 /// An allocator in which nothing is free and bad blocks never will be.

@@ -65,5 +65,5 @@ pub use mount::{LogFs, MountOptions};
 pub use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::scrub::ScrubStatus;
 pub use seeded::Mistake;
-pub use superblock::{Summary, known_tiers, probe};
+pub use superblock::{Summary, check_writable, known_tiers, leaves_trace, probe};
 pub use tier_paths::known_tier_paths;

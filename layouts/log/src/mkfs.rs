@@ -43,8 +43,7 @@ pub fn mkfs<P: Pm>(pm: &P, options: &MkfsOptions) -> Result<Summary> {
     let seed = superblock.seed();
 
     // No old superblock may stand beside new structures.
-    let erased = pm.zero(0, FIRST_REGION_BLOCK * BLOCK_SIZE)?;
-    pm.fence(erased);
+    nacre_layout_parts::superblock::erase(pm)?;
     let regions_end = superblock.first_data_block();
     let regions =
         pm.zero(Block(FIRST_REGION_BLOCK).offset(), (regions_end - FIRST_REGION_BLOCK) * BLOCK_SIZE)?;

@@ -2,13 +2,11 @@
 //! `nacre-layout-parts`.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use nacre_engine::{
-    BLOCK_SIZE, Block, DamagedCopy, Error, FileKind, Kind, LINE_SIZE, Result, TierReader, TierRun,
-};
-use nacre_layout_parts::scrub::{NameVisitor, ScrubStatus, Scrubbed, TierPart, Volume};
+use nacre_engine::{BLOCK_SIZE, Block, DamagedCopy, Error, FileKind, Kind, Result, TierReader, TierRun};
+use nacre_layout_parts::scrub::{NameVisitor, ScrubStatus, Scrubbed, TierPart, Volume, bad_ranges};
 use nacre_media::Pm;
 
 use crate::alloc::Run;
@@ -204,20 +202,18 @@ impl<P: Pm> Shared<P> {
 /// What of an inode the bad lines are in.
 pub(crate) fn hits(inode: &Inode, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Vec<String> {
     let mut hits = Vec::new();
-    for &line in bad.range(inode.address..inode.address + INODE_SIZE) {
-        told.insert(line);
-        hits.push(format!("a media error in its inode, at byte {line}"));
+    for range in bad_ranges(bad, inode.address..inode.address + INODE_SIZE, told) {
+        hits.push(format!("a media error in its inode, at byte {}", range.start));
     }
-    let mut look = |run: Run, told: &mut BTreeSet<u64>, words: &dyn Fn(u64) -> String| {
+    let mut look = |run: Run, told: &mut BTreeSet<u64>, words: &dyn Fn(Range<u64>) -> String| {
         let start = run.start.offset();
-        for &line in bad.range(start..start + run.len * BLOCK_SIZE) {
-            told.insert(line);
-            hits.push(words(line - start));
+        for range in bad_ranges(bad, start..start + run.len * BLOCK_SIZE, told) {
+            hits.push(words(range.start - start..range.end - start));
         }
     };
     for run in inode.log.lock().blocks() {
         look(run, told, &|within| {
-            format!("a media error in its log, at byte {}", run.start.offset() + within)
+            format!("a media error in its log, at byte {}", run.start.offset() + within.start)
         });
     }
     if let Body::File(map) = &inode.body {
@@ -227,8 +223,8 @@ pub(crate) fn hits(inode: &Inode, bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>)
             }
             let run = Run { start: Block(piece.place & place::BLOCK_MASK), len: piece.len };
             look(run, told, &|within| {
-                let from = piece.start * BLOCK_SIZE + within;
-                format!("a media error in bytes {from} to {}", from + LINE_SIZE)
+                let from = piece.start * BLOCK_SIZE;
+                format!("a media error in bytes {} to {}", from + within.start, from + within.end)
             });
         });
     }

@@ -1,13 +1,16 @@
 //! The superblock of this layout; what all layouts share of it is in `nacre-layout-parts`.
 
 use nacre_engine::{Result, Tier};
-use nacre_layout_parts::superblock::LayoutFormat;
 pub(crate) use nacre_layout_parts::superblock::{Found, Superblock, put_text};
+use nacre_layout_parts::superblock::{LayoutFormat, has_mark};
 use nacre_media::Pm;
 
 pub use nacre_layout_parts::superblock::Summary;
 
-use crate::format::{FORMAT_VERSION, KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, RawSuperblock};
+use crate::format::{
+    BLOCK_INODES, CHECKPOINT_MAGIC, FORMAT_VERSION, INODE_MAGIC, INODE_SIZE, INODE_VERSION,
+    KNOWN_INCOMPATIBLE, KNOWN_READ_ONLY_COMPATIBLE, MAGIC, PAGE_MAGIC, RawSuperblock,
+};
 use crate::tiers::listed;
 
 static LAYOUT: LayoutFormat = LayoutFormat {
@@ -36,4 +39,28 @@ pub fn probe(pm: &impl Pm) -> Result<Summary> {
 /// The tiers of the file system on a device, without mounting it. Reads the superblock only.
 pub fn known_tiers(pm: &impl Pm) -> Result<Vec<Tier>> {
     Ok(listed(&read(pm)?.superblock.raw))
+}
+
+/// An error when the file system on a device can only be read; see [`Superblock::check_writable`].
+pub fn check_writable(pm: &impl Pm) -> Result<()> {
+    read(pm)?.superblock.check_writable()
+}
+
+/// A block looks like one of this layout: a copy of a superblock, a page of a log, a checkpoint, or inodes. For devices whose
+/// superblocks are gone, without which no checksum can be tried.
+pub fn leaves_trace(block: &[u8]) -> bool {
+    let is_inode = |slot: u64| {
+        let at = (slot * INODE_SIZE) as usize;
+        has_mark(block, at + 4, &INODE_MAGIC.to_le_bytes()) && has_mark(block, at + 6, &[INODE_VERSION])
+    };
+    let magics = [PAGE_MAGIC, CHECKPOINT_MAGIC];
+    block.starts_with(&MAGIC)
+        || magics.iter().any(|magic| has_mark(block, 4, &magic.to_le_bytes()))
+        // Number 0 names none, so that the first block begins with the second.
+        || is_inode(1) && (0..BLOCK_INODES).all(|slot| is_inode(slot) || is_zero_slot(block, slot))
+}
+
+fn is_zero_slot(block: &[u8], slot: u64) -> bool {
+    let at = (slot * INODE_SIZE) as usize;
+    block.get(at..at + INODE_SIZE as usize).is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0))
 }

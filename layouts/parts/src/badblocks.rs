@@ -4,9 +4,10 @@
 //! atomic store and never taken out.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
-use nacre_media::{Durable, Pm};
+use nacre_media::Pm;
 
 use crate::format::{Region, open_word, region, seal_word};
+use crate::renew::store_word;
 use crate::superblock::Superblock;
 
 /// What the region holds.
@@ -51,7 +52,7 @@ pub fn add(pm: &impl Pm, superblock: &Superblock, block: Block) -> Result<()> {
     for index in 0..count {
         let offset = Block(region.start).offset() + index * 8;
         if pm.load_u64(offset).is_ok_and(|word| word == 0) {
-            return store(pm, offset, seal_word(block.0, seed(superblock)));
+            return store_word(pm, offset, seal_word(block.0, seed(superblock)));
         }
     }
     Err(Error::new(Kind::NoSpace)
@@ -59,18 +60,12 @@ pub fn add(pm: &impl Pm, superblock: &Superblock, block: Block) -> Result<()> {
         .advice("replace the device"))
 }
 
-/// Frees the places of words that do not validate.
+/// Frees the places of words that do not validate. [`Media`](Kind::Media) where the errors of their block stay: what is left
+/// of the list counts nevertheless.
 pub fn clear_damaged(pm: &impl Pm, superblock: &Superblock, bad: &BadBlocks) -> Result<()> {
     let (region, _) = words(superblock)?;
     for index in &bad.damaged {
-        store(pm, Block(region.start).offset() + index * 8, 0)?;
+        store_word(pm, Block(region.start).offset() + index * 8, 0)?;
     }
-    Ok(())
-}
-
-fn store(pm: &impl Pm, offset: u64, word: u64) -> Result<()> {
-    let stored = pm.publish_u64(offset, word, Durable::nothing_before())?;
-    let flushed = pm.flush(stored);
-    pm.fence(flushed);
     Ok(())
 }

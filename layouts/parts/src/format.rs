@@ -18,7 +18,9 @@ pub const CHECKSUM_CRC32C: u32 = 1;
 pub const SUPERBLOCK_OFFSET: u64 = 0;
 /// The second copy: low and fixed, so that it stays where it is when the device grows.
 pub const SUPERBLOCK_COPY_OFFSET: u64 = 64 << 10;
-/// The first block after both copies.
+/// A third copy, written only where one of the two places has a media error that cannot be cleared.
+pub const SUPERBLOCK_SPARE_OFFSET: u64 = 32 << 10;
+/// The first block after all copies.
 pub const FIRST_REGION_BLOCK: u64 = 17;
 
 /// Smallest device: 16 MiB.

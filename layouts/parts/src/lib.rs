@@ -17,6 +17,7 @@ pub mod alloc;
 pub mod attributes;
 pub mod badblocks;
 pub mod format;
+pub mod renew;
 pub mod report;
 pub mod scrub;
 pub mod superblock;

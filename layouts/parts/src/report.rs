@@ -1,6 +1,9 @@
 //! What is told of a recovery, and of a search for media errors, and what a repair may do.
 
+use std::ops::Range;
 use std::time::Duration;
+
+use nacre_engine::BLOCK_SIZE;
 
 /// How much a repair may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,4 +46,12 @@ pub struct MediaReport {
     pub errors: Vec<String>,
     /// Blocks that were not in the list of bad blocks.
     pub new_blocks: u64,
+}
+
+/// Says of bad bytes of a device that no file has them.
+pub fn in_no_file(Range { start, end }: Range<u64>) -> String {
+    format!(
+        "a media error in bytes {start} to {end} of the device, in no file (block {})",
+        start / BLOCK_SIZE
+    )
 }

@@ -9,7 +9,7 @@
 mod tiers;
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -299,9 +299,9 @@ impl<F: Scrubbed> Scrub<F> {
         self.fs.check_inode(number)
     }
 
-    /// Every block must be readable; gives the lines that are not.
+    /// Every block must be readable; gives the lines that are not, or that the media lists as bad.
     fn blocks(&mut self) -> Result<BTreeSet<u64>> {
-        let mut bad = BTreeSet::new();
+        let mut bad = listed_lines(self.fs.volume().pm, self.end);
         let mut bytes = vec![0u8; PIECE as usize];
         let mut at = 0;
         while at < self.end && !self.is_stopped() {
@@ -345,11 +345,12 @@ impl<F: Scrubbed> Scrub<F> {
                 hits.iter().for_each(|hit| tell(format!("{path} (inode {number}): {hit}")));
             }
         }
-        for &line in bad.difference(&told) {
-            let block = line / BLOCK_SIZE;
+        for range in untold(bad, &mut told) {
+            let block = range.start / BLOCK_SIZE;
             let where_ =
                 if block < self.first_data_block { "superblocks and tables" } else { "free or a table" };
-            tell(format!("a media error at byte {line} (block {block}: {where_})"));
+            let Range { start, end } = range;
+            tell(format!("a media error in bytes {start} to {end} of the device (block {block}: {where_})"));
         }
     }
 
@@ -403,6 +404,35 @@ fn note(findings: &mut Vec<String>, words: String) {
     }
 }
 
+/// The bad lines in a range, by their bytes, those that follow each other as one: of a bad page that is one range. They are
+/// added to `told`.
+pub fn bad_ranges(bad: &BTreeSet<u64>, within: Range<u64>, told: &mut BTreeSet<u64>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for &line in bad.range(within) {
+        told.insert(line);
+        match ranges.last_mut() {
+            Some(range) if range.end == line => range.end += LINE_SIZE,
+            _ => ranges.push(line..line + LINE_SIZE),
+        }
+    }
+    ranges
+}
+
+/// The same of the bad lines that were not told of.
+pub fn untold(bad: &BTreeSet<u64>, told: &mut BTreeSet<u64>) -> Vec<Range<u64>> {
+    let rest: BTreeSet<u64> = bad.difference(told).copied().collect();
+    bad_ranges(&rest, 0..u64::MAX, told)
+}
+
+/// The lines before `end` that the media lists as bad, whether they can be read or not.
+fn listed_lines(pm: &impl Pm, end: u64) -> BTreeSet<u64> {
+    let lines = |range: Range<u64>| {
+        let first = range.start - range.start % LINE_SIZE;
+        (first..range.end.min(end)).step_by(LINE_SIZE as usize)
+    };
+    pm.known_errors().into_iter().flat_map(lines).collect()
+}
+
 /// The lines of a range that cannot be read, by their first bytes.
 pub fn bad_lines(pm: &impl Pm, at: u64, count: u64) -> Vec<u64> {
     let mut bad = Vec::new();
@@ -422,9 +452,22 @@ fn blocks_of(lines: &BTreeSet<u64>) -> BTreeSet<Block> {
     lines.iter().map(|line| Block(line / BLOCK_SIZE)).collect()
 }
 
-/// The lines of a file system that cannot be read.
-pub fn all_bad_lines(pm: &impl Pm, superblock: &Superblock) -> BTreeSet<u64> {
-    bad_lines(pm, 0, superblock.raw.device_blocks * BLOCK_SIZE).into_iter().collect()
+/// The lines of a file system that cannot be read or are listed as bad, in blocks that are not out of use already: what is
+/// was told of when it was taken out.
+pub fn all_bad_lines(pm: &impl Pm, superblock: &Superblock) -> Result<BTreeSet<u64>> {
+    let end = superblock.raw.device_blocks * BLOCK_SIZE;
+    let mut lines = listed_lines(pm, end);
+    lines.extend(bad_lines(pm, 0, end));
+    let retired = badblocks::read(pm, superblock)?.blocks;
+    lines.retain(|line| retired.binary_search(&Block(line / BLOCK_SIZE)).is_err());
+    Ok(lines)
+}
+
+/// Puts what the media lists as bad into the list of bad blocks, nobody having mounted the file system; gives how many blocks
+/// that are.
+pub fn retire_listed(pm: &impl Pm, superblock: &Superblock) -> Result<u64> {
+    let lines = listed_lines(pm, superblock.raw.device_blocks * BLOCK_SIZE);
+    new_bad_blocks(pm, superblock, &lines, true)
 }
 
 /// The blocks of these lines that the list of bad blocks does not have, nobody having mounted the file system. With

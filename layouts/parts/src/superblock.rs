@@ -1,14 +1,14 @@
 //! The superblock: read, validated, and written in two copies.
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, TimeRange, Timestamp, size};
+use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, TimeRange, Timestamp, size};
 use nacre_media::Pm;
 use uuid::Uuid;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::format::{
     CHECKSUM_CRC32C, FIRST_REGION_BLOCK, MAX_DEVICE_SIZE, MAX_TIER_BLOCKS, MIN_DEVICE_SIZE, RawSuperblock,
-    RawTier, Region, SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, compatible, incompatible, state, tier_state,
-    volume_seed,
+    RawTier, Region, SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET, SUPERBLOCK_SPARE_OFFSET, compatible,
+    incompatible, state, tier_state, volume_seed,
 };
 
 /// Counts that grow by one are smaller: no file system lives long enough to reach it, and one that was made up must not
@@ -33,8 +33,10 @@ pub struct LayoutFormat {
 pub struct Superblock {
     /// Its fields.
     pub raw: RawSuperblock,
-    /// The first copy is the one that can be lost: the other was found to be the only valid one, or the newer.
-    first_is_stale: bool,
+    /// Where the copy is that may not be lost, the newest; it is written last.
+    newest: u64,
+    /// The place that the spare copy stands for, where that is the newest.
+    stands_for: u64,
     format: &'static LayoutFormat,
 }
 
@@ -116,7 +118,7 @@ impl Sighting {
 pub struct Found {
     /// The newer valid copy.
     pub superblock: Superblock,
-    /// Which copies were valid.
+    /// Which copies were valid, or had the spare one stand for them.
     pub valid: [bool; 2],
     /// A copy that is not valid is one that a crash interrupted the writing of: it differs from the other in nothing
     /// but fields that each writing changes.
@@ -132,21 +134,27 @@ const TIER_WORDS: std::ops::Range<usize> = 77..397;
 impl Superblock {
     /// The superblock with these contents, of which both copies are alike.
     pub fn of(raw: RawSuperblock, format: &'static LayoutFormat) -> Superblock {
-        Superblock { raw, first_is_stale: false, format }
+        Superblock { raw, newest: SUPERBLOCK_OFFSET, stands_for: SUPERBLOCK_OFFSET, format }
     }
 
-    /// Reads both copies and takes the newer valid one.
+    /// Reads both copies, and the one that stands for either, and takes the newest valid one.
     pub fn read(pm: &impl Pm, format: &'static LayoutFormat) -> Result<Found> {
         let copies = [SUPERBLOCK_OFFSET, SUPERBLOCK_COPY_OFFSET].map(|offset| read_copy(pm, offset, format));
-        let valid = [copies[0].is_ok(), copies[1].is_ok()];
-        let newest = copies.into_iter().reduce(|a, b| match (a, b) {
-            (Ok(a), Ok(b)) if b.raw.update <= a.raw.update => Ok(a),
-            (Ok(a), Err(_)) => Ok(a),
-            (_, Ok(b)) => Ok(Superblock { first_is_stale: true, ..b }),
-            // A device that was never formatted says so rather than that it is damaged.
-            (Err(a), Err(_)) => Err(a),
-        });
-        let superblock = newest.unwrap_or_else(|| Err(Error::new(Kind::Corrupt)))?;
+        let mut valid = [copies[0].is_ok(), copies[1].is_ok()];
+        let newest = copies.into_iter().reduce(newer).unwrap_or_else(|| Err(Error::new(Kind::Corrupt)));
+        let superblock = match (newest, read_copy(pm, SUPERBLOCK_SPARE_OFFSET, format)) {
+            (Ok(newest), Ok(spare)) if spare.raw.update == newest.raw.update => {
+                // It stands for the other one.
+                valid = [true; 2];
+                newest
+            }
+            (Ok(newest), Ok(spare)) if spare.raw.update < newest.raw.update => newest,
+            (_, Ok(spare)) => {
+                let stands_for = if valid[0] { SUPERBLOCK_COPY_OFFSET } else { SUPERBLOCK_OFFSET };
+                Superblock { stands_for, ..spare }
+            }
+            (newest, Err(_)) => newest?,
+        };
         superblock.check_features()?;
         superblock.check_geometry(pm.len())?;
         let interrupted = match valid {
@@ -171,28 +179,49 @@ impl Superblock {
     }
 
     /// Writes both copies, each durable before the next step, and the one that is needed least first: when a crash has
-    /// torn one, another crash must not tear the other.
+    /// torn one, another crash must not tear the other. Where a place has a media error that cannot be cleared, the spare
+    /// one stands for it. [`Media`](Kind::Media) when one place alone can be written: a crash could tear what is there.
     #[track_caller]
     pub fn write(&mut self, pm: &impl Pm) -> Result<()> {
         self.raw.update += 1;
         self.raw.checksum = self.raw.compute_checksum();
+        let last = if self.newest == SUPERBLOCK_SPARE_OFFSET { self.stands_for } else { self.newest };
         let mut order = [SUPERBLOCK_COPY_OFFSET, SUPERBLOCK_OFFSET];
-        if self.first_is_stale {
+        if last == SUPERBLOCK_COPY_OFFSET {
             order.reverse();
         }
+        let mut written = 0;
+        let mut refused = None;
         for offset in order {
-            let copied = pm.copy(offset, self.raw.as_bytes())?;
-            pm.fence(copied);
-            // Where the second writing fails, the first one's copy is the only good one.
-            self.first_is_stale = offset == SUPERBLOCK_COPY_OFFSET;
+            for place in [offset, SUPERBLOCK_SPARE_OFFSET] {
+                if place == self.newest && written == 0 && refused.is_some() {
+                    break;
+                }
+                match pm.copy(place, self.raw.as_bytes()) {
+                    Ok(copied) => {
+                        pm.fence(copied);
+                        written += 1;
+                        // Where the second writing fails, the first one's copy is the only good one.
+                        (self.newest, self.stands_for) = (place, offset);
+                        break;
+                    }
+                    Err(error) if error.kind() == Kind::Media => refused = Some(error),
+                    Err(error) => return Err(error),
+                }
+            }
         }
-        self.first_is_stale = false;
+        match refused {
+            Some(error) if written < order.len() => return Err(error),
+            Some(_) => {}
+            // Both are alike.
+            None => self.newest = SUPERBLOCK_OFFSET,
+        }
         Ok(())
     }
 
     /// The copies are on media as they were `found`: the one that is damaged can be lost, and is written first from now on.
     pub fn note_copies(&mut self, found: &Found) {
-        self.first_is_stale = found.superblock.first_is_stale;
+        (self.newest, self.stands_for) = (found.superblock.newest, found.superblock.stands_for);
     }
 
     /// The seed of all checksums.
@@ -373,11 +402,52 @@ fn read_copy(pm: &impl Pm, offset: u64, format: &'static LayoutFormat) -> Result
     if raw.checksum != raw.compute_checksum() {
         return Err(Error::corrupt(format!("superblock at byte {offset}: checksum")));
     }
-    Ok(Superblock::of(raw, format))
+    Ok(Superblock { newest: offset, ..Superblock::of(raw, format) })
 }
 
+/// The newer of two copies; of two alike the first.
+fn newer(first: Result<Superblock>, second: Result<Superblock>) -> Result<Superblock> {
+    match (first, second) {
+        (Ok(first), Ok(second)) if second.raw.update > first.raw.update => Ok(second),
+        (Ok(first), _) => Ok(first),
+        (Err(_), Ok(second)) => Ok(second),
+        (Err(first), Err(second)) => Err(more_telling(first, second)),
+    }
+}
+
+/// Makes all places of superblocks, and what is between them, zero. Where a media error stays there is no superblock, either.
+pub fn erase(pm: &impl Pm) -> Result<()> {
+    for block in 0..FIRST_REGION_BLOCK {
+        match pm.zero(Block(block).offset(), BLOCK_SIZE) {
+            Ok(zeroed) => {
+                pm.fence(zeroed);
+            }
+            Err(error) if error.kind() == Kind::Media => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Of what two places say that are both no valid superblock: one that was begun says more than one that cannot be read, and
+/// that more than one that was never there.
+pub fn more_telling(first: Error, second: Error) -> Error {
+    let rank = |error: &Error| match error.kind() {
+        Kind::InvalidInput => 0,
+        Kind::Media | Kind::Io => 1,
+        _ => 2,
+    };
+    if rank(&second) > rank(&first) { second } else { first }
+}
+
+/// A block has these bytes there.
+pub fn has_mark(block: &[u8], at: usize, mark: &[u8]) -> bool {
+    block.get(at..).is_some_and(|bytes| bytes.starts_with(mark))
+}
+
+/// [`InvalidInput`](Kind::InvalidInput): there is no superblock of this layout. Whether there is another is for the caller to say.
 fn not_nacre(object: String) -> Error {
-    Error::new(Kind::InvalidInput).object(object).advice("this is no nacre file system; mkfs makes one")
+    Error::new(Kind::InvalidInput).object(object).advice("this is no nacre file system")
 }
 
 /// The text in a field that is padded with zeros.

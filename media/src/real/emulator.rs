@@ -15,7 +15,8 @@
 
 use std::arch::x86_64::_rdtsc;
 use std::cell::Cell;
-use std::sync::OnceLock;
+use std::ops::Range;
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use nacre_engine::background;
@@ -78,6 +79,9 @@ pub(super) struct Emulator {
     nap_ticks: u64,
     writers: Clock,
     readers: Clock,
+    /// Lines that cannot be accessed, by their bytes; looked at only when there were some.
+    poison: RwLock<Vec<Range<u64>>>,
+    has_poison: bool,
 }
 
 /// What a thread owes at its next fence, in ticks of the time-stamp counter.
@@ -116,12 +120,36 @@ impl Emulator {
             nap_ticks: ticks(NAP_NS),
             writers: Clock::new(emulation.write_bandwidth, ticks_per_ns()),
             readers: Clock::new(emulation.read_bandwidth, ticks_per_ns()),
+            has_poison: !emulation.poison.is_empty(),
+            poison: RwLock::new(emulation.poison.iter().map(lines_of).collect()),
             emulation,
         }
     }
 
     pub(super) fn emulation(&self) -> &Emulation {
         &self.emulation
+    }
+
+    /// The first byte of a range that cannot be accessed.
+    #[inline]
+    pub(super) fn poisoned(&self, offset: u64, len: u64) -> Option<u64> {
+        if !self.has_poison {
+            return None;
+        }
+        let poison = self.poison.read().unwrap_or_else(PoisonError::into_inner);
+        let end = offset.saturating_add(len);
+        let touched = poison.iter().filter(|bad| bad.start < end && offset < bad.end);
+        touched.map(|bad| bad.start.max(offset)).min()
+    }
+
+    /// What is in a range can be accessed again.
+    pub(super) fn heal(&self, healed: Range<u64>) {
+        let mut poison = self.poison.write().unwrap_or_else(PoisonError::into_inner);
+        let rest = |bad: &Range<u64>| {
+            let parts = [bad.start..bad.end.min(healed.start), bad.start.max(healed.end)..bad.end];
+            parts.into_iter().filter(|part| !part.is_empty())
+        };
+        *poison = poison.iter().flat_map(rest).collect();
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -245,6 +273,12 @@ impl Emulator {
         let free_at = self.readers.advance(start, bytes.div_ceil(LINE_SIZE));
         spin_until((start + self.read_ticks).max(free_at));
     }
+}
+
+/// Hardware loses whole lines.
+fn lines_of(&(offset, len): &(u64, u64)) -> Range<u64> {
+    let end = offset.saturating_add(len);
+    offset - offset % LINE_SIZE..end.checked_next_multiple_of(LINE_SIZE).unwrap_or(end)
 }
 
 /// The time-stamp counter.
@@ -432,6 +466,34 @@ mod tests {
     fn own_processor_time() -> Duration {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    /// A store to a line that cannot be read succeeded, so that a repair did in the emulation what no hardware lets it do.
+    #[test]
+    fn media_errors_refuse_stores_until_a_whole_block_is_written() {
+        let pm = emulated("dram,poison=4160+1,poison=12288+8192");
+        let bad = [(4160, 64), (4100, 100), (4223, 1), (4096, 4095), (16_384, 8)].map(|range| (range, true));
+        for ((offset, len), bad) in bad.into_iter().chain([((8000, 300), false), ((4224, 64), false)]) {
+            let bytes = vec![1; len];
+            let kinds = [
+                pm.read(offset, &mut vec![0; len]).err(),
+                pm.store(offset, &bytes).err(),
+                pm.copy(offset, &bytes).err(),
+                pm.zero(offset, len as u64).err(),
+            ];
+            assert!(kinds.iter().all(|error| error.is_some() == bad), "{len} bytes at {offset}: {kinds:?}");
+        }
+        pm.store(4096, &[2; 64]).unwrap().may_be_lost();
+        // Two whole blocks and a part of one before and behind them.
+        let bytes: Vec<u8> = (0..8192 + 200u32).map(|at| (at % 251) as u8).collect();
+        assert!(pm.copy(4096 - 100, &bytes).unwrap_err().to_string().contains("at 12288"));
+        pm.copy(4096 - 100, &bytes[..4096 + 100]).unwrap().may_be_lost();
+        let mut seen = vec![0; 4196];
+        pm.read(4096 - 100, &mut seen).unwrap();
+        assert_eq!(seen, bytes[..4196]);
+        pm.zero(12_288, 4096).unwrap().may_be_lost();
+        pm.read(12_288, &mut seen[..4096]).unwrap();
+        assert!(pm.read(16_384, &mut seen[..64]).is_err() && seen[..4096] == [0; 4096]);
     }
 
     #[test]

@@ -9,8 +9,10 @@ mod asm;
 mod bandwidth;
 mod emulator;
 mod fault;
+mod heal;
 pub(crate) mod map;
 mod promise;
+mod sysfs;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +33,7 @@ pub use emulator::Counters;
 use emulator::Emulator;
 use map::{Mapping, Sharing};
 pub use promise::Promise;
+use sysfs::Sysfs;
 
 /// How a device is opened.
 #[derive(Debug, Clone)]
@@ -71,6 +74,8 @@ pub struct RealPm {
     writable_len: u64,
     routines: Routines,
     sharing: Sharing,
+    /// Why it is not safe against power loss; nothing where it is.
+    unsafe_because: Option<String>,
     emulator: Option<Box<Emulator>>,
     mapping: Mapping,
     device: Option<Device>,
@@ -134,7 +139,12 @@ impl RealPm {
             },
         };
         let mapping = mapping.map_err(|errno| map_error(&device.name, errno))?;
+        let unsafe_because = match sharing {
+            Sharing::Synchronous => Sysfs::of_kernel().keeps(&device).err(),
+            _ => Some(format!("this {} is used through the kernel's page cache", device.kind.as_str())),
+        };
         let mut pm = RealPm::over(mapping, len, sharing, writable || options.private, Some(device))?;
+        pm.unsafe_because = unsafe_because;
         if let Some(emulation) = &options.emulation {
             pm.emulate(emulation.clone());
         }
@@ -142,9 +152,9 @@ impl RealPm {
         if !options.private && !pm.promise().satisfies(options.require) {
             return Err(Error::new(Kind::Unsupported)
                 .operation("open")
-                .object(format!("{}: it is {}", pm.name(), pm.promise().explanation()))
+                .object(format!("{}: it is {}", pm.name(), pm.promise_explanation()))
                 .advice(
-                    "more is required; use a devdax device or a file on a file system mounted with dax",
+                    "more is required; use a devdax device of an NVDIMM, or a file on a file system mounted with dax on one",
                 ));
         }
         Ok(pm)
@@ -166,19 +176,29 @@ impl RealPm {
             writable_len: if writable { len } else { 0 },
             routines: Routines::detect(),
             sharing,
+            unsafe_because: None,
             emulator: None,
             mapping,
             device,
         })
     }
 
-    /// What the device promises about what was fenced.
+    /// What the device promises about what was fenced. Against power loss only what the kernel says to keep it.
     pub fn promise(&self) -> Promise {
         match self.sharing {
-            Sharing::Synchronous => Promise::PowerLoss,
-            Sharing::PageCache if self.emulator.is_some() => Promise::Emulated,
-            Sharing::PageCache => Promise::ProcessDeath,
             Sharing::Anonymous | Sharing::Private => Promise::None,
+            Sharing::Synchronous if self.unsafe_because.is_none() => Promise::PowerLoss,
+            _ if self.emulator.is_some() => Promise::Emulated,
+            _ => Promise::ProcessDeath,
+        }
+    }
+
+    /// The same in a sentence, with the reason where it is less than against power loss.
+    pub fn promise_explanation(&self) -> String {
+        let explanation = self.promise().explanation();
+        match &self.unsafe_because {
+            Some(reason) => format!("{explanation} ({reason})"),
+            None => explanation.to_owned(),
         }
     }
 
@@ -231,7 +251,7 @@ impl RealPm {
 
     /// The ranges that the kernel said to be damaged before anything accessed them, as its own scrubber finds them. An
     /// access fails there. The last 64 that the process was told of.
-    pub fn reported_errors(&self) -> Vec<Range<u64>> {
+    fn reported_errors(&self) -> Vec<Range<u64>> {
         let base = self.base.addr() as u64;
         let pages = fault::noted(base..base + self.len);
         pages.into_iter().map(|page| page.start - base..page.end - base).collect()
@@ -322,10 +342,65 @@ impl RealPm {
         }
     }
 
+    /// Copies past the cache through the mapping.
+    #[inline]
+    fn copy_mapped(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
+        let to = self.writable(offset, bytes.len() as u64)?;
+        self.check_poison(offset, bytes.len() as u64)?;
+        let head = ((offset.next_multiple_of(LINE_SIZE) - offset) as usize).min(bytes.len());
+        let (head_bytes, rest) = bytes.split_at(head);
+        let (body, tail) = rest.split_at(rest.len() & !(LINE_SIZE as usize - 1));
+        // SAFETY: head and body are parts of the range that was checked.
+        let (to_body, to_tail) = unsafe { (to.add(head), to.add(head + body.len())) };
+        if !head_bytes.is_empty() {
+            self.store_and_flush(to, offset, head_bytes)?;
+        }
+        if !body.is_empty() {
+            let start = self.write_start(body.len() as u64 / LINE_SIZE);
+            // SAFETY: the destination is whole lines within the writable mapping, the source a slice of that length.
+            let outcome =
+                unsafe { (self.routines.copy)(to_body, body.as_ptr(), body.len() / LINE_SIZE as usize) };
+            self.check(outcome, offset + head as u64, body.len() as u64)?;
+            if let Some(emulator) = &self.emulator {
+                emulator.flushed(start, body.len() as u64, body.len() as u64 / LINE_SIZE);
+            }
+        }
+        if !tail.is_empty() {
+            self.store_and_flush(to_tail, offset + (head + body.len()) as u64, tail)?;
+        }
+        Ok(Flushed::new())
+    }
+
+    /// Zeroes past the cache through the mapping.
+    fn zero_mapped(&self, offset: u64, len: u64) -> Result<Flushed> {
+        const ZEROS: [u8; LINE_SIZE as usize] = [0; LINE_SIZE as usize];
+        let to = self.writable(offset, len)?;
+        self.check_poison(offset, len)?;
+        let head = (offset.next_multiple_of(LINE_SIZE) - offset).min(len);
+        let lines = (len - head) / LINE_SIZE;
+        let tail = (len - head) % LINE_SIZE;
+        if head > 0 {
+            self.store_and_flush(to, offset, &ZEROS[..head as usize])?;
+        }
+        let start = self.write_start(lines);
+        // SAFETY: the destination is whole lines of the range that was checked.
+        let outcome = unsafe { (self.routines.zero)(to.add(head as usize), 0, lines as usize) };
+        self.check(outcome, offset + head, lines * LINE_SIZE)?;
+        if let Some(emulator) = &self.emulator {
+            emulator.flushed(start, lines * LINE_SIZE, lines);
+        }
+        if tail > 0 {
+            // SAFETY: the tail is a part of the range that was checked.
+            let to_tail = unsafe { to.add((len - tail) as usize) };
+            self.store_and_flush(to_tail, offset + len - tail, &ZEROS[..tail as usize])?;
+        }
+        Ok(Flushed::new())
+    }
+
     /// Emulated media errors.
     #[inline]
     fn check_poison(&self, offset: u64, len: u64) -> Result<()> {
-        match self.emulator.as_deref().and_then(|emulator| emulator.emulation().poisoned(offset, len)) {
+        match self.emulator.as_deref().and_then(|emulator| emulator.poisoned(offset, len)) {
             None => Ok(()),
             Some(at) => Err(Error::new(Kind::Media).object(format!(
                 "{}: bytes {offset} to {}, at {at}",
@@ -394,6 +469,7 @@ impl Pm for RealPm {
     #[inline]
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<Stored> {
         let to = self.writable(offset, bytes.len() as u64)?;
+        self.check_poison(offset, bytes.len() as u64)?;
         // SAFETY: the destination lies in the writable mapping; the source is a slice of that length.
         let outcome = unsafe { asm::nacre_pm_store(to, bytes.as_ptr(), bytes.len()) };
         self.check(outcome, offset, bytes.len() as u64)?;
@@ -405,53 +481,17 @@ impl Pm for RealPm {
 
     #[inline]
     fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed> {
-        let to = self.writable(offset, bytes.len() as u64)?;
-        let head = ((offset.next_multiple_of(LINE_SIZE) - offset) as usize).min(bytes.len());
-        let (head_bytes, rest) = bytes.split_at(head);
-        let (body, tail) = rest.split_at(rest.len() & !(LINE_SIZE as usize - 1));
-        // SAFETY: head and body are parts of the range that was checked.
-        let (to_body, to_tail) = unsafe { (to.add(head), to.add(head + body.len())) };
-        if !head_bytes.is_empty() {
-            self.store_and_flush(to, offset, head_bytes)?;
+        match self.copy_mapped(offset, bytes) {
+            Err(error) if error.kind() == Kind::Media => self.copy_over_errors(offset, bytes, error),
+            done => done,
         }
-        if !body.is_empty() {
-            let start = self.write_start(body.len() as u64 / LINE_SIZE);
-            // SAFETY: the destination is whole lines within the writable mapping, the source a slice of that length.
-            let outcome =
-                unsafe { (self.routines.copy)(to_body, body.as_ptr(), body.len() / LINE_SIZE as usize) };
-            self.check(outcome, offset + head as u64, body.len() as u64)?;
-            if let Some(emulator) = &self.emulator {
-                emulator.flushed(start, body.len() as u64, body.len() as u64 / LINE_SIZE);
-            }
-        }
-        if !tail.is_empty() {
-            self.store_and_flush(to_tail, offset + (head + body.len()) as u64, tail)?;
-        }
-        Ok(Flushed::new())
     }
 
     fn zero(&self, offset: u64, len: u64) -> Result<Flushed> {
-        const ZEROS: [u8; LINE_SIZE as usize] = [0; LINE_SIZE as usize];
-        let to = self.writable(offset, len)?;
-        let head = (offset.next_multiple_of(LINE_SIZE) - offset).min(len);
-        let lines = (len - head) / LINE_SIZE;
-        let tail = (len - head) % LINE_SIZE;
-        if head > 0 {
-            self.store_and_flush(to, offset, &ZEROS[..head as usize])?;
+        match self.zero_mapped(offset, len) {
+            Err(error) if error.kind() == Kind::Media => self.zero_over_errors(offset, len, error),
+            done => done,
         }
-        let start = self.write_start(lines);
-        // SAFETY: the destination is whole lines of the range that was checked.
-        let outcome = unsafe { (self.routines.zero)(to.add(head as usize), 0, lines as usize) };
-        self.check(outcome, offset + head, lines * LINE_SIZE)?;
-        if let Some(emulator) = &self.emulator {
-            emulator.flushed(start, lines * LINE_SIZE, lines);
-        }
-        if tail > 0 {
-            // SAFETY: the tail is a part of the range that was checked.
-            let to_tail = unsafe { to.add((len - tail) as usize) };
-            self.store_and_flush(to_tail, offset + len - tail, &ZEROS[..tail as usize])?;
-        }
-        Ok(Flushed::new())
     }
 
     #[inline]
@@ -476,6 +516,14 @@ impl Pm for RealPm {
         check_aligned(offset)?;
         // One aligned word goes in one instruction, and a store on this machine is a release.
         self.store(offset, &value.to_le_bytes())
+    }
+
+    fn known_errors(&self) -> Vec<Range<u64>> {
+        let mut known = self.reported_errors();
+        known.extend(
+            self.device.as_ref().map(|device| Sysfs::of_kernel().bad_ranges(device)).unwrap_or_default(),
+        );
+        known
     }
 
     #[inline]

@@ -14,6 +14,7 @@
 mod trace;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -48,9 +49,13 @@ pub struct SimPm {
     loaded: Mutex<Option<Image>>,
     recording: AtomicBool,
     recorder: Mutex<Recorder>,
-    /// Lines that cannot be read; looked at only when there are some.
+    /// Lines that cannot be accessed; looked at only when there are some.
     poison: Mutex<BTreeSet<u64>>,
     has_poison: AtomicBool,
+    /// Whole blocks are written over such lines.
+    clears_poison: AtomicBool,
+    /// What the kernel would list as bad.
+    known: Mutex<Vec<Range<u64>>>,
     /// The mistake that the layout shall make; 0 for none.
     mistake: AtomicU32,
     /// Reads are noted in `read`, one bit for each line.
@@ -110,6 +115,8 @@ impl SimPm {
             recorder: Mutex::default(),
             poison: Mutex::default(),
             has_poison: AtomicBool::new(false),
+            clears_poison: AtomicBool::new(true),
+            known: Mutex::default(),
             mistake: AtomicU32::new(0),
             noting_reads: AtomicBool::new(false),
             read: (0..(len / LINE_SIZE).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
@@ -151,7 +158,7 @@ impl SimPm {
         });
     }
 
-    pub(crate) fn disk_flush(&self, disk: std::ops::Range<u64>, site: Site) {
+    pub(crate) fn disk_flush(&self, disk: Range<u64>, site: Site) {
         point();
         self.record_fence(site, || Event::DiskFlush {
             thread: thread_number(),
@@ -209,8 +216,8 @@ impl SimPm {
         }
     }
 
-    /// Makes the lines of a range unreadable, as an uncorrectable error of the hardware does: loads of them, and stores
-    /// to a part of one, are errors. A line that is stored to as a whole past the cache can be read again.
+    /// Makes the lines of a range inaccessible, as an uncorrectable error of the hardware does: loads and stores are errors.
+    /// A block of 4096 bytes that is written as a whole past the cache is good again.
     pub fn poison(&self, offset: u64, len: u64) {
         self.check(offset, len).expect("inside the memory");
         self.poison_anywhere(offset, len);
@@ -221,6 +228,16 @@ impl SimPm {
         let lines = offset / LINE_SIZE..(offset + len).div_ceil(LINE_SIZE);
         self.poisoned().extend(lines);
         self.has_poison.store(true, Ordering::Release);
+    }
+
+    /// Nothing that is written clears such errors from now on, as on a devdax device.
+    pub fn keep_poison(&self) {
+        self.clears_poison.store(false, Ordering::Release);
+    }
+
+    /// The kernel lists this range as bad, whether it can be read or not.
+    pub fn list_as_bad(&self, range: Range<u64>) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).push(range);
     }
 
     fn poisoned(&self) -> MutexGuard<'_, BTreeSet<u64>> {
@@ -242,16 +259,21 @@ impl SimPm {
         }
     }
 
-    /// A copy past the cache: whole lines are good again, parts of bad ones are errors.
+    /// A copy past the cache: whole blocks are good again, other bad lines are errors.
     fn overwrite_poison(&self, offset: u64, len: u64) -> Result<()> {
         if !self.has_poison.load(Ordering::Acquire) {
             return Ok(());
         }
-        let (first, end) = (offset.div_ceil(LINE_SIZE), (offset + len) / LINE_SIZE);
-        if first < end {
-            self.poisoned().retain(|line| !(first..end).contains(line));
+        const LINES: u64 = BLOCK_SIZE / LINE_SIZE;
+        let (first, end) = (offset.div_ceil(BLOCK_SIZE) * LINES, (offset + len) / BLOCK_SIZE * LINES);
+        if first >= end || !self.clears_poison.load(Ordering::Acquire) {
+            return self.check_poison(offset, len);
         }
-        self.check_poison(offset, len)
+        // Nothing is good again that is not written.
+        self.check_poison(offset, first * LINE_SIZE - offset)?;
+        self.check_poison(end * LINE_SIZE, offset + len - end * LINE_SIZE)?;
+        self.poisoned().retain(|line| !(first..end).contains(line));
+        Ok(())
     }
 
     /// Starts to record, with nothing recorded yet.
@@ -544,6 +566,10 @@ impl Pm for SimPm {
         self.copy(offset, bytes)
     }
 
+    fn known_errors(&self) -> Vec<Range<u64>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn is_seeded(&self, mistake: u32) -> bool {
         self.mistake.load(Ordering::Relaxed) == mistake
     }
@@ -649,6 +675,22 @@ mod tests {
             }
         }
         assert!(pm.snapshot() == model);
+    }
+
+    #[test]
+    fn only_a_whole_block_is_written_over_media_errors() {
+        let pm = SimPm::new(4 * 4096);
+        let is_good = |at| pm.read(at, &mut [0; 64]).is_ok();
+        pm.poison(4096 + 100, 1);
+        pm.poison(3 * 4096, 1);
+        assert!(pm.store(4096 + 64, &[1; 8]).is_err() && pm.copy(4096 + 64, &[1; 64]).is_err());
+        assert!(pm.zero(4096, 4032).is_err() && pm.copy(4096, &[1; 2 * 4096 + 64]).is_err());
+        assert!(!is_good(4096 + 64), "what was not written stays as it was");
+        pm.store(4096, &[1; 64]).unwrap().may_be_lost();
+        pm.copy(4095, &[1; 4097]).unwrap().may_be_lost();
+        assert!(is_good(4096 + 64) && !is_good(3 * 4096));
+        pm.keep_poison();
+        assert!(pm.copy(3 * 4096, &[1; 4096]).is_err() && pm.zero(3 * 4096, 4096).is_err());
     }
 
     #[test]

@@ -18,13 +18,15 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result};
-use nacre_layout_parts::report::Repair;
+use nacre_layout_parts::renew::{is_lost, store_word};
+use nacre_layout_parts::report::{Repair, in_no_file};
+use nacre_layout_parts::scrub::{bad_ranges, untold};
 use nacre_media::Pm;
 use zerocopy::FromZeros;
 
 use crate::alloc::Run;
 use crate::format::{
-    CHUNK_BLOCKS, CHUNK_INODES, INODE_MAGIC, INODE_VERSION, ROOT_INODE, RawInode, inode_seed,
+    BLOCK_INODES, CHUNK_BLOCKS, CHUNK_INODES, INODE_MAGIC, INODE_VERSION, ROOT_INODE, RawInode, inode_seed,
 };
 use crate::scan::{Ending, read_inode};
 use crate::scrub::hits;
@@ -89,7 +91,9 @@ pub(crate) fn round<P: Pm>(
     if level == Repair::All {
         orphans = find_orphans(&mut tree, evidence, seed)?;
     }
-    let mut writer = Writer::new(pm, &tree, &survey, first_data_block);
+    let bad = crate::badblocks::read(pm, superblock)?;
+    let mut writer = Writer::new(pm, &tree, &survey, first_data_block, &bad.blocks);
+    findings.extend(renew_chunks(pm, superblock, &chunks, &mut writer));
     let mut first = None;
     if !orphans.is_empty() {
         let count = orphans.len();
@@ -144,9 +148,8 @@ pub(crate) fn locate<P: Pm>(
         // The index of a salvaged log does not know its pages, and the inode knows its own place.
         let mut hits = hits(&taken.loaded.inode, lines, &mut told);
         for &page in &taken.pages {
-            for &line in lines.range(page.offset()..page.offset() + BLOCK_SIZE) {
-                told.insert(line);
-                hits.push(format!("a media error in its log, at byte {line}"));
+            for range in bad_ranges(lines, page.offset()..page.offset() + BLOCK_SIZE, &mut told) {
+                hits.push(format!("a media error in its log, at byte {}", range.start));
             }
         }
         if !hits.is_empty() {
@@ -154,9 +157,7 @@ pub(crate) fn locate<P: Pm>(
             words.extend(hits.into_iter().map(|hit| format!("{path} (inode {number}): {hit}")));
         }
     }
-    for line in lines.difference(&told) {
-        words.push(format!("a media error at byte {line}, in no file (block {})", line / BLOCK_SIZE));
-    }
+    words.extend(untold(lines, &mut told).into_iter().map(in_no_file));
     Ok(words)
 }
 
@@ -214,6 +215,7 @@ fn mend_chunks<P: Pm>(
     }
     let first_data_block = superblock.first_data_block();
     let found = find_chunks(pm, superblock.seed(), &chunks.bad, first_data_block);
+    findings.extend(end_table(pm, superblock, chunks, survey, found.keys().copied().max())?);
     for &index in &chunks.bad.clone() {
         let parts = found.get(&index).copied().unwrap_or_default();
         let known: Vec<u64> = (0..).zip(parts).filter_map(|(i, b)| b?.0.checked_sub(i)).collect();
@@ -251,6 +253,58 @@ fn mend_chunks<P: Pm>(
         findings.push(finding);
     }
     Ok(findings)
+}
+
+/// Where words at the end of the table are lost, and nothing proves that there were inodes: the table ends before them. That is
+/// one finding: a page of the table has 512 words, of which most were never written.
+fn end_table<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    chunks: &mut Chunks,
+    survey: &Survey,
+    proven: Option<u64>,
+) -> Result<Option<Finding>> {
+    let known = (0..).zip(&chunks.list).filter_map(|(index, blocks)| blocks.is_some().then_some(index)).max();
+    let last = known.max(proven).unwrap_or(0).max(survey.greatest_inode() / CHUNK_INODES);
+    let ends: Vec<u64> = chunks.bad.iter().copied().filter(|&index| index > last).collect();
+    let (Some(&first), Some(&end)) = (ends.first(), ends.last()) else { return Ok(None) };
+    let what = format!(
+        "inodes {} to {}: the words that lead to them",
+        first * CHUNK_INODES,
+        (end + 1) * CHUNK_INODES - 1
+    );
+    let mut finding =
+        Finding::new(0, what, "end the table before them: nothing proves that there are any", false);
+    // From the end: what a crash leaves is a table with lost words at its end.
+    finding.done = ends
+        .iter()
+        .rev()
+        .all(|&index| write::chunk_word(superblock, index).and_then(|word| store_word(pm, word, 0)).is_ok());
+    chunks.bad.retain(|&index| index <= last);
+    chunks.list.truncate(last as usize + 1);
+    Ok(Some(finding))
+}
+
+/// Blocks of inodes that have media errors are made good again, or put elsewhere. What was lost in them is found as such.
+fn renew_chunks<P: Pm>(
+    pm: &P,
+    superblock: &Superblock,
+    chunks: &Chunks,
+    writer: &mut Writer<'_, P>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, blocks) in (0..).zip(&chunks.list) {
+        let Some(blocks) = blocks else { continue };
+        for (at, &block) in blocks.iter().enumerate().filter(|&(_, &block)| is_lost(pm, block)) {
+            let first = index * CHUNK_INODES + at as u64 * BLOCK_INODES;
+            let what =
+                format!("inodes {first} to {}: a media error in block {}", first + BLOCK_INODES - 1, block.0);
+            let mut finding = Finding::new(0, what, "write it anew, with what can be read", false);
+            finding.done = writer.renew(superblock, index, blocks, at).is_ok();
+            findings.push(finding);
+        }
+    }
+    findings
 }
 
 /// Inodes that exist and have no name: those that were in use at the clean unmount, or, where names were lost since,

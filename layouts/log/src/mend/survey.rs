@@ -65,6 +65,11 @@ impl Survey {
         self.pages.get(&inode).into_iter().flatten().map(|page| page.generation).max().unwrap_or(0)
     }
 
+    /// The greatest number of an inode that has a page.
+    pub(super) fn greatest_inode(&self) -> u64 {
+        self.pages.keys().copied().max().unwrap_or(0)
+    }
+
     /// All blocks that hold a page.
     pub(super) fn blocks(&self) -> impl Iterator<Item = Block> {
         self.pages.values().flatten().map(|page| page.block)

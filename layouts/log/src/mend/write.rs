@@ -1,6 +1,7 @@
 //! Writes what was decided: new logs, names in lost+found, words of the chunk table.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_layout_parts::renew::{copy_of_what_is_left, is_lost, renew, store_word};
 use nacre_media::{Flushed, Pm};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -9,6 +10,7 @@ use super::take::Claim;
 use super::tree::{Append, Edit, Tree, names_of};
 use super::{LOST_AND_FOUND, chunk_run, device_blocks, new_directory};
 use crate::alloc::{Run, for_each_mask};
+use crate::badblocks;
 use crate::collect::reseal;
 use crate::file::join;
 use crate::format::{
@@ -35,8 +37,12 @@ impl<'w, P: Pm> Writer<'w, P> {
         tree: &Tree<'_, P>,
         survey: &Survey,
         first_data_block: u64,
+        bad: &[Block],
     ) -> Writer<'w, P> {
         let mut used = tree.used.clone();
+        for block in bad {
+            used[(block.0 / 64) as usize] |= 1 << (block.0 % 64);
+        }
         // Pages that no log leads to are evidence until everything is repaired.
         for block in survey.blocks() {
             used[(block.0 / 64) as usize] |= 1 << (block.0 % 64);
@@ -49,7 +55,7 @@ impl<'w, P: Pm> Writer<'w, P> {
             let block = self.cursor;
             self.cursor += 1;
             let free = self.used[(block / 64) as usize] >> (block % 64) & 1 == 0;
-            if free {
+            if free && !is_lost(self.pm, Block(block)) {
                 self.mark(Run { start: Block(block), len: 1 });
                 return Ok(Block(block));
             }
@@ -120,6 +126,32 @@ impl<'w, P: Pm> Writer<'w, P> {
         add(attr_entry(inode, &attributes, size).as_bytes().to_vec());
         let head = self.write_pages(source, &entries, copied)?;
         self.publish(source, &taken.raw, head, taken.rewrite)
+    }
+
+    /// Makes a block of a chunk good again that has media errors, or puts what is left of it elsewhere.
+    pub(super) fn renew(
+        &mut self,
+        superblock: &Superblock,
+        index: u64,
+        blocks: &ChunkBlocks,
+        at: usize,
+    ) -> Result<()> {
+        match renew(self.pm, blocks[at], |_| {}) {
+            Err(error) if error.kind() == Kind::Media => {}
+            done => return done,
+        }
+        let mut blocks = *blocks;
+        // Before it is nobody's.
+        if !badblocks::read(self.pm, superblock)?.blocks.contains(&blocks[at]) {
+            badblocks::add(self.pm, superblock, blocks[at])?;
+        }
+        let to = self.allocate()?;
+        copy_of_what_is_left(self.pm, blocks[at], to)?;
+        blocks[at] = to;
+        let list = self.allocate()?;
+        let seed = chunk_seed(superblock.seed(), index);
+        write_list(self.pm, list, &blocks, seed)?;
+        store_word(self.pm, chunk_word(superblock, index)?, seal_word(list.0 | CHUNK_SCATTERED, seed))
     }
 
     fn copy_block(&mut self, from: Block) -> Result<(Block, Flushed)> {
@@ -256,6 +288,11 @@ fn dentry(name: &[u8], claim: Claim, time: u64) -> Vec<u8> {
     bytes
 }
 
+/// Where the word of a chunk is.
+pub(super) fn chunk_word(superblock: &Superblock, index: u64) -> Result<u64> {
+    Ok(Block(superblock.region(crate::format::region::CHUNK_TABLE)?.start).offset() + index * 8)
+}
+
 /// Writes the word of a chunk that lies in one piece, or a list of its blocks, new ones where they are not known. Gives
 /// the blocks, and the one of the list.
 pub(super) fn write_chunk(
@@ -267,8 +304,7 @@ pub(super) fn write_chunk(
     used: &dyn Fn(u64) -> bool,
 ) -> Result<(ChunkBlocks, Option<Block>)> {
     let seed = chunk_seed(superblock.seed(), index);
-    let word_offset =
-        Block(superblock.region(crate::format::region::CHUNK_TABLE)?.start).offset() + index * 8;
+    let word_offset = chunk_word(superblock, index)?;
     let (blocks, list, word) = match whole {
         Some(blocks) => {
             let run = chunk_run(blocks[0].0);
@@ -292,17 +328,22 @@ pub(super) fn write_chunk(
                 };
             }
             let list = next()?;
-            let words = blocks.map(|block| seal_word(block.0, seed));
-            let copied = pm.copy(list.offset(), words.as_bytes())?;
-            pm.fence(copied);
+            write_list(pm, list, &blocks, seed)?;
             (blocks, Some(list), list.0 | CHUNK_SCATTERED)
         }
     };
-    let after = nacre_media::Durable::nothing_before();
-    let stored = pm.publish_u64(word_offset, seal_word(word, seed), after)?;
-    let flushed = pm.flush(stored);
-    pm.fence(flushed);
+    store_word(pm, word_offset, seal_word(word, seed))?;
     Ok((blocks, list))
+}
+
+/// Writes the list of the blocks of a chunk, durable when it returns.
+fn write_list(pm: &impl Pm, list: Block, blocks: &ChunkBlocks, seed: u32) -> Result<()> {
+    let mut bytes = [0u8; BLOCK_SIZE as usize];
+    let words = blocks.map(|block| seal_word(block.0, seed));
+    bytes[..size_of_val(&words)].copy_from_slice(words.as_bytes());
+    let copied = pm.copy(list.offset(), &bytes)?;
+    pm.fence(copied);
+    Ok(())
 }
 
 pub(super) fn is_zero(pm: &impl Pm, block: Block) -> bool {

@@ -1,0 +1,393 @@
+//! Repairs what a media error took of the inode table.
+//!
+//! Inodes have no second copy. Those of a block that cannot be read are given up, and so are the names that refer to them;
+//! what the block still has is kept. Where a directory is among them, what it named gets names in the root, `#NUMBER`. A root that
+//! is lost is made anew, with such a name for each inode that no other directory names: whatever was below it can be reached.
+//!
+//! The order makes a crash harmless. First the block is written with the pattern of what is lost in its bad lines: as long as an
+//! inode has one word of it, the next repair takes the inode for lost and begins again. Then blocks with new names are written
+//! where nothing leads to them; a root that is there takes them by a transaction. Then names go that refer to what is lost. Only
+//! then the inodes are made free, and a root that is lost is made anew.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LINE_SIZE, Result};
+use nacre_layout_parts::renew::{has_pattern, is_lost, renew, store_word};
+use nacre_media::{Durable, Overlay, Pm};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::alloc::{Allocator, Purpose, Runs};
+use crate::badblocks;
+use crate::blockmap::{BlockMap, Bounds};
+use crate::check::Problem;
+use crate::commit::lane_address;
+use crate::directory::{BLOCK, Page, find_record, needed};
+use crate::format::{
+    BLOCK_INODES, BLOCK_WORDS, DENTRY_HEADER, INODE_SIZE, LINE, ROOT_INODE, RawDentry, RawInode, RawUndo,
+    TABLE_INODE, lane_seed, region, seal_word, tree, word,
+};
+use crate::mkfs::new_inode;
+use crate::recover::{LaneState, Walk, read_lanes, roll_back};
+use crate::superblock::Superblock;
+
+/// Lines of an inode that it cannot do without; behind them is only the target of a symbolic link.
+const NEEDED: usize = 2 * LINE_SIZE as usize;
+
+/// A block of the table that lost something.
+struct Lost {
+    block: Block,
+    /// Numbers of the inodes that are lost.
+    numbers: Vec<u64>,
+}
+
+/// Gives up the inodes that cannot be read, and names for them, and gives what was found and done; nothing where nothing is
+/// lost, or where more is damaged than this can judge. All of it loses something.
+pub(crate) fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
+    let superblock = crate::superblock::read(pm)?.superblock;
+    // What was under way goes first, as far as the journal can be read.
+    let Ok(mut lanes) = read_lanes(pm, &superblock)?.into_iter().collect::<Result<Vec<_>>>() else {
+        return Ok(Vec::new());
+    };
+    roll_back(pm, &superblock, &mut lanes)?;
+    let mut walk = Walk::new(pm, &superblock);
+    if walk.run(&superblock, &mut |_, _, _| {}).is_err() {
+        return Ok(Vec::new());
+    }
+    let generation = lanes.first().map_or(1, LaneState::next);
+    let lost: Vec<Lost> =
+        (0..).zip(&walk.table).filter_map(|(at, &block)| look(pm, at, Block(block))).collect();
+    if lost.is_empty() {
+        return Ok(Vec::new());
+    }
+    Rescue { pm, superblock, table: walk.table, lost, generation }.run()
+}
+
+/// What a block of the table lost.
+fn look<P: Pm>(pm: &P, at: u64, block: Block) -> Option<Lost> {
+    let over = Overlay::new(pm);
+    if is_lost(pm, block) {
+        renew(&over, block, |_| {}).ok()?;
+    }
+    let mut page = [0; BLOCK];
+    over.read(block.offset(), &mut page).ok()?;
+    let numbers = (0..).zip(page.chunks_exact(INODE_SIZE as usize)).filter_map(|(slot, bytes)| {
+        let number = at * BLOCK_INODES + slot;
+        let mut raw = RawInode::new_zeroed();
+        raw.as_mut_bytes().copy_from_slice(bytes);
+        // A link whose target is lost leads nowhere; a root that is all zeros was on its way.
+        let has_target = raw.kind == FileKind::Symlink as u8 && raw.root == 0 && raw.links != 0;
+        let counts = if has_target { bytes } else { &bytes[..NEEDED] };
+        let is_gone = has_pattern(counts) || number == ROOT_INODE && bytes.iter().all(|&byte| byte == 0);
+        (is_gone && number != TABLE_INODE).then_some(number)
+    });
+    let numbers: Vec<u64> = numbers.collect();
+    (!numbers.is_empty() || is_lost(pm, block)).then_some(Lost { block, numbers })
+}
+
+struct Rescue<'a, P> {
+    pm: &'a P,
+    superblock: Superblock,
+    table: Vec<u64>,
+    lost: Vec<Lost>,
+    /// The generation of the next transaction in the first lane of the journal.
+    generation: u64,
+}
+
+impl<P: Pm> Rescue<'_, P> {
+    fn run(self) -> Result<Vec<Problem>> {
+        let lost: BTreeSet<u64> = self.lost.iter().flat_map(|lost| lost.numbers.iter().copied()).collect();
+        let root_is_lost = lost.contains(&ROOT_INODE);
+        // As everything will be: what counts is in use, and what is lost is not.
+        let after = Overlay::new(self.pm);
+        self.give_up(&after)?;
+        let mut walk = Walk::new(&after, &self.superblock);
+        let mut inodes = BTreeMap::new();
+        walk.run(&self.superblock, &mut |_, number, raw| {
+            if !lost.contains(&number) {
+                inodes.insert(number, *raw);
+            }
+        })?;
+        let names = Names::of(&after, Bounds::of(&self.superblock), &inodes, &lost);
+        let mut problems: Vec<Problem> = self.lost.iter().map(problem).collect();
+        problems.extend(names.problems);
+        let is_orphan = |number: &u64| *number != ROOT_INODE && !names.named.contains(number);
+        let orphans: Vec<(u64, RawInode)> = inodes
+            .iter()
+            .filter(|(number, _)| is_orphan(number))
+            .map(|(&number, &raw)| (number, raw))
+            .collect();
+        // From now on what was lost stays so, also where the hardware reads it again one day: its blocks are free.
+        for lost in self.lost.iter().filter(|lost| is_lost(self.pm, lost.block)) {
+            renew(self.pm, lost.block, |_| {})?;
+        }
+        let alloc = Allocator::new(self.superblock.raw.device_blocks, 1, 0);
+        badblocks::read(self.pm, &self.superblock)?.blocks.iter().for_each(|&block| alloc.withdraw(block));
+        walk.free_the_rest(&alloc);
+        let mut root = None;
+        if root_is_lost {
+            problems.push(loss(
+                format!("the root directory is lost, and {} inodes have no name", orphans.len()),
+                "make it anew, with a name for each of them: #NUMBER",
+            ));
+            let pages = pages_of(&orphans, &BTreeSet::new());
+            root = Some(self.new_root(self.tree(&alloc, Vec::new(), &pages)?));
+        } else if names.lost_directories && !orphans.is_empty() {
+            // Without a root that can be followed nothing can be given a name.
+            let Some(old) = inodes.get(&ROOT_INODE) else { return Ok(Vec::new()) };
+            let Some((blocks, taken)) = self.contents(old) else { return Ok(Vec::new()) };
+            problems.push(loss(
+                format!("{} inodes were named in what is lost", orphans.len()),
+                "give them names in the root directory: #NUMBER",
+            ));
+            let grown = self.tree(&alloc, blocks, &pages_of(&orphans, &taken))?;
+            self.commit_root(old, grown)?;
+        }
+        for (address, word) in names.fixes {
+            store_word(self.pm, address, word)?;
+        }
+        self.give_up(self.pm)?;
+        if let Some(root) = root {
+            let copied = self.pm.copy(self.address(ROOT_INODE), root.as_bytes())?;
+            self.pm.fence(copied);
+        }
+        Ok(problems)
+    }
+
+    fn address(&self, number: u64) -> u64 {
+        let block = self.table[(number / BLOCK_INODES) as usize];
+        Block(block).offset() + number % BLOCK_INODES * INODE_SIZE
+    }
+
+    /// Makes what is lost free, in blocks that can be written; over `pm` they are made so. The root is never free.
+    fn give_up(&self, pm: &impl Pm) -> Result<()> {
+        for lost in &self.lost {
+            if is_lost(pm, lost.block) {
+                renew(pm, lost.block, |_| {})?;
+            }
+            for &number in lost.numbers.iter().filter(|&&number| number != ROOT_INODE) {
+                let zeroed = pm.zero(self.address(number), INODE_SIZE)?;
+                pm.fence(zeroed);
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks and the names of a directory, if it can be read.
+    fn contents(&self, raw: &RawInode) -> Option<(Vec<u64>, BTreeSet<Vec<u8>>)> {
+        let mut blocks = Vec::new();
+        let count = raw.size / BLOCK_SIZE;
+        let map = BlockMap { pm: self.pm, root: raw.root, bounds: Bounds::of(&self.superblock) };
+        map.for_each(0, count, &mut |piece| {
+            let start = piece.block().0;
+            blocks.extend(start..start + piece.len);
+        })
+        .ok()?;
+        let mut taken = BTreeSet::new();
+        let mut page = [0; BLOCK];
+        for &block in &blocks {
+            self.pm.read(Block(block).offset(), &mut page).ok()?;
+            find_record(&page, |record| {
+                taken.insert(record.name(&page).to_vec());
+                Ok(None::<()>)
+            })
+            .ok()?;
+        }
+        (blocks.len() as u64 == count).then_some((blocks, taken))
+    }
+
+    /// A directory of these blocks and these pages, which are written with the node that leads to them, durable: its size, and
+    /// the root of its tree.
+    fn tree(&self, alloc: &Allocator, mut blocks: Vec<u64>, pages: &[Page]) -> Result<(u64, u64)> {
+        let count = blocks.len() + pages.len();
+        if count > BLOCK_WORDS {
+            return Err(Error::new(Kind::NoSpace).object("names for what has none"));
+        }
+        let mut runs = Runs::new();
+        alloc.allocate(pages.len() as u64 + u64::from(count > 1), Purpose::Metadata, &mut runs)?;
+        let mut free = runs.iter().flat_map(|run| run.start.0..run.start.0 + run.len);
+        let mut flushed = self.pm.zero(0, 0)?;
+        for (page, block) in pages.iter().zip(&mut free) {
+            flushed = flushed.and(self.pm.copy(Block(block).offset(), page)?);
+            blocks.push(block);
+        }
+        let mut words = [0u64; BLOCK_WORDS];
+        words[..count].copy_from_slice(&blocks);
+        let mut root = words[0];
+        if let Some(node) = free.next() {
+            flushed = flushed.and(self.pm.copy(Block(node).offset(), words.as_bytes())?);
+            root = node | 1 << tree::HEIGHT_SHIFT;
+        }
+        self.pm.fence(flushed);
+        Ok((count as u64 * BLOCK_SIZE, root))
+    }
+
+    /// The inode of a new root directory.
+    fn new_root(&self, (size, tree): (u64, u64)) -> RawInode {
+        let times = self.superblock.times();
+        let created = times.unpack(self.superblock.raw.created).unwrap_or_default();
+        let mut root = new_inode(FileKind::Directory, 0o755, times.pack(created));
+        (root.parent, root.size, root.root) = (ROOT_INODE, size, tree);
+        root.checksum = root.compute_checksum(self.superblock.seed(), ROOT_INODE);
+        root
+    }
+
+    /// The root directory becomes this one: a transaction, as `commit` makes them.
+    fn commit_root(&self, old: &RawInode, (size, tree): (u64, u64)) -> Result<()> {
+        let lane = lane_address(self.superblock.region(region::JOURNAL)?, 0);
+        let seed = lane_seed(self.superblock.seed(), 0);
+        let root = self.address(ROOT_INODE);
+        let words = [(root + word::SIZE, old.size, size), (root + word::ROOT, old.root, tree)];
+        let entries = words.map(|(address, before, _)| {
+            let mut entry = RawUndo { words: 1, generation: self.generation, address, ..RawUndo::default() };
+            entry.old[0] = before;
+            entry.checksum = entry.compute_checksum(seed);
+            entry
+        });
+        let undo = self.pm.publish_entry(lane + LINE, entries.as_bytes(), Durable::nothing_before())?;
+        self.pm.fence(undo);
+        let stored = words.map(|(address, _, after)| self.pm.store(address, after.as_bytes()));
+        let stored = stored.into_iter().collect::<Result<Vec<_>>>()?;
+        let done =
+            self.pm.flush_all(stored).map_or(Durable::nothing_before(), |flushed| self.pm.fence(flushed));
+        let committed = self.pm.publish_u64(lane, seal_word(self.generation, seed), done)?;
+        let flushed = self.pm.flush(committed);
+        self.pm.fence(flushed);
+        Ok(())
+    }
+}
+
+fn loss(what: String, repair: &'static str) -> Problem {
+    Problem { what, repair, loses: true, repaired: true }
+}
+
+fn problem(lost: &Lost) -> Problem {
+    let block = lost.block.0;
+    match (lost.numbers.first(), lost.numbers.last()) {
+        (Some(first), Some(last)) => loss(
+            format!(
+                "inodes {first} to {last}: {} of them are lost to a media error in block {block}",
+                lost.numbers.len()
+            ),
+            "give them up, with the names that refer to them",
+        ),
+        _ => loss(format!("a media error in block {block} of the inode table"), "write it anew"),
+    }
+}
+
+/// Blocks of a directory that has a name for each inode, none of which is `taken`.
+fn pages_of(inodes: &[(u64, RawInode)], taken: &BTreeSet<Vec<u8>>) -> Vec<Page> {
+    let mut pages: Vec<Page> = Vec::new();
+    let mut at = BLOCK;
+    // The last record of each page has what is left of it.
+    let mut last = 0;
+    for (number, raw) in inodes {
+        let mut name = format!("#{number}");
+        while taken.contains(name.as_bytes()) {
+            name.push('-');
+        }
+        let len = needed(name.len());
+        if at + len > BLOCK {
+            pages.push([0; BLOCK]);
+            at = 0;
+        }
+        let Some(page) = pages.last_mut() else { continue };
+        if at > 0 {
+            page[last + RECORD_LEN..last + RECORD_LEN + 2]
+                .copy_from_slice(&((at - last) as u16).to_le_bytes());
+        }
+        let record = RawDentry {
+            inode: *number,
+            record_len: (BLOCK - at) as u16,
+            name_len: name.len() as u8,
+            kind: raw.kind,
+            generation: raw.generation,
+        };
+        page[at..at + DENTRY_HEADER].copy_from_slice(record.as_bytes());
+        page[at + DENTRY_HEADER..at + DENTRY_HEADER + name.len()].copy_from_slice(name.as_bytes());
+        last = at;
+        at += len;
+    }
+    pages
+}
+
+const RECORD_LEN: usize = std::mem::offset_of!(RawDentry, record_len);
+
+/// What the names of all directories refer to.
+struct Names {
+    named: BTreeSet<u64>,
+    /// Words that take away names of what is lost.
+    fixes: Vec<(u64, u64)>,
+    problems: Vec<Problem>,
+    /// A directory is among what is lost.
+    lost_directories: bool,
+}
+
+impl Names {
+    fn of(pm: &impl Pm, bounds: Bounds, inodes: &BTreeMap<u64, RawInode>, lost: &BTreeSet<u64>) -> Names {
+        let mut names = Names {
+            named: BTreeSet::new(),
+            fixes: Vec::new(),
+            problems: Vec::new(),
+            lost_directories: false,
+        };
+        let directories = inodes.iter().filter(|(_, raw)| raw.kind == FileKind::Directory as u8);
+        for (&number, raw) in directories {
+            let mut blocks = Vec::new();
+            let count = raw.size.div_ceil(BLOCK_SIZE);
+            let found = BlockMap { pm, root: raw.root, bounds }.for_each(0, count, &mut |piece| {
+                let start = piece.block().0;
+                blocks.extend(start..start + piece.len);
+            });
+            // What cannot be followed is told by the check.
+            if found.is_err() {
+                continue;
+            }
+            for block in blocks {
+                names.page(pm, number, Block(block), lost);
+            }
+        }
+        names
+    }
+
+    fn page(&mut self, pm: &impl Pm, directory: u64, block: Block, lost: &BTreeSet<u64>) {
+        let mut page = [0; BLOCK];
+        if pm.read(block.offset(), &mut page).is_err() {
+            return;
+        }
+        // The record that stays before each, with what it took over.
+        let mut before: Option<(usize, RawDentry)> = None;
+        let mut fixes: HashMap<u64, u64> = HashMap::new();
+        let _ = find_record(&page, |record| {
+            if !record.is_used() || !lost.contains(&record.raw.inode) {
+                if record.is_used() {
+                    self.named.insert(record.raw.inode);
+                }
+                before = Some((record.at, record.raw));
+                return Ok(None::<()>);
+            }
+            let name = String::from_utf8_lossy(record.name(&page)).into_owned();
+            self.lost_directories |= record.raw.kind == FileKind::Directory as u8;
+            self.problems.push(loss(
+                format!(
+                    "directory {directory}: {name:?} refers to inode {}, which is lost",
+                    record.raw.inode
+                ),
+                "remove the name",
+            ));
+            match &mut before {
+                Some((at, raw)) => {
+                    raw.record_len += record.raw.record_len;
+                    let bytes = raw.as_bytes();
+                    let word = bytes[8..16].try_into().map_or(0, u64::from_le_bytes);
+                    fixes.insert(block.offset() + *at as u64 + 8, word);
+                }
+                None => {
+                    fixes.insert(block.offset() + record.at as u64, 0);
+                    before = Some((record.at, RawDentry { inode: 0, ..record.raw }));
+                }
+            }
+            Ok(None)
+        });
+        self.fixes.extend(fixes);
+    }
+}
