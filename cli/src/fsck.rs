@@ -127,7 +127,7 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
             (_, Some(repair), _) => format!("-p would: {repair}"),
             (_, None, _) => problem
                 .advice
-                .unwrap_or("nothing proves what it should be; save what can be read, then make it anew")
+                .unwrap_or("nothing proves what it should be; mount it read-only and save what can be read")
                 .to_owned(),
         };
         text += &format!("{}: {} ({outcome})\n", device.display(), problem.what);

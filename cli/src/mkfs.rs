@@ -24,10 +24,10 @@ pub(crate) struct MkfsArgs {
     /// A name for machines; a random one by default
     #[arg(short = 'U', long)]
     uuid: Option<Uuid>,
-    /// Layout and policies together: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw
-    #[arg(long, default_value = "nacre", value_parser = |text: &str| text.parse::<Preset>())]
-    preset: Preset,
-    /// Another layout than the preset's: log, inplace
+    /// Layout and policies together: nacre, nova, tpfs, pmfs, hinfs, hinfs-wb, hinfs-nclfw; nacre by default
+    #[arg(long, value_parser = |text: &str| text.parse::<Preset>())]
+    preset: Option<Preset>,
+    /// The layout, where no preset says it: log, inplace
     #[arg(long, value_parser = |text: &str| text.parse::<LayoutKind>())]
     layout: Option<LayoutKind>,
     /// Refuse a device that promises less than this: process, power
@@ -56,10 +56,11 @@ pub(crate) struct MkfsArgs {
 
 /// Makes the file system, or says what would be made.
 pub(crate) fn run(args: MkfsArgs) -> Result<(), Failure> {
-    if args.dry_run {
-        return dry_run(&args);
-    }
     let options = options(&args);
+    let layout = layout(&args, &options)?;
+    if args.dry_run {
+        return dry_run(&args, &options, layout);
+    }
     let made = nacre::mkfs(&args.device, &options).map_err(|error| Failure::on(&args.device, &error))?;
     report(&args, &made)
 }
@@ -69,13 +70,25 @@ fn options(args: &MkfsArgs) -> MkfsOptions {
         size: args.size,
         label: args.label.clone(),
         uuid: args.uuid,
-        preset: args.preset,
+        preset: args.preset.unwrap_or_default(),
         layout: args.layout,
         force: args.force,
         require: args.require,
         emulation: args.emulate.clone(),
         tiers: tiers(args),
         ..MkfsOptions::default()
+    }
+}
+
+/// The layout that is made: what is given and what a given preset implies must not differ.
+fn layout(args: &MkfsArgs, options: &MkfsOptions) -> Result<LayoutKind, Failure> {
+    match (args.preset, args.layout) {
+        (Some(preset), Some(layout)) if preset.layout() != layout => Err(Failure::usage(format!(
+            "--preset {preset} and --layout {layout} contradict each other: the preset is of the layout {}; leave one of \
+             them out",
+            preset.layout()
+        ))),
+        _ => Ok(options.layout()?),
     }
 }
 
@@ -98,33 +111,40 @@ fn new_tier(text: &str) -> NewTier {
 }
 
 fn report(args: &MkfsArgs, made: &VolumeInfo) -> Result<(), Failure> {
+    // What was just made can be looked at; if not, that is no failure of making it.
+    let device = nacre::info(&args.device).ok().map(|info| info.device);
     if args.json {
-        return output::json(json!({ "device": args.device.display().to_string(), "volume": made }));
+        return output::json(
+            json!({ "device": args.device.display().to_string(), "volume": made, "promise": device.map(|device| device.promise) }),
+        );
     }
     let label = if made.label.is_empty() { String::new() } else { format!(", label {:?}", made.label) };
-    output::text_out(&format!(
-        "{}: made a file system of {} (layout {}, preset {}{label}, uuid {})\n",
-        args.device.display(),
+    let name = args.device.display();
+    let mut text = format!(
+        "{name}: made a file system of {} (layout {}, preset {}{label}, uuid {})\n",
         size::print(made.size),
         made.layout,
         made.preset,
         made.uuid,
-    ))
+    );
+    if let Some(device) = device {
+        text += &format!("{name}: {}\n", device.promise_explanation);
+    }
+    output::text_out(&text)
 }
 
-fn dry_run(args: &MkfsArgs) -> Result<(), Failure> {
+fn dry_run(args: &MkfsArgs, options: &MkfsOptions, layout: LayoutKind) -> Result<(), Failure> {
     let found =
-        nacre::would_make(&args.device, &options(args)).map_err(|error| Failure::on(&args.device, &error))?;
+        nacre::would_make(&args.device, options).map_err(|error| Failure::on(&args.device, &error))?;
     let is_lost = !found.is_empty();
     let wiped = if is_lost { "its content would be lost" } else { "nothing that is known would be lost" };
     let size = args.size.map_or_else(|| "the device's size".to_owned(), size::print);
-    let layout = args.layout.unwrap_or(args.preset.layout());
     if args.json {
         return output::json(json!({
             "device": args.device.display().to_string(),
             "dry_run": true,
             "layout": layout.to_string(),
-            "preset": args.preset.to_string(),
+            "preset": options.preset.to_string(),
             "size": args.size,
             "content_lost": is_lost,
         }));
@@ -132,7 +152,7 @@ fn dry_run(args: &MkfsArgs) -> Result<(), Failure> {
     output::text_out(&format!(
         "{}: would make a file system of {size} (layout {layout}, preset {}); {wiped}\n",
         args.device.display(),
-        args.preset,
+        options.preset,
     ))
 }
 

@@ -259,7 +259,12 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         Err(error) => return refuse(&error.to_string()),
     }
     if plan.dry_run {
-        println!("{}: would be mounted on {}", plan.device.display(), plan.dir.display());
+        let device =
+            FileSystem::would_open(&plan.device, &open_options(&plan.settings)).map_err(|error| {
+                Refusal(Failure::on(&plan.device, &error).message().to_owned(), MOUNT_FAILURE)
+            })?;
+        let (name, dir) = (plan.device.display(), plan.dir.display());
+        println!("{name}: would be mounted on {dir}; {}", device.promise_explanation);
         return Ok(None);
     }
     Ok(Some(plan))
@@ -298,6 +303,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         );
     }
     let mut was_ready = false;
+    let promise = file_system.device().promise_explanation;
     let (told, dir) = (log.clone(), plan.dir.display().to_string());
     let tell = Box::new(move |what: &str| told.tell(&format!("{dir}: {what}")));
     let control = Control::new(file_system.clone(), plan.settings.clone(), plan.dir.clone(), tell);
@@ -308,10 +314,9 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         was_ready = true;
         tell_of_begin(plan, &file_system, before.as_ref(), &log);
         utab::note(&plan.device, &plan.dir);
-        if plan.foreground {
-            // Whoever reads it may be gone.
-            let _ = writeln!(io::stdout(), "{}: mounted on {}", plan.device.display(), plan.dir.display());
-        }
+        // Whoever reads it may be gone.
+        let _ =
+            writeln!(io::stdout(), "{}: mounted on {}; {promise}", plan.device.display(), plan.dir.display());
         if readiness.ready().is_err() {
             // Whoever asked for the mount was interrupted and has been told of nothing.
             let _ = unmounter.detach();
@@ -526,16 +531,26 @@ fn open_as_can_be(plan: &Plan, tell: &dyn Fn(&str)) -> nacre::Result<(FileSystem
     }
 }
 
-/// Opens the device. A mount that just ends has its device for a moment longer, as umount(2) does not wait for it.
+/// Opens the device. A mount that just ends has its device for a moment longer, as umount(2) does not wait for it; one that is
+/// there keeps it, and is not waited for.
 fn open_when_free(device: &Path, options: &OpenOptions) -> nacre::Result<FileSystem> {
     const TRIES: u32 = 20;
     for _ in 0..TRIES {
         match FileSystem::open(device, options) {
-            Err(error) if error.kind() == Kind::Busy => std::thread::sleep(Duration::from_millis(50)),
+            Err(error) if error.kind() == Kind::Busy && !is_mounted(device) => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
             outcome => return outcome,
         }
     }
     FileSystem::open(device, options)
+}
+
+/// The table of mounts says that the device is mounted.
+fn is_mounted(device: &Path) -> bool {
+    let is_of =
+        |mount: &mounts::MountEntry| mount.fstype == mounts::FSTYPE && Path::new(&mount.source) == device;
+    mounts::list().is_ok_and(|list| list.iter().any(is_of))
 }
 
 #[cfg(test)]

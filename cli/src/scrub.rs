@@ -136,7 +136,7 @@ mod tests {
         let text = describe(Path::new("/mnt"), &status);
         assert!(text.starts_with("/mnt: /a (inode 7): a media error in bytes 0 to 64\n"), "{text}");
         assert!(
-            text.contains("finished; 4 KiB of 4 KiB read, 3 inodes; 1 finding, 0 repaired; 1 bad block\n"),
+            text.contains("finished; 4 KiB of 4 KiB read, 3 inodes; 1 finding, 0 repaired; 0 known before; 1 bad block\n"),
             "{text}"
         );
         assert!(describe(Path::new("/mnt"), &json!({ "state": "never" })).contains("not scrubbed"));

@@ -34,6 +34,10 @@ use crate::workers::Workers;
 /// Requests in the background (read-ahead, writeback) that the kernel has under way at most.
 const MAX_BACKGROUND: u16 = 64;
 
+/// Why direct_io is refused.
+const NO_SHARED_MAPPINGS: &str = "direct_io: this kernel lets nobody map a file shared beside it (Linux 6.6 is the first that \
+                                  does); mount without it";
+
 /// What is asked of the kernel in every mount; what it does not have, it does without.
 const WANTED: [InitFlags; 13] = [
     InitFlags::FUSE_EXPORT_SUPPORT,
@@ -168,6 +172,10 @@ impl<L: Layout> Filesystem for Requests<L> {
             let refused = config.add_capabilities(flag).is_err();
             if refused && flag == InitFlags::FUSE_WRITEBACK_CACHE {
                 return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+            }
+            // Without it a shared mapping of any file fails, and with it programs and databases.
+            if refused && flag == InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, NO_SHARED_MAPPINGS));
             }
         }
         let offered = config.capabilities();

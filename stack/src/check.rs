@@ -11,8 +11,8 @@ use nacre_media::{Emulation, PmOptions, RealPm};
 use serde::Serialize;
 
 use crate::info::VolumeInfo;
-use crate::layout::probe;
 use crate::preset::LayoutKind;
+use crate::probe::probe;
 use crate::tier_check;
 
 /// One thing that is not as it should be.

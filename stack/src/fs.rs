@@ -17,9 +17,10 @@ use crate::cost;
 use crate::identity::Identity;
 use crate::info::{CacheInfo, DeviceInfo, Info, ScrubInfo, SpaceInfo, VolumeInfo};
 use crate::keeper::Keeper;
-use crate::layout::{AnyLayout, probe};
+use crate::layout::AnyLayout;
 use crate::mkfs::{self, MkfsOptions};
 use crate::preset::{LayoutKind, Preset};
+use crate::probe::probe;
 use crate::tier_settings::TierSettings;
 use crate::tiers::{self, TierDevice};
 
@@ -128,6 +129,26 @@ impl FileSystem {
             RealPm::open(path, &options.media(false)).and_then(|pm| FileSystem::over(pm, options))
         };
         opened.map_err(|error| error.operation("open").object(path.display().to_string()))
+    }
+
+    /// Says what device would be opened, with the errors that [`open`](FileSystem::open) gives before it reads more than the
+    /// superblock; nothing is changed.
+    pub fn would_open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<DeviceInfo> {
+        let path = path.as_ref();
+        let look = || {
+            let media = PmOptions { allocate: false, ..options.media(options.read_only) };
+            let pm = RealPm::open(path, &media)?;
+            let (layout, _) = probe(&pm)?;
+            check_options(layout, options)?;
+            if !options.read_only {
+                match layout {
+                    LayoutKind::Log => nacre_layout_log::check_writable(&pm)?,
+                    LayoutKind::Inplace => nacre_layout_inplace::check_writable(&pm)?,
+                }
+            }
+            Ok(DeviceInfo::of(&pm))
+        };
+        look().map_err(|error: Error| error.operation("open").object(path.display().to_string()))
     }
 
     /// Makes a file system, as [`mkfs`](fn@crate::mkfs) does, and opens it.
@@ -307,17 +328,8 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
     let media_read_only = pm.is_read_only();
     let OpenOptions { read_only, lanes, .. } = *options;
     let (layout, summary) = probe(&pm)?;
-    let cache = cache_options(&pm, layout, &summary, options)?;
-    if options.name_index.is_some() && layout != LayoutKind::Inplace {
-        return Err(Error::new(Kind::InvalidInput)
-            .object(format!("name_index on the layout {layout}"))
-            .advice("leave it out: this layout always has an index of names"));
-    }
-    if options.tier_settings != TierSettings::default() && layout != LayoutKind::Log {
-        return Err(Error::new(Kind::InvalidInput)
-            .object(format!("settings of tiers on the layout {layout}"))
-            .advice("leave it out: this layout has no tiers"));
-    }
+    check_options(layout, options)?;
+    let cache = cache_options(&pm, &summary, options)?;
     Ok(match layout {
         LayoutKind::Log => {
             let mount = MountOptions { read_only, lanes, media_read_only, ..MountOptions::default() };
@@ -349,22 +361,33 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
     })
 }
 
-/// The write buffer of this mount. What a line costs is what its settings say, or else what is emulated and measured.
-fn cache_options(
-    pm: &RealPm,
-    layout: LayoutKind,
-    summary: &Summary,
-    options: &OpenOptions,
-) -> Result<Option<CacheOptions>> {
-    // A preset that this program does not know has no buffer that it could have.
-    let preset = options.preset.or_else(|| summary.preset.parse().ok());
+/// What is asked of a layout is something that it has.
+fn check_options(layout: LayoutKind, options: &OpenOptions) -> Result<()> {
+    let refuse = |object: String, advice| Err(Error::new(Kind::InvalidInput).object(object).advice(advice));
     if let Some(asked) = options.preset
         && asked.layout() != layout
     {
-        return Err(Error::new(Kind::InvalidInput)
-            .object(format!("preset {asked} on the layout {layout}"))
-            .advice("choose a preset of that layout"));
+        return refuse(format!("preset {asked} on the layout {layout}"), "choose a preset of that layout");
     }
+    if options.name_index.is_some() && layout != LayoutKind::Inplace {
+        return refuse(
+            format!("name_index on the layout {layout}"),
+            "leave it out: this layout always has an index of names",
+        );
+    }
+    if options.tier_settings != TierSettings::default() && layout != LayoutKind::Log {
+        return refuse(
+            format!("settings of tiers on the layout {layout}"),
+            "leave it out: this layout has no tiers",
+        );
+    }
+    Ok(())
+}
+
+/// The write buffer of this mount. What a line costs is what its settings say, or else what is emulated and measured.
+fn cache_options(pm: &RealPm, summary: &Summary, options: &OpenOptions) -> Result<Option<CacheOptions>> {
+    // A preset that this program does not know has no buffer that it could have.
+    let preset = options.preset.or_else(|| summary.preset.parse().ok());
     let cache = match &options.buffer {
         WriteBuffer::Preset => preset.and_then(|preset| preset.cache(summary.blocks * BLOCK_SIZE)),
         WriteBuffer::Never => None,

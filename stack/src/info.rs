@@ -9,8 +9,8 @@ use nacre_layout_parts::scrub::{ScrubStatus, TierScrub};
 use nacre_media::{PmOptions, RealPm};
 use serde::Serialize;
 
-use crate::layout::probe;
 use crate::preset::LayoutKind;
+use crate::probe::probe;
 
 /// What the superblock of a file system says.
 #[derive(Debug, Clone, Serialize)]
@@ -90,8 +90,8 @@ pub struct DeviceInfo {
     pub size: u64,
     /// Against what it is safe: `power`, `process`, `emulated` or `none`.
     pub promise: &'static str,
-    /// The same in a sentence.
-    pub promise_explanation: &'static str,
+    /// The same in a sentence, with the reason where it is less than against power loss.
+    pub promise_explanation: String,
     /// The instructions that copies and flushes use.
     pub instructions: &'static str,
     /// The emulation in effect, in words.
@@ -123,7 +123,7 @@ impl DeviceInfo {
             kind: pm.kind().map_or("memory", |kind| kind.as_str()),
             size: nacre_media::Pm::len(pm),
             promise: promise.as_str(),
-            promise_explanation: promise.explanation(),
+            promise_explanation: pm.promise_explanation(),
             instructions: pm.instructions(),
             emulation: pm.emulation().map(ToString::to_string),
             counters: pm.counters().map(|counters| CounterInfo {

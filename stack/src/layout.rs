@@ -7,17 +7,15 @@ use std::sync::Arc;
 use nacre_cache::{CacheFs, CacheStatus, Settings};
 use nacre_engine::{
     Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
-    InodeId, Kind, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr,
-    Timestamp, WriteAt, XattrMode,
+    InodeId, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Timestamp,
+    WriteAt, XattrMode,
 };
 use nacre_layout_inplace::InplaceFs;
-use nacre_layout_log::{LogFs, RecoveryReport, Summary};
+use nacre_layout_log::{LogFs, RecoveryReport};
 use nacre_layout_parts::scrub::ScrubStatus;
 use nacre_media::RealPm;
 use nacre_media::block::RealDisk;
 use nacre_mover::MoverFs;
-
-use crate::preset::LayoutKind;
 
 /// The `log` layout, with whatever tiers it has.
 pub(crate) type TieredLog = MoverFs<LogFs<RealPm>, RealDisk>;
@@ -92,20 +90,6 @@ macro_rules! delegate_node {
             _ => unreachable!("a node of another layout"),
         }
     };
-}
-
-/// What a device holds: its layout, and what its superblock says. Reads the superblock only.
-pub(crate) fn probe(pm: &RealPm) -> Result<(LayoutKind, Summary)> {
-    match nacre_layout_log::probe(pm) {
-        Ok(summary) => Ok((LayoutKind::Log, summary)),
-        // Not this one; whatever else is wrong with it is told.
-        Err(error) if error.kind() == Kind::InvalidInput => match nacre_layout_inplace::probe(pm) {
-            Ok(summary) => Ok((LayoutKind::Inplace, summary)),
-            Err(other) if other.kind() == Kind::InvalidInput => Err(error),
-            Err(other) => Err(other),
-        },
-        Err(error) => Err(error),
-    }
 }
 
 impl AnyLayout {

@@ -71,6 +71,7 @@ mod mkfs;
 mod mover;
 mod names;
 mod preset;
+mod probe;
 pub mod signature;
 mod tier_check;
 mod tier_settings;

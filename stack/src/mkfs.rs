@@ -28,7 +28,7 @@ pub struct MkfsOptions {
     pub uuid: Option<Uuid>,
     /// The layout and policies that mounts will use.
     pub preset: Preset,
-    /// Another layout than the preset's.
+    /// The layout, where it is not the preset's. Only the default preset, whose policies are of no layout, can have another.
     pub layout: Option<LayoutKind>,
     /// Overwrite whatever the device holds.
     pub force: bool,
@@ -62,6 +62,19 @@ impl Default for MkfsOptions {
 }
 
 impl MkfsOptions {
+    /// The layout that is made. [`InvalidInput`](Kind::InvalidInput) when the preset is of another one than what is given.
+    pub fn layout(&self) -> Result<LayoutKind> {
+        match self.layout {
+            Some(layout) if layout != self.preset.layout() && self.preset != Preset::default() => {
+                Err(Error::new(Kind::InvalidInput)
+                    .object(format!("preset {} on the layout {layout}", self.preset))
+                    .advice("leave one of them out: a preset implies its layout"))
+            }
+            Some(layout) => Ok(layout),
+            None => Ok(self.preset.layout()),
+        }
+    }
+
     /// The defaults for a file of `size` bytes.
     pub fn with_size(size: u64) -> MkfsOptions {
         MkfsOptions { size: Some(size), ..MkfsOptions::default() }
@@ -101,7 +114,7 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<VolumeInfo>
 pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, VolumeInfo)> {
     let pm_options =
         PmOptions { require: options.require, emulation: options.emulation.clone(), ..PmOptions::default() };
-    let layout = options.layout.unwrap_or(options.preset.layout());
+    let layout = options.layout()?;
     let prepared = prepare_all(path, options)?;
     let pm = match prepared {
         Prepared::Absent(size) => RealPm::create(path, size, &pm_options)?,
@@ -138,8 +151,12 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
     };
     match made {
         Ok(summary) => {
-            let info = VolumeInfo::of(layout, &summary);
-            Ok((pm, info))
+            let retired = match layout {
+                LayoutKind::Log => nacre_layout_log::check::retire_listed(&pm),
+                LayoutKind::Inplace => nacre_layout_inplace::check::retire_listed(&pm),
+            };
+            retired.map_err(|error| error.object(path.display().to_string()))?;
+            Ok((pm, VolumeInfo::of(layout, &summary)))
         }
         Err(error) => {
             if matches!(prepared, Prepared::Absent(_)) {
@@ -153,7 +170,7 @@ pub(crate) fn make(path: &Path, options: &MkfsOptions) -> Result<(RealPm, Volume
 
 /// Whatever is refused is refused here, before anything is overwritten.
 fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
-    let layout = options.layout.unwrap_or(options.preset.layout());
+    let layout = options.layout()?;
     if !options.tiers.is_empty() && layout != LayoutKind::Log {
         return Err(Error::new(Kind::Unsupported)
             .object(format!("tiers on the layout {layout}"))
@@ -167,7 +184,12 @@ fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
 
 /// Says what [`mkfs`] with these options would overwrite there, with the errors that it would give; nothing is changed.
 pub fn would_make(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Vec<Signature>> {
-    let prepared = prepare_all(path.as_ref(), options).map_err(|error| error.operation("mkfs"))?;
+    let path = path.as_ref();
+    let prepared = prepare_all(path, options).map_err(|error| error.operation("mkfs"))?;
+    if matches!(prepared, Prepared::Present { resize: None, .. }) {
+        let look = PmOptions { read_only: true, require: options.require, ..PmOptions::default() };
+        RealPm::open(path, &look).map_err(|error| error.operation("mkfs"))?;
+    }
     Ok(match prepared {
         Prepared::Absent(_) => Vec::new(),
         Prepared::Present { signatures, .. } => signatures,
@@ -247,10 +269,8 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
 fn refuse_content(path: &Path, name: &str, signatures: &[Signature], plain_file: bool) -> Result<()> {
     const ADVICE: &str = "-f (force) overwrites it";
     if !signatures.is_empty() {
-        let mut names: Vec<&str> = signatures.iter().map(|signature| signature.name).collect();
-        names.dedup();
         return Err(Error::new(Kind::Exists)
-            .object(format!("{name}: it holds {}", names.join(" and ")))
+            .object(format!("{name}: it holds {}", signature::names(signatures)))
             .advice(ADVICE));
     }
     if plain_file {

@@ -7,15 +7,15 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use nacre_engine::{Error, Result};
+use nacre_engine::{Error, Kind, Result};
 use nacre_media::{Pm, RealPm};
 
 /// Bytes read from the start: everything up to the uberblocks of a ZFS label.
 const HEAD: u64 = 256 << 10;
 /// Bytes read from the end.
 const TAIL: u64 = 128 << 10;
-/// How much of a plain file is searched for anything but zeros.
-const CONTENT: u64 = 64 << 20;
+/// How much of a plain file is searched for anything but zeros, and of a device for what is left of a file system of ours.
+pub(crate) const CONTENT: u64 = 64 << 20;
 
 /// A mark that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,8 +59,8 @@ const fn mark_at(name: &'static str, at: At, magic: &'static [u8]) -> Mark {
     Mark { name, at, magic, also: None }
 }
 
-const NACRE: &str = "a nacre file system";
-const TIER: &str = "a tier of a nacre file system";
+pub(crate) const NACRE: &str = "a nacre file system";
+pub(crate) const TIER: &str = "a tier of a nacre file system";
 const SWAP: &str = "swap space";
 const LVM: &str = "an LVM2 physical volume";
 const LUKS: &str = "a LUKS encrypted volume";
@@ -71,6 +71,10 @@ const FAT: &str = "a FAT file system";
 const REISER: &str = "a ReiserFS file system";
 const MINIX: &str = "a Minix file system";
 const NVDIMM: &str = "the info block of an NVDIMM namespace";
+/// Where a device cannot be read, nothing says what it holds.
+const UNREADABLE: &str = "bytes that cannot be read";
+/// How much is read at a time where the whole cannot be.
+const PIECE: usize = 4096;
 
 /// The marks, what is named first wins where two say the same place.
 const MARKS: &[Mark] = &[
@@ -193,16 +197,40 @@ struct Image {
     head: Vec<u8>,
     tail: Vec<u8>,
     len: u64,
+    /// Where it could not be read: zeros stand there.
+    unreadable: Vec<Signature>,
 }
 
 impl Image {
-    /// Reads both ends by a routine that reads at an offset.
+    /// Reads both ends by a routine that reads at an offset. What cannot be read hides no mark elsewhere.
     fn read(len: u64, mut read: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<Image> {
-        let mut head = vec![0; len.min(HEAD) as usize];
-        let mut tail = vec![0; len.min(TAIL) as usize];
-        read(0, &mut head)?;
-        read(len - tail.len() as u64, &mut tail)?;
-        Ok(Image { head, tail, len })
+        let mut unreadable: Vec<Signature> = Vec::new();
+        let mut part = |start: u64, size: u64| -> Result<Vec<u8>> {
+            let mut bytes = vec![0; size as usize];
+            if read(start, &mut bytes).is_ok() {
+                return Ok(bytes);
+            }
+            let mut first_error = None;
+            let mut failed = 0;
+            for (piece, offset) in bytes.chunks_mut(PIECE).zip((start..).step_by(PIECE)) {
+                if let Err(error) = read(offset, piece) {
+                    piece.fill(0);
+                    failed += piece.len();
+                    first_error.get_or_insert(error);
+                    if unreadable.iter().all(|known| known.offset != offset) {
+                        unreadable.push(Signature { name: UNREADABLE, offset, len: piece.len() as u64 });
+                    }
+                }
+            }
+            match first_error {
+                Some(error) if failed == bytes.len() => Err(error),
+                _ => Ok(bytes),
+            }
+        };
+        let head = part(0, len.min(HEAD))?;
+        let tail = len.min(TAIL);
+        let tail = part(len - tail, tail)?;
+        Ok(Image { head, tail, len, unreadable })
     }
 
     fn get(&self, offset: u64, len: usize) -> Option<&[u8]> {
@@ -260,6 +288,7 @@ impl Image {
                 found.push(Signature { name: ZFS, offset, len: 8 });
             }
         }
+        found.extend(self.unreadable.iter().cloned());
         found
     }
 }
@@ -270,6 +299,13 @@ pub fn detect(file: &File, len: u64, name: &str) -> Result<Vec<Signature>> {
         file.read_exact_at(buf, offset).map_err(|error| Error::io("read", name, error))
     })?;
     Ok(image.signatures())
+}
+
+/// What marks say that a device holds, in words.
+pub(crate) fn names(signatures: &[Signature]) -> String {
+    let mut names: Vec<&str> = signatures.iter().map(|signature| signature.name).collect();
+    names.dedup();
+    names.join(" and ")
 }
 
 /// The marks on a device that can only be mapped.
@@ -307,8 +343,14 @@ pub(crate) fn has_content(file: &File, len: u64, name: &str) -> Result<bool> {
 pub(crate) fn wipe(pm: &RealPm, signatures: &[Signature]) -> Result<()> {
     // What was behind the end that it has now was cut off.
     for signature in signatures.iter().filter(|mark| mark.offset + mark.len <= pm.len()) {
-        let zeroed = pm.zero(signature.offset, signature.len)?;
-        pm.fence(zeroed);
+        match pm.zero(signature.offset, signature.len) {
+            Ok(zeroed) => {
+                pm.fence(zeroed);
+            }
+            // What cannot be written where nothing can be read is no mark.
+            Err(error) if error.kind() == Kind::Media && signature.name == UNREADABLE => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }
@@ -333,7 +375,7 @@ mod tests {
 
     #[test]
     fn each_mark_is_found_where_it_stands() {
-        let image = Image { head: vec![], tail: vec![], len: LEN };
+        let image = Image { head: vec![], tail: vec![], len: LEN, unreadable: vec![] };
         for mark in MARKS.iter().filter(|mark| mark.also.is_none()) {
             let offset = image.place(mark.at).unwrap();
             assert_eq!(names(&[(offset, mark.magic)]), [mark.name]);
@@ -372,6 +414,29 @@ mod tests {
     fn uberblocks_of_either_byte_order_are_found() {
         assert_eq!(names(&[(129 << 10, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0])]), ["a member of a ZFS pool"]);
         assert_eq!(names(&[(255 << 10, &[0, 0, 0, 0, 0, 0xba, 0xb1, 0x0c])]), ["a member of a ZFS pool"]);
+    }
+
+    /// A bad page at the start hid everything that the rest of a device said.
+    #[test]
+    fn what_cannot_be_read_hides_nothing_elsewhere() {
+        let image = Image::read(LEN, |offset, buf| {
+            buf.fill(0);
+            let end = offset + buf.len() as u64;
+            if offset < 4096 {
+                return Err(nacre_engine::Error::new(nacre_engine::Kind::Media));
+            }
+            if (offset..end).contains(&(64 << 10)) {
+                let at = ((64 << 10) - offset) as usize;
+                buf[at..at + 8].copy_from_slice(b"nacreINP");
+            }
+            Ok(())
+        });
+        let found = image.unwrap().signatures();
+        let names: Vec<&str> = found.iter().map(|signature| signature.name).collect();
+        assert_eq!(names, ["a nacre file system", "bytes that cannot be read"]);
+        assert_eq!((found[1].offset, found[1].len), (0, 4096));
+        let none = Image::read(LEN, |_, _| Err(nacre_engine::Error::new(nacre_engine::Kind::Media)));
+        assert!(none.is_err(), "nothing can be read at all");
     }
 
     #[test]

@@ -379,7 +379,7 @@ mod tests {
         assert!(row("mover").ends_with("inode 17 moves down, because space is short"));
         assert!(row("pages").ends_with("100.0 % hit") && row("buffer").contains("75.0 % hit"), "{rows:#?}");
         assert!(row("under 5 min").contains("8 KiB") && row("older").contains("1 MiB"), "{rows:#?}");
-        assert!(row("99").contains("tiers") && row("99").ends_with("2 h ago"), "{rows:#?}");
+        assert!(row("inode 99").contains("tiers") && row("inode 99").ends_with("2 h ago"), "{rows:#?}");
         assert_eq!(rows[39], "q: quit   space: look again");
     }
 

@@ -42,6 +42,8 @@ fn a_wrong_command_line_has_the_code_that_the_caller_expects() {
         (&["crash", "--self-test", "--resume", "file"], 2),
         (&["mkfs", "--size", "1X", "device"], 2),
         (&["mkfs", "--preset", "spfs", "device"], 2),
+        (&["mkfs", "--preset", "hinfs", "--layout", "log", "device"], 2),
+        (&["mkfs", "-n", "--preset", "nacre", "--layout", "inplace", "device"], 2),
         (&["fsck", "-n", "-y", "device"], 16),
         (&["fsck", "--nonsense", "device"], 16),
         (&["mount", "--nonsense"], 1),
@@ -101,6 +103,79 @@ fn mkfs_makes_files_and_spares_what_is_there() {
     }
     assert_eq!(code(&call(&["mkfs", "-f", "--preset", "nova"], &path)), 0);
     assert_eq!(json(&call(&["info", "--json"], &path))["volume"]["preset"], "nova");
+}
+
+/// The promise of a device is told where a file system is made and where it is mounted, and a dry run refuses what the
+/// command refuses.
+#[test]
+fn the_promise_of_a_device_is_told_and_required() {
+    let dir = harness::memory();
+    let path = dir.path().join("pm");
+    let made = call(&["mkfs", "--size", "32M"], &path);
+    let words = "safe against the death of the process, not against power loss (this file is used through";
+    assert!(code(&made) == 0 && harness::text(&made).contains(words), "{}", harness::text(&made));
+    let mount = |arguments: &[&str]| {
+        let arguments = ["mount", "-n"].iter().chain(arguments);
+        harness::run(nacre().args(arguments).arg(&path).arg(dir.path()), LIMIT).expect("the command ends")
+    };
+    let would = mount(&[]);
+    assert!(code(&would) == 0 && harness::text(&would).contains(words), "{}", harness::text(&would));
+    for (arguments, why) in [
+        (&["--require", "power"][..], "not against power loss"),
+        (&["-o", "preset=hinfs"], "preset hinfs on the layout log"),
+        (&["-o", "name_index=off"], "name_index"),
+    ] {
+        let refused = mount(arguments);
+        assert_eq!(code(&refused), 32, "{arguments:?}: {}", harness::text(&refused));
+        assert!(harness::text(&refused).contains(why), "{arguments:?}: {}", harness::text(&refused));
+    }
+    for arguments in [&["mkfs", "-f", "--require", "power"][..], &["mkfs", "-nf", "--require", "power"]] {
+        let refused = call(arguments, &path);
+        assert!(code(&refused) == 1, "{arguments:?}: {}", harness::text(&refused));
+    }
+    let image = fs::read(&path).expect("the image");
+    let held = nacre_media::RealPm::open(&path, &nacre_media::PmOptions::default()).expect("free");
+    let busy = mount(&[]);
+    assert!(
+        code(&busy) == 32 && harness::text(&busy).contains("uses this device"),
+        "{}",
+        harness::text(&busy)
+    );
+    drop(held);
+    assert!(fs::read(&path).expect("the image") == image, "a dry run writes nothing");
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .expect("it")
+        .write_all_at(&[0; 17 * 4096], 0)
+        .expect("written");
+    let lost = mount(&[]);
+    assert!(code(&lost) == 32 && !harness::text(&lost).contains("mkfs"), "{}", harness::text(&lost));
+}
+
+/// What a page with a media error held is lost once: a repair writes over it, and says so.
+#[test]
+fn fsck_repairs_over_media_errors() {
+    let dir = harness::memory();
+    let path = dir.path().join("pm");
+    for (layout, places) in [
+        // Superblocks, list of bad blocks, chunk table, the root's block of inodes.
+        ("log", &[0, 16, 17, 18, 19][..]),
+        // Superblocks, list of bad blocks, a lane of the journal.
+        ("inplace", &[0, 16, 17, 19]),
+    ] {
+        for place in places {
+            assert_eq!(code(&call(&["mkfs", "-f", "--layout", layout, "--size", "64M"], &path)), 0);
+            let emulate = format!("dram,poison={}+4096", place * 4096);
+            let dry = call(&["fsck", "-n", "--emulate", &emulate], &path);
+            let what = format!("{layout}, block {place}");
+            assert_eq!(code(&dry), 4, "{what}: {}", harness::text(&dry));
+            let repaired = call(&["fsck", "-y", "--emulate", &emulate], &path);
+            assert_eq!(code(&repaired), 1, "{what}: {}", harness::text(&repaired));
+            let sound = call(&["fsck", "-n"], &path);
+            assert_eq!(code(&sound), 0, "{what}: {}", harness::text(&sound));
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,74 @@
+//! Which layout a device holds, and what there is where none can be found.
+
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+use nacre_layout_log::Summary;
+use nacre_layout_parts::superblock::more_telling;
+use nacre_media::{Pm, RealPm};
+
+use crate::preset::LayoutKind;
+use crate::signature::{self, CONTENT, NACRE, TIER};
+
+/// What a device holds: its layout, and what its superblock says. Reads the superblock only, where there is one.
+///
+/// Each layout is asked, whatever the one before it said: of two copies one is enough, and a copy that cannot be read tells
+/// nothing of its layout. [`InvalidInput`](Kind::InvalidInput) when there is nothing of nacre's,
+/// [`Corrupt`](Kind::Corrupt) when there is, but no whole superblock.
+pub(crate) fn probe(pm: &RealPm) -> Result<(LayoutKind, Summary)> {
+    let log = match nacre_layout_log::probe(pm) {
+        Ok(summary) => return Ok((LayoutKind::Log, summary)),
+        Err(error) => error,
+    };
+    let inplace = match nacre_layout_inplace::probe(pm) {
+        Ok(summary) => return Ok((LayoutKind::Inplace, summary)),
+        Err(error) => error,
+    };
+    let error = more_telling(log, inplace);
+    Err(match error.kind() {
+        Kind::InvalidInput => without_superblock(pm, error),
+        // One was begun, or cannot be read: whatever is wrong with it, it is nothing to be overwritten.
+        Kind::Corrupt | Kind::Media => error.advice(KEEP),
+        _ => error,
+    })
+}
+
+/// What is said of a file system that no superblock leads into.
+const KEEP: &str =
+    "no copy of the superblock is whole: do not overwrite the device; restore its first 68 KiB from a backup";
+
+/// Why there is no superblock: the device holds something else, or what is left of a file system. Only where it holds nothing
+/// that is known anybody is told how to make one.
+fn without_superblock(pm: &RealPm, error: Error) -> Error {
+    let found = match signature::detect_on(pm) {
+        Ok(found) => found,
+        Err(error) => return error,
+    };
+    if found.iter().any(|mark| mark.name == NACRE) {
+        return Error::corrupt(format!("a nacre file system of which {} bytes are left", pm.len()))
+            .advice("the device was truncated: restore its size before anything else");
+    }
+    if found.iter().any(|mark| mark.name == TIER) {
+        return Error::new(Kind::InvalidInput)
+            .object(TIER)
+            .advice("give the device with the persistent memory that it belongs to");
+    }
+    if !found.is_empty() {
+        let names = signature::names(&found);
+        return Error::new(Kind::InvalidInput).object(names).advice("this is no nacre file system");
+    }
+    match first_trace(pm) {
+        Some(at) => Error::corrupt(format!("superblock: both copies are gone, but not what is at byte {at}"))
+            .advice(KEEP),
+        None => error.advice("this is no nacre file system; nacre mkfs makes one"),
+    }
+}
+
+/// The first block, in the part where inodes and logs begin, that looks like one of ours.
+fn first_trace(pm: &RealPm) -> Option<u64> {
+    let mut block = [0; BLOCK_SIZE as usize];
+    let end = pm.len().min(CONTENT) / BLOCK_SIZE;
+    let is_ours = |at: &u64| {
+        pm.read(*at, &mut block).is_ok()
+            && (nacre_layout_log::leaves_trace(&block) || nacre_layout_inplace::leaves_trace(&block))
+    };
+    (0..end).map(|index| index * BLOCK_SIZE).find(is_ours)
+}
