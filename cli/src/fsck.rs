@@ -135,6 +135,9 @@ fn describe(device: &Path, report: &CheckReport, repair: bool) -> String {
     for error in &report.unreadable {
         text += &format!("{}: {error} (what was there is lost)\n", device.display());
     }
+    for error in &report.told_before {
+        text += &format!("{}: {error} (told before; its block is out of use)\n", device.display());
+    }
     if report.interrupted > 0 {
         let fate = if repair { "erased" } else { "the next mount erases that" };
         text += &format!(

@@ -40,6 +40,8 @@ pub struct CheckReport {
     pub problems: Vec<Problem>,
     /// Errors of the media, when these were looked for: path and range, where one is in a file. What it held is lost.
     pub unreadable: Vec<String>,
+    /// Those in files whose blocks are out of use already: they were told of before.
+    pub told_before: Vec<String>,
     /// Blocks that are never allocated.
     pub bad_blocks: u64,
     /// Directories with a name.
@@ -81,6 +83,7 @@ impl CheckReport {
     /// Takes in what a search for media errors found, and recorded or not.
     fn add_media(&mut self, media: MediaReport, recorded: bool) {
         self.unreadable = media.errors;
+        self.told_before = media.told;
         if media.new_blocks > 0 {
             self.problems.push(Problem {
                 what: format!("{} blocks with media errors may be allocated", media.new_blocks),
@@ -161,6 +164,7 @@ fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions, tiers: &[RealD
         volume: VolumeInfo::of(LayoutKind::Log, &found.summary),
         problems: found.problems.iter().map(problem).collect(),
         unreadable: Vec::new(),
+        told_before: Vec::new(),
         bad_blocks: found.bad_blocks,
         directories: found.walk.directories,
         files: found.walk.files,
@@ -200,6 +204,7 @@ fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<
         volume: VolumeInfo::of(LayoutKind::Inplace, &found.summary),
         problems: found.problems.iter().map(problem).collect(),
         unreadable: Vec::new(),
+        told_before: Vec::new(),
         bad_blocks: found.bad_blocks,
         directories: found.walk.directories,
         files: found.walk.files,

@@ -122,7 +122,7 @@ fn the_promise_of_a_device_is_told_and_required() {
     assert!(code(&would) == 0 && harness::text(&would).contains(words), "{}", harness::text(&would));
     for (arguments, why) in [
         (&["--require", "power"][..], "not against power loss"),
-        (&["-o", "preset=hinfs"], "preset hinfs on the layout log"),
+        (&["-o", "preset=hinfs,lazy"], "preset hinfs on the layout log"),
         (&["-o", "name_index=off"], "name_index"),
     ] {
         let refused = mount(arguments);

@@ -402,6 +402,8 @@ fn spoil_metadata(preset: Preset, seed: u64) {
             continue;
         }
         kept += 1;
+        // What was written over was good again, and an emulated error would be there anew.
+        ground.set_options(None);
         ground.mount();
         // The target of a long link is in a block of its own, as data is: it is gone, and that is told.
         let mut bad = walk_mount(&ground.dir(), None);

@@ -221,17 +221,18 @@ pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     if record {
         superblock.check_writable()?;
     }
-    let mut report = MediaReport::default();
-    let lines = all_bad_lines(pm, &superblock)?;
-    if !lines.is_empty() {
-        report.errors = locate(&Overlay::new(pm), &superblock, &lines);
-        report.new_blocks = new_bad_blocks(pm, &superblock, &lines, record)?;
-    }
-    Ok(report)
+    let (lines, retired) = all_bad_lines(pm, &superblock)?;
+    let [told, _] = locate(&Overlay::new(pm), &superblock, &retired);
+    let errors = locate(&Overlay::new(pm), &superblock, &lines).concat();
+    let new_blocks = new_bad_blocks(pm, &superblock, &lines, record)?;
+    Ok(MediaReport { errors, told, new_blocks })
 }
 
-/// Says what the bad lines are in. What was not committed is undone first, if it can be.
-fn locate<P: Pm>(pm: &P, superblock: &Superblock, lines: &BTreeSet<u64>) -> Vec<String> {
+/// Says what the bad lines are in, and then those that are in no file. What was not committed is undone first, if it can be.
+fn locate<P: Pm>(pm: &P, superblock: &Superblock, lines: &BTreeSet<u64>) -> [Vec<String>; 2] {
+    if lines.is_empty() {
+        return [Vec::new(), Vec::new()];
+    }
     let _ = read_journal(pm, superblock).and_then(|mut lanes| roll_back(pm, superblock, &mut lanes));
     let bounds = Bounds::of(superblock);
     let mut inodes = Vec::new();
@@ -274,8 +275,7 @@ fn locate<P: Pm>(pm: &P, superblock: &Superblock, lines: &BTreeSet<u64>) -> Vec<
             (first, last) => format!("inodes {first} to {last}: a media error in their block, {bytes}"),
         });
     }
-    words.extend(untold(lines, &mut told).into_iter().map(in_no_file));
-    words
+    [words, untold(lines, &mut told).into_iter().map(in_no_file).collect()]
 }
 
 /// A path that leads to an inode.

@@ -142,14 +142,17 @@ pub fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     if record {
         superblock.check_writable()?;
     }
-    let mut report = MediaReport::default();
-    let lines = all_bad_lines(pm, &superblock)?;
-    if lines.is_empty() {
-        return Ok(report);
-    }
+    let (mut lines, retired) = all_bad_lines(pm, &superblock)?;
     let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
-    report.errors = mend::locate(pm, &superblock, ending, &lines)?;
-    report.new_blocks = new_bad_blocks(pm, &superblock, &lines, record)?;
+    let [told, _] = mend::locate(pm, &superblock, ending, &retired)?;
+    let errors = mend::locate(pm, &superblock, ending, &lines)?.concat();
+    if record && !lines.is_empty() {
+        // Free inodes can be used again, and their block stays what it is.
+        let good = mend::renew_free_inodes(pm, &superblock)?;
+        lines.retain(|line| !good.contains(&Block(line / BLOCK_SIZE)));
+    }
+    let new_blocks = new_bad_blocks(pm, &superblock, &lines, record)?;
+    let report = MediaReport { errors, told, new_blocks };
     if record && report.new_blocks > 0 {
         // The checkpoint may list them as free.
         let mut superblock = superblock;

@@ -44,6 +44,8 @@ pub struct RecoveryReport {
 pub struct MediaReport {
     /// Each media error, in words: path and range, where it is in a file.
     pub errors: Vec<String>,
+    /// Those in files whose blocks are out of use already: they were told of before.
+    pub told: Vec<String>,
     /// Blocks that were not in the list of bad blocks.
     pub new_blocks: u64,
 }

@@ -452,15 +452,14 @@ fn blocks_of(lines: &BTreeSet<u64>) -> BTreeSet<Block> {
     lines.iter().map(|line| Block(line / BLOCK_SIZE)).collect()
 }
 
-/// The lines of a file system that cannot be read or are listed as bad, in blocks that are not out of use already: what is
-/// was told of when it was taken out.
-pub fn all_bad_lines(pm: &impl Pm, superblock: &Superblock) -> Result<BTreeSet<u64>> {
+/// The lines of a file system that cannot be read or are listed as bad: those in blocks that may still be allocated, and those in
+/// blocks that are out of use. What these held was told of when they were taken out.
+pub fn all_bad_lines(pm: &impl Pm, superblock: &Superblock) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
     let end = superblock.raw.device_blocks * BLOCK_SIZE;
     let mut lines = listed_lines(pm, end);
     lines.extend(bad_lines(pm, 0, end));
     let retired = badblocks::read(pm, superblock)?.blocks;
-    lines.retain(|line| retired.binary_search(&Block(line / BLOCK_SIZE)).is_err());
-    Ok(lines)
+    Ok(lines.into_iter().partition(|line| retired.binary_search(&Block(line / BLOCK_SIZE)).is_err()))
 }
 
 /// Puts what the media lists as bad into the list of bad blocks, nobody having mounted the file system; gives how many blocks

@@ -18,7 +18,7 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nacre_engine::{BLOCK_SIZE, Block, FileKind, Result};
-use nacre_layout_parts::renew::{is_lost, store_word};
+use nacre_layout_parts::renew::{is_lost, renew, store_word};
 use nacre_layout_parts::report::{Repair, in_no_file};
 use nacre_layout_parts::scrub::{bad_ranges, untold};
 use nacre_media::Pm;
@@ -125,13 +125,16 @@ pub(crate) fn round<P: Pm>(
     Ok(findings)
 }
 
-/// Says what is in lines that cannot be read: path and range where they are in a file.
+/// Says what is in lines that cannot be read: path and range where they are in a file, and then those that are in none.
 pub(crate) fn locate<P: Pm>(
     pm: &P,
     superblock: &Superblock,
     ending: Ending,
     lines: &BTreeSet<u64>,
-) -> Result<Vec<String>> {
+) -> Result<[Vec<String>; 2]> {
+    if lines.is_empty() {
+        return Ok([Vec::new(), Vec::new()]);
+    }
     let first_data_block = superblock.first_data_block();
     let seed = superblock.seed();
     let survey = Survey::default();
@@ -157,8 +160,7 @@ pub(crate) fn locate<P: Pm>(
             words.extend(hits.into_iter().map(|hit| format!("{path} (inode {number}): {hit}")));
         }
     }
-    words.extend(untold(lines, &mut told).into_iter().map(in_no_file));
-    Ok(words)
+    Ok([words, untold(lines, &mut told).into_iter().map(in_no_file).collect()])
 }
 
 /// Walks from the root; one that is gone is made anew, empty.
@@ -305,6 +307,15 @@ fn renew_chunks<P: Pm>(
         }
     }
     findings
+}
+
+/// Blocks of inodes are written over media errors in them, where no name leads to what is lost; gives those that are good again.
+pub(crate) fn renew_free_inodes<P: Pm>(pm: &P, superblock: &Superblock) -> Result<BTreeSet<Block>> {
+    let region = superblock.region(crate::format::region::CHUNK_TABLE)?;
+    let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
+    let chunks = Chunks::read(pm, region, superblock.seed(), max_chunks);
+    let lost = chunks.list.iter().flatten().flatten().copied().filter(|&block| is_lost(pm, block));
+    Ok(lost.filter(|&block| renew(pm, block, |_| {}).is_ok()).collect())
 }
 
 /// Inodes that exist and have no name: those that were in use at the clean unmount, or, where names were lost since,
