@@ -392,6 +392,10 @@ impl<N> CacheNode<N> {
         &self.inner
     }
 
+    pub(crate) fn into_below(self) -> N {
+        self.inner
+    }
+
     pub(crate) fn new(inner: N) -> CacheNode<N> {
         CacheNode { inner, file: OnceLock::new() }
     }

@@ -1,11 +1,12 @@
 //! The contract's names, over those of the layout.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, Data, DirEntry, Extents, FileBlock, FileKind, InodeId, Kind, Names, NewInode, Place,
-    RenameMode, Result, SetAttr, Timestamp, XattrMode,
+    Attr, BLOCK_SIZE, Data, DirEntry, Extents, FileBlock, FileKind, InodeCache, InodeId, Kind, Names,
+    NewInode, Place, RenameMode, Result, SetAttr, Timestamp, XattrMode,
 };
 
 use crate::file::{Blocks, CacheNode, File};
@@ -134,6 +135,32 @@ impl<L: Data + Extents> Names for CacheFs<L> {
     #[inline]
     fn kind(&self, node: &Self::Node) -> FileKind {
         self.shared.layout.kind(&node.inner)
+    }
+
+    fn let_go(&self, node: Self::Node) {
+        let inner = node.into_below();
+        // What the model remembers of such a file is not worth its DRAM.
+        if let Some(file) = self.shared.table.get(self.shared.layout.id(&inner)) {
+            self.shared.table.let_go(file, |dropped| self.shared.forget_ghosts(dropped));
+        }
+        self.shared.layout.let_go(inner);
+    }
+
+    fn park(&self, node: Self::Node) -> Option<Self::Node> {
+        // Until it is written, what waits is better found through its node.
+        let waits = |file: &Arc<File>| file.is_needed() || file.replaced.load(Ordering::Acquire);
+        if node.file.get().is_some_and(waits) {
+            return Some(node);
+        }
+        self.shared.layout.park(node.into_below()).map(CacheNode::new)
+    }
+
+    fn unpark(&self, number: u64) {
+        self.shared.layout.unpark(number);
+    }
+
+    fn inode_cache(&self) -> InodeCache {
+        self.shared.layout.inode_cache()
     }
 
     #[inline]

@@ -15,6 +15,8 @@ use crate::file::File;
 const SHARDS: usize = if SMALL { 1 } else { 64 };
 /// Files that a shard keeps although nobody needs them: 65,536 in all.
 const IDLE_FILES: usize = 1024;
+/// A shard with fewer files keeps the room that it has.
+const SPARSE: usize = 16;
 
 pub(crate) struct Table {
     shards: Box<[Shard]>,
@@ -74,8 +76,7 @@ impl Table {
             shard.retain(|_, file| {
                 let keep = Arc::strong_count(file) > 1 || file.is_needed();
                 if !keep {
-                    let changes = file.changes.load(Ordering::Relaxed);
-                    self.forgotten_changes.fetch_max(changes, Ordering::Relaxed);
+                    self.forget(file);
                     dropped(file);
                 }
                 keep
@@ -86,6 +87,27 @@ impl Table {
         file.changes.store(self.changes_of_unknown(), Ordering::Relaxed);
         shard.insert(id, Arc::clone(&file));
         Ok(file)
+    }
+
+    /// Forgets a file that nobody else has and of which nothing waits; `dropped` is told of it.
+    pub(crate) fn let_go(&self, file: Arc<File>, dropped: impl FnOnce(&File)) {
+        let mut shard = self.shard(file.id).write();
+        // The table's and this one.
+        if Arc::strong_count(&file) > 2 || file.is_needed() {
+            return;
+        }
+        self.forget(&file);
+        shard.remove(&file.id);
+        if shard.len() >= SPARSE && shard.len() < shard.capacity() / 8 || shard.is_empty() {
+            shard.shrink_to_fit();
+        }
+        drop(shard);
+        dropped(&file);
+    }
+
+    /// Its change counter does not go back.
+    fn forget(&self, file: &File) {
+        self.forgotten_changes.fetch_max(file.changes.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Forgets a file that is gone.
@@ -159,6 +181,32 @@ mod tests {
         drop(held);
         know(102, &mut dropped);
         assert!(table.get(of(100)).is_some() && table.get(of(101)).is_none() && dropped == 100);
+    }
+
+    /// Whoever looked at many files once had all of them in DRAM from then on.
+    #[test]
+    fn what_is_not_expected_back_is_forgotten() {
+        let table = Table::new();
+        let known =
+            |number| table.get_or_make(attr(number).id, || Ok(File::new(&attr(number))), |_| ()).unwrap();
+        let is_known = |number| table.get(attr(number).id).is_some();
+        known(1).changes.store(5, Ordering::Relaxed);
+        let mut told = 0;
+        table.let_go(known(1), |_| told += 1);
+        assert!(!is_known(1) && told == 1);
+        assert_eq!(table.changes_of_unknown(), 5, "its counter does not go back");
+        // One that somebody has, or of which something waits, stays.
+        let held = known(2);
+        table.let_go(known(2), |_| told += 1);
+        known(3).cached.store(1, Ordering::Relaxed);
+        table.let_go(known(3), |_| told += 1);
+        assert!(is_known(2) && is_known(3) && told == 1);
+        table.let_go(held, |_| told += 1);
+        assert!(!is_known(2) && told == 2);
+        (10..5000).for_each(|number| drop(known(number)));
+        let bytes = table.bytes();
+        (10..5000).for_each(|number| table.let_go(known(number), |_| ()));
+        assert!(table.bytes() < bytes / 8, "{} of {bytes} bytes", table.bytes());
     }
 
     /// The change counter grows whether a file is known, forgotten, or known again.

@@ -18,6 +18,7 @@ use nacre_fuse::mounts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::daemon;
 use crate::mount_options::MountSettings;
 
 /// Results that wait to be read at the most. Who asks reads at once, so that only those are lost that nobody wants.
@@ -173,7 +174,11 @@ impl Control {
         };
         let opened_to_read = self.file_system.vfs().options().read_only;
         said["mount"] = json!({
-            "options": options, "pid": std::process::id(), "opens": opens, "opened_to_read": opened_to_read
+            "options": options,
+            "pid": std::process::id(),
+            "opens": opens,
+            "opened_to_read": opened_to_read,
+            "oom_score_adj": daemon::oom_score_adj(),
         });
         let tiers = self.file_system.tiers();
         if !tiers.is_empty() {

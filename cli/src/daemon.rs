@@ -274,6 +274,28 @@ pub(crate) fn serve_while_memory_is_short() {
     unsafe { libc::prctl(IO_FLUSHER, 1, 0, 0, 0) };
 }
 
+/// Where the kernel says how soon it ends this process when memory is short, and is told.
+const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+/// All others are ended before. Not -1000, which means never: where this process is all that is left, it has to go.
+const ENDED_LAST: i32 = -999;
+
+/// How soon the kernel ends this process when memory is short: -1000 is never, 1000 before all others.
+pub(crate) fn oom_score_adj() -> Option<i32> {
+    std::fs::read_to_string(OOM_SCORE_ADJ).ok()?.trim().parse().ok()
+}
+
+/// Has the kernel end other processes first when memory is short. The pages of a device that is mapped count as memory of this
+/// process, so that it would be the first otherwise; and with it would go the files of all the others. Who started it so
+/// that it is never ended has it so. It takes a privilege.
+///
+/// What this process starts has the same, until its end: that is fusermount3 alone, where this process may not mount.
+pub(crate) fn be_ended_last() -> io::Result<()> {
+    if oom_score_adj().is_some_and(|now| now <= ENDED_LAST) {
+        return Ok(());
+    }
+    std::fs::write(OOM_SCORE_ADJ, ENDED_LAST.to_string())
+}
+
 /// The signals that end the process in order.
 pub(crate) struct Signals {
     set: libc::sigset_t,
@@ -380,6 +402,11 @@ mod tests {
         assert_eq!(told.len(), ALARMS_IN_A_ROW as usize);
         assert_eq!(told.iter().filter(|last| **last).count(), 1);
         assert_eq!(throttle.next(), None);
+    }
+
+    #[test]
+    fn the_kernel_says_how_soon_it_ends_this_process() {
+        assert!((-1000..=1000).contains(&super::oom_score_adj().unwrap()));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{mount, umount};
 
 /// Words of command lines. In an input, bytes from 0x80 on stand for them; a line end separates words, and all other
 /// bytes are themselves.
-const WORDS: [&str; 109] = [
+const WORDS: [&str; 110] = [
     "mkfs",
     "mount",
     "umount",
@@ -119,6 +119,7 @@ const WORDS: [&str; 109] = [
     "writeback",
     "direct_io",
     "name_index=off",
+    "inode_cache=5000",
     "x-",
     "/dev/pmem0",
     "tier_cache",

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use nacre::Kind;
 use nacre_engine::size;
+use nacre_fuse::mounts;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -33,13 +34,21 @@ fn find(path: &Path) -> Result<Value, Failure> {
         return from_mount(path, &mount.mountpoint);
     }
     match nacre::info(path) {
-        Ok(info) => Ok(json!(info)),
+        Ok(info) => Ok(with_dead_mount(json!(info), path)?),
         Err(error) if error.kind() == Kind::Busy => match mounted::of_device(path)? {
             Some(mount) => from_mount(&mount.mountpoint, &mount.mountpoint),
             None => Err(Failure::on(path, &error)),
         },
         Err(error) => Err(Failure::on(path, &error)),
     }
+}
+
+/// What a device says that nobody serves, and where it is mounted all the same.
+fn with_dead_mount(mut info: Value, path: &Path) -> Result<Value, Failure> {
+    if let Some(mount) = mounted::of_device(path)?.filter(|mount| mounts::is_dead(&mount.mountpoint)) {
+        info["dead_mount"] = json!(mount.mountpoint.display().to_string());
+    }
+    Ok(info)
 }
 
 fn from_mount(path: &Path, mountpoint: &Path) -> Result<Value, Failure> {
@@ -76,19 +85,35 @@ fn describe(info: &Value) -> String {
         add("stored", format!("{}, {lines} lines, {fences} fences", size::print(counter("bytes_stored"))));
     }
     add("mounted on", info["mountpoint"].as_str().unwrap_or_default().to_owned());
+    if let Some(dir) = info["dead_mount"].as_str() {
+        add(
+            "dead mount",
+            format!(
+                "{dir}: its server has died: it was killed, or DRAM was short; unmount it and mount it again"
+            ),
+        );
+    }
     add("options", text("mount", "options"));
     if !matches!(info["mount"]["opens"].as_str(), None | Some("unchecked")) {
         let opens = text("mount", "opens");
         add("opens", format!("{opens}: files are, or were, immutable or append-only"));
     }
     add("process", text("mount", "pid"));
+    if let Some(score) = info["mount"]["oom_score_adj"].as_i64() {
+        add("short memory", short_of_memory(score));
+    }
     add("file system", format!("layout {}, preset {}", text("volume", "layout"), text("volume", "preset")));
     add("size", bytes("volume", "size"));
     if info["space"].is_object() {
         let indexes = bytes("space", "index_bytes");
         add("available", format!("{} of {}", bytes("space", "available"), bytes("space", "total")));
         add("inodes", format!("{} free of {}", text("space", "inodes_free"), text("space", "inodes")));
-        add("DRAM", format!("{indexes} for indexes"));
+        let inodes = format!(
+            "{} inodes, of those not in use at most {}",
+            text("space", "inodes_in_dram"),
+            text("space", "inode_cache")
+        );
+        add("DRAM", format!("{indexes} for indexes; {inodes}"));
     }
     if info["cache"].is_object() {
         write_buffer(&info["cache"]).into_iter().for_each(|(name, value)| add(name, value));
@@ -106,6 +131,13 @@ fn describe(info: &Value) -> String {
     add("superblock", format!("{} of 2 copies are valid", text("volume", "superblock_copies")));
     add("state", state(info));
     output::fields(&fields)
+}
+
+/// What becomes of the server when memory is short.
+fn short_of_memory(oom_score_adj: i64) -> String {
+    let is_protected = oom_score_adj <= -999;
+    let said = if is_protected { "ends other processes first" } else { "may end the server first" };
+    format!("the kernel {said} (oom_score_adj {oom_score_adj})")
 }
 
 /// One of the disks below.

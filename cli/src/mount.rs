@@ -32,7 +32,7 @@ pub(crate) struct MountArgs {
     /// file that it kept from being written; no file can be made immutable or append-only, or asked for its holes), lazy[=SIZE], lazy_low=N, lazy_high=N,
     /// lazy_period=MS, lazy_age=MS, lazy_forget=MS (blocks that were soon synchronised are buffered again when their
     /// file was not synchronised for so long, 5000), lazy_threads=N, preset=NAME, name_index=on|off (layout inplace),
-    /// direct_io, threads=N, emulate=MEMORY (as --emulate, with colons for commas: emulate=latency=200:bandwidth=1G),
+    /// inode_cache=N (inodes whose state is kept in DRAM at the most, beside those in use, 262144), direct_io, threads=N, emulate=MEMORY (as --emulate, with colons for commas: emulate=latency=200:bandwidth=1G),
     /// require=PROMISE, tier=DEVICE[@DISK] (where a tier is that is not looked for, and a disk to be as slow as, as nvme:flush=0), tiers=all (refuse to mount while a tier is missing), tier_cache=SIZE
     /// (DRAM for what is read from tiers, 64M by default; with lazy one budget for both), tier_group=SIZE (what is moved as one, 16M), sync_threshold=SIZE (a file
     /// that is synced before so much was written is not written straight to disk, 4M), large_writes=N (what was written so often
@@ -86,6 +86,8 @@ pub(crate) struct Plan {
     dry_run: bool,
     /// mount(8) hands on all flags that are to be set, and leaves out those that are not.
     names_all_flags: bool,
+    /// The server of a mount that was there had died.
+    was_dead: bool,
 }
 
 /// Why a mount failed: message and exit code.
@@ -123,6 +125,7 @@ pub(crate) fn plan(args: MountArgs) -> Result<Plan, String> {
         foreground: args.foreground,
         dry_run: args.dry_run,
         names_all_flags: false,
+        was_dead: false,
     })
 }
 
@@ -179,7 +182,7 @@ pub(crate) fn parse_helper(args: impl IntoIterator<Item = OsString>) -> Result<P
         settings.take(options, sloppy)?;
     }
     let [device, dir] = names.try_into().map_err(|_| "give a device and a directory".to_owned())?;
-    Ok(Plan { device, dir, settings, foreground: false, dry_run, names_all_flags: true })
+    Ok(Plan { device, dir, settings, foreground: false, dry_run, names_all_flags: true, was_dead: false })
 }
 
 fn refuse(message: &str, code: u8) -> ExitCode {
@@ -238,7 +241,7 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         mounted::answers("mount", &there)
             .map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE))?;
     }
-    mounts::clear_dead(&plan.dir)?;
+    plan.was_dead = mounts::clear_dead(&plan.dir)?;
     if plan.settings.remount {
         let how = (plan.names_all_flags, plan.dry_run);
         return remount::run(&plan.dir, &plan.settings, how)
@@ -280,6 +283,20 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         Err(error) => return readiness.fail(&format!("open the log file: {error}"), SYSTEM_ERROR),
     };
     daemon::abort_on_panic(&log);
+    if let Err(error) = daemon::be_ended_last() {
+        log.say(&format!(
+            "{}: when memory is short, the kernel may end this server before other processes: it is not \
+             protected from that ({}); as root it is",
+            plan.dir.display(),
+            nacre_engine::Error::io("set", "oom_score_adj", error)
+        ));
+    }
+    if plan.was_dead {
+        log.say(&format!(
+            "{}: the server that was mounted here before had died: it was killed, or memory was short",
+            plan.dir.display()
+        ));
+    }
     let before = nacre::info(&plan.device).ok();
     let warnings = readiness.warnings();
     let tell = |what: &str| {
@@ -455,6 +472,7 @@ fn open_options(settings: &MountSettings) -> OpenOptions {
         buffer: settings.lazy.as_ref().map_or(WriteBuffer::Never, |lazy| WriteBuffer::With(lazy.options())),
         preset: settings.preset,
         name_index: settings.name_index,
+        inode_cache: settings.inode_cache,
         tiers: settings.tiers.iter().map(TierOption::device).collect(),
         require_tiers: settings.all_tiers,
         tier_settings: settings.tier_settings,

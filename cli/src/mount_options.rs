@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use nacre::{
     CacheOptions, CacheSettings, Disk, Emulation, MoverLimit, Preset, Promise, TierDevice, TierSettings,
 };
+use nacre_engine::InodeCache;
 
 /// The options of one mount.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -44,6 +45,8 @@ pub(crate) struct MountSettings {
     pub(crate) preset: Option<Preset>,
     /// Names of directories are found by an index in DRAM, where the layout leaves that open.
     pub(crate) name_index: Option<bool>,
+    /// Inodes whose state is kept in DRAM at the most, beside those in use.
+    pub(crate) inode_cache: Option<u64>,
     /// Reads and writes go past the page cache.
     pub(crate) direct_io: bool,
     /// Threads that answer requests.
@@ -284,6 +287,7 @@ impl MountSettings {
                 self.lazy_named.push(format!("{key}={value}"));
             }
             "name_index" => self.name_index = Some(on_or_off(value).map_err(|error| wrong(&error))?),
+            "inode_cache" => self.inode_cache = Some(inodes(value).map_err(|error| wrong(&error))?),
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
             "tier" => self.tiers.push(TierOption::parse(value)),
@@ -367,6 +371,9 @@ impl fmt::Display for MountSettings {
         }
         if let Some(threads) = self.threads {
             write!(f, ",threads={threads}")?;
+        }
+        if let Some(inodes) = self.inode_cache {
+            write!(f, ",inode_cache={inodes}")?;
         }
         if let Some(lazy) = self.lazy {
             write!(f, ",lazy={}", as_option(lazy.size))?;
@@ -472,6 +479,14 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|count| (1..=THREADS_MAX).contains(count))
         .ok_or_else(|| format!("{text:?} is no number of threads; give 1 to {THREADS_MAX}"))
+}
+
+fn inodes(text: &str) -> Result<u64, String> {
+    let least = InodeCache::MIN_LIMIT;
+    text.parse()
+        .ok()
+        .filter(|count| (least..=u64::from(u32::MAX)).contains(count))
+        .ok_or_else(|| format!("{text:?} is no number of inodes; give {least} or more"))
 }
 
 impl Lazy {
@@ -683,6 +698,7 @@ mod tests {
         let said =
             take("ro,noatime,threads=3,direct_io,nodev,x-gvfs,name_index=off,require=process").unwrap();
         assert_eq!(said.to_string(), "ro,nodev,noatime,direct_io,threads=3,name_index=off,require=process");
+        assert_eq!(take("inode_cache=5000").unwrap().to_string(), "rw,inode_cache=5000");
     }
 
     #[test]
@@ -700,6 +716,8 @@ mod tests {
             ("lazy_color=red", "lazy_color"),
             ("preset=spfs", "not built yet"),
             ("name_index=maybe", "neither on nor off"),
+            ("inode_cache=1023", "1024 or more"),
+            ("inode_cache=all", "number of inodes"),
             ("tier_cache=64K", "1 MiB to 1 TiB"),
             ("tier_cache=2T", "1 MiB to 1 TiB"),
             ("tier_group=5000", "whole blocks"),

@@ -70,6 +70,30 @@ pub enum XattrMode {
     Replace,
 }
 
+/// Inodes whose state a layout keeps in DRAM. Beyond the limit the state of those goes that nobody holds and that were not
+/// used lately; it is read from media again when it is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InodeCache {
+    /// Inodes whose state is in DRAM.
+    pub loaded: u64,
+    /// The most that there may be, beside those that are held.
+    pub limit: u64,
+}
+
+impl InodeCache {
+    /// The limit where nothing is said: some 200 MB of DRAM.
+    pub const DEFAULT_LIMIT: u64 = 1 << 18;
+    /// The least limit that can be set.
+    pub const MIN_LIMIT: u64 = 1024;
+}
+
+impl Default for InodeCache {
+    /// A layout that keeps all of them.
+    fn default() -> InodeCache {
+        InodeCache { loaded: 0, limit: u64::MAX }
+    }
+}
+
 /// Namespace and attributes.
 pub trait Names: Send + Sync + 'static {
     /// An inode that is held.
@@ -89,6 +113,26 @@ pub trait Names: Send + Sync + 'static {
 
     /// The kind of a held inode.
     fn kind(&self, node: &Self::Node) -> FileKind;
+
+    /// Lets go of a node whose inode is not expected to be asked for soon: what the layout keeps of it in DRAM may go, too.
+    fn let_go(&self, node: Self::Node) {
+        drop(node);
+    }
+
+    /// Lets go of a node and keeps its inode: until [`Names::unpark`] it is not reclaimed, however many of its names go,
+    /// and [`Names::node_by_number`] finds it. Unlike a node, that costs the layout next to no DRAM. One caller parks an
+    /// inode, once. A layout that cannot gives the node back.
+    fn park(&self, node: Self::Node) -> Option<Self::Node> {
+        Some(node)
+    }
+
+    /// Ends what [`Names::park`] began. Without names and nodes the inode is reclaimed.
+    fn unpark(&self, _number: u64) {}
+
+    /// Inodes whose state is in DRAM, and how many of them there may be that nobody holds.
+    fn inode_cache(&self) -> InodeCache {
+        InodeCache::default()
+    }
 
     /// The inode that `name` in `dir` refers to; [`NotFound`](crate::Kind::NotFound) or
     /// [`NotDirectory`](crate::Kind::NotDirectory).

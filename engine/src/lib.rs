@@ -24,8 +24,8 @@ pub mod units;
 
 pub use attr::{Attr, FileKind, NewInode, SetAttr};
 pub use contract::{
-    Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FsStat, Names, Place, PlacedExtent,
-    PromiseCost, RenameMode, SeekTo, WriteAt, XattrMode,
+    Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FsStat, InodeCache, Names, Place,
+    PlacedExtent, PromiseCost, RenameMode, SeekTo, WriteAt, XattrMode,
 };
 pub use error::{Error, Kind, Result, without_number};
 pub use tiered::{

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::attr::{Attr, FileKind, NewInode, SetAttr};
 use crate::contract::{
-    Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FsStat, Names, PlacedExtent,
-    PromiseCost, RenameMode, SeekTo, WriteAt, XattrMode,
+    Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FsStat, InodeCache, Names,
+    PlacedExtent, PromiseCost, RenameMode, SeekTo, WriteAt, XattrMode,
 };
 use crate::error::Result;
 use crate::units::{FileBlock, InodeId, Timestamp};
@@ -33,6 +33,22 @@ impl<T: Names> Names for Arc<T> {
 
     fn kind(&self, node: &T::Node) -> FileKind {
         (**self).kind(node)
+    }
+
+    fn let_go(&self, node: T::Node) {
+        (**self).let_go(node);
+    }
+
+    fn park(&self, node: T::Node) -> Option<T::Node> {
+        (**self).park(node)
+    }
+
+    fn unpark(&self, number: u64) {
+        (**self).unpark(number);
+    }
+
+    fn inode_cache(&self) -> InodeCache {
+        (**self).inode_cache()
     }
 
     fn lookup(&self, dir: &T::Node, name: &[u8]) -> Result<T::Node> {

@@ -231,7 +231,7 @@ impl<L: Layout> Server<L> {
         let kept = lifetime(&attr);
         let full = reply.add(attr.ino, listed.cookie, OsStr::from_bytes(name), &kept, &attr, generation);
         if !full && !matches!(name, b"." | b"..") {
-            self.nodes.hold(listed.id.number, node);
+            self.nodes.hold(self.vfs.layout(), listed.id.number, node);
         }
         Ok(full)
     }

@@ -134,16 +134,20 @@ pub fn absolute(mountpoint: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Whether the server of the mount on this directory has died.
+pub fn is_dead(mountpoint: &Path) -> bool {
+    rustix::fs::statfs(mountpoint).is_err_and(|error| error == rustix::io::Errno::NOTCONN)
+}
+
 /// Detaches what a server of ours that died left on this directory: a mount that answers every request with
-/// `ENOTCONN`. Live mounts and those of others stay.
+/// `ENOTCONN`. Live mounts and those of others stay. True when there was one.
 ///
 /// The question is statfs(2), which the kernel never answers itself; attributes of a dead mount may still be cached.
-pub fn clear_dead(mountpoint: &Path) -> Result<()> {
-    for _ in 0..DEAD_LAYERS {
-        let dead = rustix::fs::statfs(mountpoint).is_err_and(|error| error == rustix::io::Errno::NOTCONN);
-        let ours = dead && at(mountpoint)?.is_some_and(|mount| mount.fstype == FSTYPE);
+pub fn clear_dead(mountpoint: &Path) -> Result<bool> {
+    for layer in 0..DEAD_LAYERS {
+        let ours = is_dead(mountpoint) && at(mountpoint)?.is_some_and(|mount| mount.fstype == FSTYPE);
         if !ours {
-            return Ok(());
+            return Ok(layer > 0);
         }
         unmount(&absolute(mountpoint)?, UnmountFlags::DETACH)?;
     }

@@ -4,6 +4,10 @@
 //! number swaps the two. Holding a node keeps its inode from being reclaimed, so files that are open and unlinked
 //! need no more than this: an open file keeps the kernel's inode, and that keeps its lookups.
 //!
+//! A node keeps the state of its inode in DRAM. Where the kernel knows more inodes than the layout is to keep there, those
+//! that were not asked for lately are *parked*: the layout keeps the inode, and may drop its state ([`Names::park`]). The next
+//! request for one finds it by its number.
+//!
 //! The table is sharded by number; a request takes one uncontended lock and allocates nothing.
 
 use std::collections::HashMap;
@@ -16,6 +20,8 @@ use nacre_engine::{Names, Result};
 
 /// Shards of the table; a power of two.
 const SHARDS: usize = 128;
+/// A shard with room for so many nodes keeps it.
+const FEW: usize = 32;
 
 /// Numbers are spread by one multiplication (Fibonacci hashing).
 #[derive(Default)]
@@ -45,29 +51,56 @@ fn spread(number: u64) -> u64 {
 struct Held<N> {
     node: N,
     lookups: u64,
+    /// A request was for it since somebody last looked for those to be parked.
+    used: bool,
 }
 
-type Table<N> = HashMap<u64, Held<N>, BuildHasherDefault<NumberHasher>>;
+type Table<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
 
-/// On its own cache lines, so that neighbours do not slow each other.
+/// What the kernel knows, by number. On its own cache lines, so that neighbours do not slow each other.
 #[repr(align(128))]
-struct Shard<N>(Mutex<Table<N>>);
+struct Shard<N>(Mutex<Known<N>>);
+
+struct Known<N> {
+    held: Table<Held<N>>,
+    /// How often the kernel has looked up those whose nodes were let go.
+    parked: Table<u64>,
+    /// With more nodes than these some are parked.
+    park_at: usize,
+    /// There were many: the room for the last ones goes, too, and with it what of the heap lies around it.
+    were_many: bool,
+}
 
 /// The table of held nodes.
 pub(crate) struct Nodes<L: Names> {
     shards: Box<[Shard<L::Node>]>,
     root: L::Node,
     root_number: u64,
+    /// Nodes that a shard is to hold at the most.
+    limit: usize,
 }
 
 impl<L: Names> Nodes<L> {
     /// A table that holds the root and nothing else.
     pub(crate) fn new(layout: &L) -> Nodes<L> {
+        // Others use inodes, too, and of what is parked the layout drops nothing as long as there is room.
+        let limit = layout.inode_cache().limit / 4 * 3 / SHARDS as u64;
+        Nodes::with_limit(layout, usize::try_from(limit).unwrap_or(usize::MAX).clamp(4, usize::MAX / 2))
+    }
+
+    fn with_limit(layout: &L, limit: usize) -> Nodes<L> {
         let root = layout.root();
+        let known = || Known {
+            held: HashMap::default(),
+            parked: HashMap::default(),
+            park_at: limit,
+            were_many: false,
+        };
         Nodes {
-            shards: (0..SHARDS).map(|_| Shard(Mutex::new(HashMap::default()))).collect(),
+            shards: (0..SHARDS).map(|_| Shard(Mutex::new(known()))).collect(),
             root_number: layout.id(&root).number,
             root,
+            limit,
         }
     }
 
@@ -80,66 +113,169 @@ impl<L: Names> Nodes<L> {
         }
     }
 
-    fn shard(&self, number: u64) -> &Mutex<Table<L::Node>> {
+    fn shard(&self, number: u64) -> &Mutex<Known<L::Node>> {
         // The map uses the low bits of the same product.
         &self.shards[(spread(number) >> 40) as usize % SHARDS].0
     }
 
-    /// The node of a request. One that is not held (a file handle that outlived FORGET) is found by its number.
+    /// The node of a request. One that is not held (it is parked, or a file handle outlived FORGET) is found by its number.
     pub(crate) fn get(&self, layout: &L, id: INodeNo) -> Result<L::Node> {
         if id == INodeNo::ROOT {
             return Ok(self.root.clone());
         }
         let number = self.swap(id.0);
-        if let Some(held) = self.shard(number).lock().get(&number) {
+        if let Some(held) = self.shard(number).lock().held.get_mut(&number) {
+            held.used = true;
             return Ok(held.node.clone());
         }
-        layout.node_by_number(number)
+        // It may have to be read from media: not under the lock.
+        let node = layout.node_by_number(number)?;
+        let mut known = self.shard(number).lock();
+        if let Some(lookups) = known.parked.remove(&number) {
+            known.held.insert(number, Held { node: node.clone(), lookups, used: true });
+            layout.unpark(number);
+            self.park_some(layout, &mut known);
+        }
+        Ok(node)
     }
 
     /// Counts one lookup, for a reply that tells the kernel of this node.
-    pub(crate) fn hold(&self, number: u64, node: L::Node) {
+    pub(crate) fn hold(&self, layout: &L, number: u64, node: L::Node) {
         if number == self.root_number {
             return;
         }
-        match self.shard(number).lock().entry(number) {
-            Entry::Occupied(mut entry) => entry.get_mut().lookups += 1,
+        let mut known = self.shard(number).lock();
+        if known.held.capacity() == 0 {
+            // Growing from nothing would leave pieces in the heap that threads keep for themselves.
+            known.held.reserve(FEW / 8 * 7);
+        }
+        match known.held.entry(number) {
+            Entry::Occupied(mut entry) => {
+                let held = entry.get_mut();
+                (held.lookups, held.used) = (held.lookups + 1, true);
+            }
             Entry::Vacant(entry) => {
-                entry.insert(Held { node, lookups: 1 });
+                entry.insert(Held { node, lookups: 1, used: false });
+                if !known.parked.is_empty() {
+                    known.is_held_again(layout, number);
+                }
+                if known.held.len() > known.park_at {
+                    self.park_some(layout, &mut known);
+                }
             }
         }
     }
 
     /// Takes back `count` lookups; the node is let go with the last one.
-    pub(crate) fn forget(&self, id: INodeNo, count: u64) {
+    pub(crate) fn forget(&self, layout: &L, id: INodeNo, count: u64) {
         let number = self.swap(id.0);
-        let last = {
-            let mut table = self.shard(number).lock();
-            match table.entry(number) {
-                Entry::Occupied(mut entry) => {
-                    let held = entry.get_mut();
-                    held.lookups = held.lookups.saturating_sub(count);
-                    (held.lookups == 0).then(|| entry.remove())
-                }
-                Entry::Vacant(_) => None,
+        let mut known = self.shard(number).lock();
+        let last = match known.held.entry(number) {
+            Entry::Occupied(mut entry) => {
+                let held = entry.get_mut();
+                held.lookups = held.lookups.saturating_sub(count);
+                (held.lookups == 0).then(|| entry.remove())
+            }
+            Entry::Vacant(_) => {
+                known.forget_parked(layout, number, count);
+                None
             }
         };
-        // Outside the lock: this may reclaim an inode.
-        drop(last);
+        known.shrink(self.limit);
+        drop(known);
+        // Outside the lock: this may reclaim an inode, or drop what is in DRAM of it.
+        if let Some(held) = last {
+            layout.let_go(held.node);
+        }
+    }
+
+    /// Parks nodes that were not asked for lately, where there are too many.
+    #[cold]
+    fn park_some(&self, layout: &L, known: &mut Known<L::Node>) {
+        if known.held.len() <= known.park_at {
+            return;
+        }
+        let most = known.held.len() - self.limit + self.limit.div_ceil(4);
+        let cold: Vec<u64> =
+            known.held.iter().filter(|(_, held)| !held.used).map(|(number, _)| *number).take(most).collect();
+        known.held.values_mut().for_each(|held| held.used = false);
+        for number in cold {
+            let Some(held) = known.held.remove(&number) else { continue };
+            match layout.park(held.node) {
+                None => drop(known.parked.insert(number, held.lookups)),
+                Some(node) => drop(known.held.insert(number, Held { node, used: true, ..held })),
+            }
+        }
+        // Where all were asked for, or cannot be parked, nobody looks again before there are some more.
+        known.park_at = self.limit.max(known.held.len() + self.limit / 8);
     }
 
     /// Lets everything go.
-    pub(crate) fn clear(&self) {
+    pub(crate) fn clear(&self, layout: &L) {
         for shard in &self.shards {
-            let table = std::mem::take(&mut *shard.0.lock());
-            drop(table);
+            let mut known = shard.0.lock();
+            let (held, parked) = (std::mem::take(&mut known.held), std::mem::take(&mut known.parked));
+            drop(known);
+            drop(held);
+            parked.into_keys().for_each(|number| layout.unpark(number));
         }
     }
 
     /// How many nodes are held, the root not counted.
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.0.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.0.lock().held.len()).sum()
+    }
+
+    /// How many there is room for.
+    #[cfg(test)]
+    fn capacity(&self) -> usize {
+        let of = |known: &Known<L::Node>| known.held.capacity() + known.parked.capacity();
+        self.shards.iter().map(|shard| of(&shard.0.lock())).sum()
+    }
+
+    /// How many are parked.
+    #[cfg(test)]
+    fn parked(&self) -> usize {
+        self.shards.iter().map(|shard| shard.0.lock().parked.len()).sum()
+    }
+}
+
+impl<N> Known<N> {
+    /// A node that was parked is held again.
+    fn is_held_again<L: Names<Node = N>>(&mut self, layout: &L, number: u64) {
+        if let Some(lookups) = self.parked.remove(&number) {
+            if let Some(held) = self.held.get_mut(&number) {
+                held.lookups += lookups;
+            }
+            layout.unpark(number);
+        }
+    }
+
+    fn forget_parked<L: Names<Node = N>>(&mut self, layout: &L, number: u64, count: u64) {
+        let Entry::Occupied(mut entry) = self.parked.entry(number) else { return };
+        *entry.get_mut() = entry.get().saturating_sub(count);
+        if *entry.get() == 0 {
+            entry.remove();
+            // Under the lock, or it could end what begins anew.
+            layout.unpark(number);
+        }
+    }
+
+    /// Gives room back that most of them left.
+    fn shrink(&mut self, limit: usize) {
+        let Known { held, parked, park_at, were_many } = self;
+        if held.capacity() > FEW && held.len() < held.capacity() / 8 {
+            held.shrink_to(2 * held.len());
+            (*park_at, *were_many) = (limit, true);
+        }
+        if parked.capacity() > FEW && parked.len() < parked.capacity() / 8 {
+            parked.shrink_to(2 * parked.len());
+            *were_many = true;
+        }
+        if *were_many && held.is_empty() && parked.is_empty() {
+            (*held, *parked, *were_many) = (HashMap::default(), HashMap::default(), false);
+        }
     }
 }
 
@@ -172,13 +308,13 @@ mod tests {
         let node = file(&layout, b"a");
         let number = layout.id(&node).number;
         let id = INodeNo(nodes.swap(number));
-        nodes.hold(number, node.clone());
-        nodes.hold(number, node);
+        nodes.hold(&layout, number, node.clone());
+        nodes.hold(&layout, number, node);
         layout.unlink(&layout.root(), b"a", Timestamp::default()).unwrap();
-        nodes.forget(id, 1);
+        nodes.forget(&layout, id, 1);
         assert_eq!(nodes.len(), 1);
         assert!(nodes.get(&layout, id).is_ok(), "held without a link");
-        nodes.forget(id, 1);
+        nodes.forget(&layout, id, 1);
         assert_eq!(nodes.len(), 0);
         let gone = nodes.get(&layout, id).err().map(|error| error.kind());
         assert_eq!(gone, Some(Kind::Stale));
@@ -193,7 +329,67 @@ mod tests {
         assert_eq!(layout.id(&node).number, number);
         assert_eq!(nodes.len(), 0);
         // Forgetting more than was looked up is the kernel's mistake, not our end.
-        nodes.forget(INodeNo(number), 7);
+        nodes.forget(&layout, INodeNo(number), 7);
+    }
+
+    /// The kernel knew each inode that it had ever looked up, and so all of them were in DRAM.
+    #[test]
+    fn few_nodes_are_held_of_the_many_that_the_kernel_knows() {
+        let layout = MemLayout::default();
+        let nodes = Nodes::with_limit(&layout, 4);
+        let names: Vec<String> = (0..20_000).map(|number| format!("file {number}")).collect();
+        let numbers: Vec<u64> = names
+            .iter()
+            .map(|name| {
+                let node = file(&layout, name.as_bytes());
+                let number = layout.id(&node).number;
+                nodes.hold(&layout, number, node);
+                number
+            })
+            .collect();
+        assert!(nodes.len() <= 8 * super::SHARDS, "{} are held", nodes.len());
+        assert_eq!(nodes.len() + nodes.parked(), numbers.len());
+        // What is parked is found, and held again; what has no name any more is there until the kernel forgets it.
+        let id = |index: usize| INodeNo(nodes.swap(numbers[index]));
+        for (index, name) in names.iter().enumerate() {
+            layout.unlink(&layout.root(), name.as_bytes(), Timestamp::default()).unwrap();
+            let node = nodes.get(&layout, id(index)).unwrap();
+            assert_eq!(layout.id(&node).number, numbers[index]);
+            assert_eq!(layout.getattr(&node).unwrap().links, 0);
+        }
+        assert!(nodes.len() <= 8 * super::SHARDS && nodes.len() + nodes.parked() == numbers.len());
+        for index in 0..numbers.len() {
+            // A second lookup of some.
+            if index % 3 == 0 {
+                let node = nodes.get(&layout, id(index)).unwrap();
+                nodes.hold(&layout, numbers[index], node);
+                nodes.forget(&layout, id(index), 1);
+                assert!(nodes.get(&layout, id(index)).is_ok());
+            }
+            nodes.forget(&layout, id(index), 1);
+            let gone = nodes.get(&layout, id(index)).err().map(|error| error.kind());
+            assert_eq!(gone, Some(Kind::Stale));
+        }
+        assert_eq!((nodes.len(), nodes.parked()), (0, 0));
+        assert_eq!(nodes.capacity(), 0, "no room is left");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_not_parked() {
+        let layout = MemLayout::default();
+        let nodes = Nodes::with_limit(&layout, 4);
+        let node = file(&layout, b"hot");
+        let hot = layout.id(&node).number;
+        nodes.hold(&layout, hot, node);
+        for number in 0..5_000 {
+            let node = file(&layout, format!("file {number}").as_bytes());
+            nodes.hold(&layout, layout.id(&node).number, node);
+            nodes.get(&layout, INodeNo(nodes.swap(hot))).unwrap();
+            assert!(nodes.shard(hot).lock().held.contains_key(&hot), "after {number} others");
+        }
+        assert!(nodes.parked() > 4_000);
+        nodes.clear(&layout);
+        assert_eq!((nodes.len(), nodes.parked()), (0, 0));
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl<L: Layout> Filesystem for Requests<L> {
     }
 
     fn destroy(&mut self) {
-        self.nodes.clear();
+        self.nodes.clear(self.vfs.layout());
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -208,7 +208,7 @@ impl<L: Layout> Filesystem for Requests<L> {
     }
 
     fn forget(&self, _request: &Request, id: INodeNo, count: u64) {
-        self.nodes.forget(id, count);
+        self.nodes.forget(self.vfs.layout(), id, count);
         self.kernel.forgotten(id, self.settings.writeback);
     }
 

@@ -77,7 +77,7 @@ impl<L: Layout> Server<L> {
     /// What the kernel is told of a node that it is about to hold.
     pub(crate) fn entry(&self, node: L::Node) -> Result<(FileAttr, Generation)> {
         let attr = self.vfs.getattr(&node)?;
-        self.nodes.hold(attr.id.number, node);
+        self.nodes.hold(self.vfs.layout(), attr.id.number, node);
         Ok((self.file_attr(&attr), Generation(u64::from(attr.id.generation))))
     }
 

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
-    Attr, BLOCK_SIZE, DirEntry, Durability, FileKind, InodeId, Names, NewInode, RenameMode, Result, SetAttr,
-    Tiered, Timestamp, XattrMode,
+    Attr, BLOCK_SIZE, DirEntry, Durability, FileKind, InodeCache, InodeId, Names, NewInode, RenameMode,
+    Result, SetAttr, Tiered, Timestamp, XattrMode,
 };
 use nacre_media::Durable;
 use nacre_media::block::BlockDevice;
@@ -37,6 +37,22 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> Names for MoverFs<L, 
     #[inline]
     fn kind(&self, node: &L::Node) -> FileKind {
         self.layout.kind(node)
+    }
+
+    fn let_go(&self, node: L::Node) {
+        self.layout.let_go(node);
+    }
+
+    fn park(&self, node: L::Node) -> Option<L::Node> {
+        self.layout.park(node)
+    }
+
+    fn unpark(&self, number: u64) {
+        self.layout.unpark(number);
+    }
+
+    fn inode_cache(&self) -> InodeCache {
+        self.layout.inode_cache()
     }
 
     #[inline]

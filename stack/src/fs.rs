@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use nacre_cache::{CacheFs, CacheOptions, Settings};
 use nacre_engine::sync::Mutex;
-use nacre_engine::{BLOCK_SIZE, Error, Extents, FsStat, Kind, Result, Tiered};
+use nacre_engine::{BLOCK_SIZE, Error, FsStat, InodeCache, Kind, Result, Tiered};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, MountOptions, RecoveryReport, Summary};
 use nacre_layout_parts::scrub::DEFAULT_RATE;
@@ -57,6 +57,9 @@ pub struct OpenOptions {
     pub require: Promise,
     /// Slow the device down to what it emulates, and count what is stored.
     pub emulation: Option<Emulation>,
+    /// Inodes whose state is kept in DRAM at the most, beside those that are in use: at least 1024, by default 262,144, which
+    /// take some 200 MB. Beyond that the state of those goes that were not used lately, and is read again when it is asked for.
+    pub inode_cache: Option<u64>,
     /// Buffer writes in DRAM: what was not synchronised may be lost in a crash. By default as the preset does.
     pub buffer: WriteBuffer,
     /// Another preset than the one that the file system was made with, of the same layout.
@@ -80,6 +83,7 @@ impl Default for OpenOptions {
             name_index: None,
             require: Promise::None,
             emulation: None,
+            inode_cache: None,
             buffer: WriteBuffer::Preset,
             preset: None,
             tiers: Vec::new(),
@@ -317,7 +321,7 @@ impl FileSystem {
         Ok(Info {
             device: self.device(),
             volume: VolumeInfo::of(layout, &summary),
-            space: Some(SpaceInfo::new(self.statfs(), self.inner.vfs.layout().index_bytes())),
+            space: Some(SpaceInfo::new(self.statfs(), self.inner.vfs.layout())),
             cache: self.cache(),
         })
     }
@@ -330,9 +334,16 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
     let (layout, summary) = probe(&pm)?;
     check_options(layout, options)?;
     let cache = cache_options(&pm, &summary, options)?;
+    let inode_cache = options.inode_cache.unwrap_or(InodeCache::DEFAULT_LIMIT);
+    if inode_cache < InodeCache::MIN_LIMIT {
+        return Err(Error::new(Kind::InvalidInput)
+            .object(format!("{inode_cache} inodes in DRAM (inode_cache)"))
+            .advice("give it at least 1024"));
+    }
     Ok(match layout {
         LayoutKind::Log => {
-            let mount = MountOptions { read_only, lanes, media_read_only, ..MountOptions::default() };
+            let mount =
+                MountOptions { read_only, lanes, media_read_only, inode_cache, ..MountOptions::default() };
             // What waits to be written and what was read from tiers have their DRAM together.
             let frames = Arc::new(Frames::default());
             let layout = tiers::mount(LogFs::mount(pm, &mount)?, &summary, options, Arc::clone(&frames))?;
@@ -351,7 +362,14 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
         }
         LayoutKind::Inplace => {
             let name_index = options.name_index;
-            let mount = nacre_layout_inplace::MountOptions { read_only, lanes, media_read_only, name_index };
+            let inode_cache = Some(inode_cache);
+            let mount = nacre_layout_inplace::MountOptions {
+                read_only,
+                lanes,
+                media_read_only,
+                name_index,
+                inode_cache,
+            };
             let layout = InplaceFs::mount(pm, &mount)?;
             match cache {
                 None => AnyLayout::Inplace(layout),

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use nacre_cache::{CacheStatus, Settings};
-use nacre_engine::{BLOCK_SIZE, FsStat, Result, Timestamp};
+use nacre_engine::{BLOCK_SIZE, Extents, FsStat, InodeCache, Names, Result, Timestamp};
 use nacre_layout_log::Summary;
 use nacre_layout_parts::scrub::{ScrubStatus, TierScrub};
 use nacre_media::{PmOptions, RealPm};
 use serde::Serialize;
 
+use crate::layout::AnyLayout;
 use crate::preset::LayoutKind;
 use crate::probe::probe;
 
@@ -152,17 +153,24 @@ pub struct SpaceInfo {
     pub inodes_free: u64,
     /// Bytes of DRAM that indexes take.
     pub index_bytes: u64,
+    /// Inodes whose state is in DRAM; it is a part of the indexes.
+    pub inodes_in_dram: u64,
+    /// How many of those that are not in use there may be.
+    pub inode_cache: u64,
 }
 
 impl SpaceInfo {
-    pub(crate) fn new(stat: FsStat, index_bytes: u64) -> SpaceInfo {
+    pub(crate) fn new(stat: FsStat, layout: &AnyLayout) -> SpaceInfo {
+        let InodeCache { loaded, limit } = layout.inode_cache();
         SpaceInfo {
             total: stat.blocks * BLOCK_SIZE,
             free: stat.free * BLOCK_SIZE,
             available: stat.available * BLOCK_SIZE,
             inodes: stat.inodes,
             inodes_free: stat.inodes_free,
-            index_bytes,
+            index_bytes: layout.index_bytes(),
+            inodes_in_dram: loaded,
+            inode_cache: limit,
         }
     }
 }

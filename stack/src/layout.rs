@@ -7,8 +7,8 @@ use std::sync::Arc;
 use nacre_cache::{CacheFs, CacheStatus, Settings};
 use nacre_engine::{
     Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
-    InodeId, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Timestamp,
-    WriteAt, XattrMode,
+    InodeCache, InodeId, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr,
+    Timestamp, WriteAt, XattrMode,
 };
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, RecoveryReport};
@@ -237,6 +237,22 @@ impl Names for AnyLayout {
     #[inline]
     fn kind(&self, node: &AnyNode) -> FileKind {
         delegate!(self, |layout, node| layout.kind(node))
+    }
+
+    fn let_go(&self, node: AnyNode) {
+        delegate!(self, |layout, node| layout.let_go(node));
+    }
+
+    fn park(&self, node: AnyNode) -> Option<AnyNode> {
+        delegate_node!(self, |layout, node| layout.park(node))
+    }
+
+    fn unpark(&self, number: u64) {
+        delegate!(self, |layout| layout.unpark(number));
+    }
+
+    fn inode_cache(&self) -> InodeCache {
+        delegate!(self, |layout| layout.inode_cache())
     }
 
     #[inline]

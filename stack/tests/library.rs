@@ -308,3 +308,27 @@ fn names_are_indexed_where_that_is_asked_for() {
     let error = FileSystem::open(&log, &asked).unwrap_err();
     assert!(error.kind() == Kind::InvalidInput && error.to_string().contains("name_index"), "{error}");
 }
+
+/// Inodes that are not in use leave DRAM beyond a limit, and are read again.
+#[test]
+fn inodes_in_dram_have_a_limit() {
+    let few = OpenOptions { inode_cache: Some(1023), ..OpenOptions::default() };
+    let error = FileSystem::in_memory(64 << 20, &few).err().unwrap();
+    assert!(error.kind() == Kind::InvalidInput && error.to_string().contains("1024"), "{error}");
+    let options = OpenOptions { inode_cache: Some(1024), ..OpenOptions::default() };
+    let fs = FileSystem::in_memory(64 << 20, &options).unwrap();
+    for file in 0..3000 {
+        fs.write(format!("/{file}"), file.to_string()).unwrap();
+    }
+    fs.sync().unwrap();
+    for file in 0..3000 {
+        assert_eq!(fs.read_to_string(format!("/{file}")).unwrap(), file.to_string());
+    }
+    let in_dram = || fs.info().unwrap().space.unwrap().inodes_in_dram;
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while in_dram() > 1024 {
+        assert!(std::time::Instant::now() < end, "{} inodes are in DRAM", in_dram());
+        std::thread::yield_now();
+    }
+    fs.close().unwrap();
+}

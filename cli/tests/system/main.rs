@@ -19,6 +19,7 @@ mod handles;
 mod kill;
 mod lazy;
 mod lazy_suites;
+mod memory;
 mod model;
 mod mounting;
 mod papers;

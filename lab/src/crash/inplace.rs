@@ -61,8 +61,8 @@ const COMMIT_POINTS: [&str; 15] = [
 ];
 
 const HARMLESS: [Harmless; 4] = [
-    Harmless { site: "fs.rs persist_lazy 3", is_fence: false, argument: LAZY_ATIME, by_chance: false },
-    Harmless { site: "fs.rs persist_lazy 4", is_fence: true, argument: LAZY_ATIME, by_chance: false },
+    Harmless { site: "fs.rs write_atime 3", is_fence: false, argument: LAZY_ATIME, by_chance: false },
+    Harmless { site: "fs.rs write_atime 4", is_fence: true, argument: LAZY_ATIME, by_chance: false },
     Harmless {
         site: "namespace.rs create_unnamed 1",
         is_fence: true,

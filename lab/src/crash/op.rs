@@ -49,6 +49,8 @@ pub enum Op {
     Hold(&'static str),
     /// Lets go of everything that is held.
     Release,
+    /// Lets go of what the path names, which is not expected to be used soon: nothing of it stays in DRAM.
+    LetGo(&'static str),
     /// Makes a file without a name, writes so many bytes, then names it.
     UnnamedThenLink(&'static str, usize),
     /// Writes so many bytes at an offset, and waits until they are durable.
@@ -110,6 +112,7 @@ impl fmt::Debug for Op {
             Op::RemoveXattr(path, name) => write!(f, "remove attribute {name} of {path}"),
             Op::Hold(path) => write!(f, "hold {path} open"),
             Op::Release => write!(f, "close everything"),
+            Op::LetGo(path) => write!(f, "let go of {path}"),
             Op::UnnamedThenLink(path, len) => write!(f, "link an unnamed file of {len} bytes as {path}"),
             Op::WriteThrough(path, offset, len) => {
                 write!(f, "write {len} bytes at {offset} of {path}, durably")
@@ -324,6 +327,10 @@ impl<F: Data> Hands<'_, F> {
             }
             Op::Release => {
                 held.clear();
+                Ok(())
+            }
+            Op::LetGo(path) => {
+                self.fs.let_go(self.walk(path)?);
                 Ok(())
             }
             Op::Close(path) => self.fs.closed(&self.walk(path)?),

@@ -80,6 +80,37 @@ fn mounts() -> Vec<Workload> {
             &base,
             &[Op::Read("d/a"), Op::SetTimes("b", 77), Op::Read("b"), Op::Sync("d/a"), Op::Remount],
         ),
+        // What is kept lazily is written by who lets go, and what is done next begins with what is on media.
+        workload(
+            "let-go",
+            &base,
+            &[
+                Op::Link("d/a", "a2"),
+                Op::LetGo("a2"),
+                Op::Read("d/a"),
+                Op::LetGo("d/a"),
+                Op::Append("a2", 3000),
+                Op::LetGo("a2"),
+                Op::Unlink("d/a"),
+                Op::LetGo("a2"),
+                Op::Unlink("a2"),
+                file("c"),
+            ],
+        ),
+        workload(
+            "let-go-directory",
+            &base,
+            &[
+                Op::Rename("d", "e/d", RenameMode::Replace),
+                Op::LetGo("e/d"),
+                file("e/d/new"),
+                Op::LetGo("e/d"),
+                Op::LetGo("e"),
+                Op::Rename("e/d", "d", RenameMode::Replace),
+                Op::LetGo("d"),
+                Op::Remount,
+            ],
+        ),
         workload("read-and-overwrite", &base, &[Op::Read("d/a"), Op::Write("d/a", 1000, 3000)]),
         workload("mkfs", &base, &[file("c"), Op::Mkfs, file("new"), Op::Remount]),
     ]

@@ -12,6 +12,7 @@ mod mutant;
 mod names;
 mod state;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nacre_engine::{FileKind, InodeId, Timestamp};
@@ -30,6 +31,8 @@ pub const MAX_XATTR_SIZE: usize = 64 << 10;
 pub struct MemLayout {
     state: Arc<Mutex<State>>,
     root: MemNode,
+    /// What is kept without being held, by number: here that is to hold it.
+    parked: Mutex<BTreeMap<u64, MemNode>>,
 }
 
 /// A held inode of [`MemLayout`].
@@ -84,7 +87,7 @@ impl MemLayout {
     fn over(state: State) -> MemLayout {
         let state = Arc::new(Mutex::new(state));
         let root = hold(&state, &mut state.lock(), ROOT);
-        MemLayout { state, root }
+        MemLayout { state, root, parked: Mutex::default() }
     }
 
     fn hold(&self, state: &mut State, number: u64) -> MemNode {

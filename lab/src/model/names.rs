@@ -41,6 +41,17 @@ impl Names for MemLayout {
         node.hold.kind
     }
 
+    fn park(&self, node: MemNode) -> Option<MemNode> {
+        let before = self.parked.lock().insert(node.number(), node);
+        assert!(before.is_none(), "one caller parks an inode, once");
+        None
+    }
+
+    fn unpark(&self, number: u64) {
+        let node = self.parked.lock().remove(&number);
+        drop(node);
+    }
+
     fn lookup(&self, dir: &MemNode, name: &[u8]) -> Result<MemNode> {
         let mut state = self.state.lock();
         state.check_name(dir.number(), name)?;

@@ -30,6 +30,10 @@ pub(crate) enum Call {
     Rename(Dir, &'static str, Dir, &'static str, RenameMode),
     Link(File, Dir, &'static str),
     Lookup(Dir, &'static str),
+    /// Looks it up and lets go of it: nothing of it stays in DRAM where nobody else has it.
+    LetGo(Dir, &'static str),
+    /// The same by way of who keeps it without holding it.
+    Park(Dir, &'static str),
     ReadDir(Dir),
     Write(File, u64, usize),
     /// As [`Call::Write`], on media when it returns.
@@ -134,6 +138,24 @@ impl<S: Data> Ground<S> {
             Call::Lookup(dir, name) => {
                 let node = fs.lookup(&dirs[dir], name.as_bytes())?;
                 Ok(Answer::Number(fs.getattr(&node)?.uid.into()))
+            }
+            Call::LetGo(dir, name) => {
+                let node = fs.lookup(&dirs[dir], name.as_bytes())?;
+                let found = Answer::Number(fs.getattr(&node)?.uid.into());
+                fs.let_go(node);
+                Ok(found)
+            }
+            Call::Park(dir, name) => {
+                let node = fs.lookup(&dirs[dir], name.as_bytes())?;
+                let (id, found) = (fs.id(&node), Answer::Number(fs.getattr(&node)?.uid.into()));
+                if fs.park(node).is_none() {
+                    // Whatever becomes of its names, it is there.
+                    let node = fs.node_by_number(id.number)?;
+                    assert_eq!(fs.id(&node), id, "another inode has its number");
+                    drop(node);
+                    fs.unpark(id.number);
+                }
+                Ok(found)
             }
             Call::ReadDir(dir) => names(fs, &dirs[dir]).map(Answer::Names),
             Call::Write(file, at, len) => write(&files[file], WriteAt::Offset(at), len, Durability::Lazy),

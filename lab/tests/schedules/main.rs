@@ -123,6 +123,52 @@ fn links_and_the_last_name() {
     ));
 }
 
+/// One state of an inode is in use at a time, also where it leaves DRAM and is read again.
+#[test]
+fn inodes_that_leave_dram() {
+    let links = [Call::Create(D, "a"), Call::Create(D, "b")];
+    explore(&workload(
+        &links,
+        &[
+            &[Call::LetGo(D, "a"), Call::LetGo(D, "a")],
+            &[Call::WriteNamed(D, "a", 0, 300), Call::Lookup(D, "a")],
+            &[Call::WriteNamed(D, "a", 4000, 5000)],
+        ],
+    ));
+    explore(&workload(
+        &links,
+        &[
+            &[Call::LetGo(D, "a"), Call::LetGo(E, "a")],
+            &[Call::Rename(D, "a", E, "a", Replace), Call::WriteNamed(E, "a", 0, 100)],
+            &[Call::Unlink(D, "b"), Call::Create(D, "b"), Call::LetGo(D, "b")],
+        ],
+    ));
+}
+
+#[test]
+fn directories_that_leave_dram() {
+    explore(&workload(
+        &[Call::Mkdir(D, "x"), Call::Mkdir(E, "y")],
+        &[
+            &[Call::LetGo(D, "x"), Call::LetGo(E, "x")],
+            &[Call::Rename(D, "x", E, "x", Replace), Call::Rename(E, "x", E, "y", Replace)],
+            &[Call::LetGo(E, "y"), Call::Rmdir(E, "y"), Call::Mkdir(E, "y")],
+        ],
+    ));
+}
+
+#[test]
+fn inodes_that_are_kept_and_not_held() {
+    explore(&workload(
+        &[Call::Create(D, "a")],
+        &[
+            &[Call::Park(D, "a")],
+            &[Call::Unlink(D, "a"), Call::Create(D, "a")],
+            &[Call::LetGo(D, "a"), Call::Lookup(D, "a")],
+        ],
+    ));
+}
+
 #[test]
 fn appends_and_sizes() {
     explore(&workload(

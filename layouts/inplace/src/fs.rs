@@ -14,7 +14,7 @@ use crate::commit::Journal;
 use crate::format::word;
 use crate::inode::{Graveyard, Inode, Node};
 use crate::superblock::Superblock;
-use crate::table::{Table, read_inode};
+use crate::table::{Loaded, Table, read_inode};
 
 /// What all operations share.
 pub(crate) struct Shared<P> {
@@ -45,16 +45,22 @@ pub(crate) struct Shared<P> {
 impl<P: Pm> Shared<P> {
     /// Holds an inode; reads it from media when it is not in DRAM.
     pub(crate) fn hold(&self, number: u64) -> Result<Node> {
-        if let Some(inode) = self.table.shard(number).read().get(&number) {
-            return hold_loaded(inode);
+        let loaded = self.table.shard(number).read();
+        if let Some(inode) = loaded.inodes.get(&number) {
+            return hold_loaded(&loaded, inode);
         }
+        drop(loaded);
         let mut shard = self.table.shard(number).write();
-        if let Some(inode) = shard.get(&number) {
-            return hold_loaded(inode);
+        if let Some(inode) = shard.inodes.get(&number) {
+            return hold_loaded(&shard, inode);
         }
         let inode = Arc::new(self.load(number)?);
         inode.holds.fetch_add(1, Ordering::Relaxed);
-        shard.insert(number, Arc::clone(&inode));
+        shard.inodes.insert(number, Arc::clone(&inode));
+        drop(shard);
+        if self.table.eviction.one_loaded(self.table.in_use()) {
+            self.sweep();
+        }
         Ok(Node::from_held(inode))
     }
 
@@ -140,9 +146,9 @@ impl<P: Pm> Shared<P> {
             let mut shard = self.table.shard(number).write();
             let is_gone =
                 |inode: &&Arc<Inode>| inode.links() == 0 && inode.holds.load(Ordering::Acquire) == 0;
-            match shard.get(&number).filter(is_gone) {
-                Some(_) => shard.remove(&number),
-                None => None,
+            match shard.inodes.get(&number).filter(is_gone) {
+                Some(_) if !shard.parked.contains(&number) => shard.inodes.remove(&number),
+                _ => None,
             }
         };
         if let Some(inode) = inode {
@@ -186,6 +192,10 @@ impl<P: Pm> Shared<P> {
         if self.read_only || !inode.lazy.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
+        self.write_atime(inode).inspect_err(|_| inode.lazy.store(true, Ordering::Release))
+    }
+
+    fn write_atime(&self, inode: &Inode) -> Result<()> {
         let _body = inode.body.write();
         self.check_unbroken()?;
         if inode.links() == 0 {
@@ -199,9 +209,12 @@ impl<P: Pm> Shared<P> {
     }
 }
 
-fn hold_loaded(inode: &Arc<Inode>) -> Result<Node> {
+/// Holds an inode that is in DRAM. Under its shard's lock.
+fn hold_loaded(shard: &Loaded, inode: &Arc<Inode>) -> Result<Node> {
     let others = inode.holds.fetch_add(1, Ordering::Relaxed);
+    inode.note_use();
     let node = Node::from_held(Arc::clone(inode));
     // Without names and holders it only waits to be reclaimed.
-    if others == 0 && inode.links() == 0 { Err(Error::new(Kind::Stale)) } else { Ok(node) }
+    let is_gone = others == 0 && inode.links() == 0 && !shard.parked.contains(&inode.number);
+    if is_gone { Err(Error::new(Kind::Stale)) } else { Ok(node) }
 }

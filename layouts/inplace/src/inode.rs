@@ -58,6 +58,8 @@ pub(crate) struct Inode {
     pub(crate) parent: AtomicU64,
     pub(crate) entries: AtomicU64,
     pub(crate) subdirectories: AtomicU32,
+    /// It was used since somebody last looked for inodes whose state can go.
+    pub(crate) used: AtomicBool,
     /// It never had a name and may still be given one.
     pub(crate) unnamed: AtomicBool,
     /// Who reads and writes its blocks directly: as long as there is somebody, they stay where they are. Grows under the lock
@@ -158,6 +160,7 @@ impl Inode {
             parent: AtomicU64::new(raw.parent),
             entries: AtomicU64::new(entries),
             subdirectories: AtomicU32::new(subdirectories),
+            used: AtomicBool::new(true),
             unnamed: AtomicBool::new(false),
             pins: AtomicU32::new(0),
             atime_due: AtomicBool::new(due),
@@ -184,8 +187,10 @@ impl Inode {
         };
         let inode = Inode::new(number, address, raw, fs.times, directory, &fs.graveyard)?;
         inode.blocks.store(blocks, Ordering::Relaxed);
-        // Larger than before the mount, whatever was counted then.
-        inode.change.store(fs.superblock.lock().raw.mount_epoch << 32, Ordering::Relaxed);
+        // Larger than before the mount, and than when its state was dropped, whatever was counted then.
+        let changes = (fs.superblock.lock().raw.mount_epoch << 32)
+            .max(fs.table.dropped_changes.load(Ordering::Relaxed));
+        inode.change.store(changes, Ordering::Relaxed);
         Ok(inode)
     }
 

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, Capabilities, Data, DirEntry, Durability, Extents, FallocateMode, FileBlock, FileKind, FsStat,
-    InodeId, LINE_SIZE, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr,
-    Timestamp, WriteAt, XattrMode,
+    InodeCache, InodeId, LINE_SIZE, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo,
+    SetAttr, Timestamp, WriteAt, XattrMode,
 };
 use nacre_media::Pm;
 
@@ -51,6 +51,23 @@ impl<P: Pm + 'static> Names for InplaceFs<P> {
 
     fn kind(&self, node: &Node) -> FileKind {
         node.inode.kind
+    }
+
+    fn let_go(&self, node: Node) {
+        self.shared.let_go(node);
+    }
+
+    fn park(&self, node: Node) -> Option<Node> {
+        self.shared.park(node);
+        None
+    }
+
+    fn unpark(&self, number: u64) {
+        self.shared.unpark(number);
+    }
+
+    fn inode_cache(&self) -> InodeCache {
+        self.shared.table.eviction.state(self.shared.table.in_use())
     }
 
     fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {
@@ -286,7 +303,7 @@ fn dir_entry(listed: &Listed) -> DirEntry<'_> {
 }
 
 /// DRAM that an inode takes, an estimate.
-fn inode_bytes(inode: &Inode) -> u64 {
+pub(crate) fn inode_bytes(inode: &Inode) -> u64 {
     let body = inode.body.read();
     let directory = body.directory.as_ref().map_or(0, |directory| directory.heap_bytes());
     size_of::<Inode>() as u64 + 32 + directory

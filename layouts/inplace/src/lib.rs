@@ -29,6 +29,7 @@ pub mod check;
 mod commit;
 mod content;
 mod directory;
+mod evict;
 mod file;
 mod format;
 mod fs;

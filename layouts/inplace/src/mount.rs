@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicBool, Ordering};
-use nacre_engine::{Error, Kind, Result};
+use nacre_engine::{Error, InodeCache, Kind, Result};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
 use nacre_media::Pm;
@@ -32,6 +32,8 @@ pub struct MountOptions {
     pub media_read_only: bool,
     /// Keep an index of names in DRAM; as mkfs was told when not given.
     pub name_index: Option<bool>,
+    /// Inodes whose state stays in DRAM at the most, beside those that are held; as usual when not given.
+    pub inode_cache: Option<u64>,
 }
 
 /// A mounted file system with the in-place layout. Dropping it unmounts it, without telling of errors.
@@ -84,6 +86,7 @@ impl<P: Pm + 'static> InplaceFs<P> {
             std::mem::take(&mut walk.table),
             std::mem::take(&mut walk.free_inodes),
             device_blocks,
+            options.inode_cache.unwrap_or(InodeCache::DEFAULT_LIMIT),
         );
         let damaged = std::mem::take(&mut walk.damaged);
         drop(walk);

@@ -184,7 +184,8 @@ impl<P: Pm> Shared<P> {
         inode.change.store(self.superblock.lock().raw.mount_epoch << 32, Ordering::Relaxed);
         inode.holds.store(1, Ordering::Relaxed);
         let inode = Arc::new(inode);
-        self.table.shard(number).write().insert(number, Arc::clone(&inode));
+        self.table.shard(number).write().inodes.insert(number, Arc::clone(&inode));
+        self.note_made();
         Ok(Made { node: Node::from_held(inode), pending })
     }
 

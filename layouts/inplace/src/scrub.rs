@@ -129,7 +129,7 @@ impl<P: Pm> Shared<P> {
             if raw.links == 0 { Err(Error::new(Kind::Stale)) } else { Ok(raw) }
         };
         let shard = self.table.shard(number).read();
-        match shard.get(&number).map(Arc::clone) {
+        match shard.inodes.get(&number).map(Arc::clone) {
             Some(inode) => {
                 drop(shard);
                 let inode: &Inode = &inode;

@@ -3,12 +3,13 @@
 //! Which numbers are free is known in DRAM only, from the walk at mount: an inode without links is free. The table's own
 //! inode is in a region of its own, so that growing it is a transaction like any other.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_layout_parts::eviction::Eviction;
 use nacre_media::Pm;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -22,7 +23,7 @@ use crate::seeded::Mistake;
 use crate::superblock::Superblock;
 
 /// Parts of the map of inodes in DRAM, so that threads seldom meet.
-const SHARDS: usize = 64;
+pub(crate) const SHARDS: usize = 64;
 
 /// What changes when the table grows or inodes are made.
 struct State {
@@ -31,7 +32,15 @@ struct State {
     free: Vec<u64>,
 }
 
-type Shard = RwLock<HashMap<u64, Arc<Inode>>>;
+type Shard = RwLock<Loaded>;
+
+/// Inodes in DRAM.
+#[derive(Default)]
+pub(crate) struct Loaded {
+    pub(crate) inodes: HashMap<u64, Arc<Inode>>,
+    /// Those that somebody keeps without holding them: they are not reclaimed.
+    pub(crate) parked: HashSet<u64>,
+}
 
 /// The inode table of a mounted file system.
 pub(crate) struct Table {
@@ -44,6 +53,10 @@ pub(crate) struct Table {
     freed: Mutex<Vec<u64>>,
     in_use: AtomicU64,
     shards: Vec<Shard>,
+    /// How many of them have their state in DRAM.
+    pub(crate) eviction: Eviction,
+    /// No inode whose state was dropped had a greater change counter: it does not go back.
+    pub(crate) dropped_changes: AtomicU64,
     /// There are never more inodes than this.
     limit: u64,
 }
@@ -67,10 +80,13 @@ impl Table {
         blocks: Vec<u64>,
         mut free: Vec<u64>,
         device_blocks: u64,
+        inode_cache: u64,
     ) -> Table {
         free.reverse();
         let count = blocks.len() as u64 * BLOCK_INODES;
         let in_use = count - free.len() as u64 - 1;
+        let eviction = Eviction::new(inode_cache);
+        eviction.none_is_loaded(in_use);
         Table {
             address,
             blocks: RwLock::new(blocks),
@@ -78,6 +94,8 @@ impl Table {
             freed: Mutex::default(),
             in_use: AtomicU64::new(in_use),
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            eviction,
+            dropped_changes: AtomicU64::new(0),
             // As many as fit the device; numbers have 32 bits where others see them.
             limit: (device_blocks * BLOCK_INODES).min(u64::from(u32::MAX)),
         }
@@ -103,7 +121,7 @@ impl Table {
     /// Calls `visit` with each inode that is in DRAM.
     pub(crate) fn for_each_loaded(&self, mut visit: impl FnMut(&Arc<Inode>)) {
         for shard in &self.shards {
-            shard.read().values().for_each(&mut visit);
+            shard.read().inodes.values().for_each(&mut visit);
         }
     }
 

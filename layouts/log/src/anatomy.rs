@@ -72,7 +72,7 @@ pub fn structures<P: Pm>(pm: &P) -> Result<Vec<Structure>> {
     let seed = superblock.seed();
     let table = superblock.region(crate::format::region::CHUNK_TABLE)?;
     let max_chunks = superblock.raw.device_blocks.div_ceil(CHUNK_INODES);
-    let inodes = InodeTable::new(table, seed, max_chunks, 1);
+    let inodes = InodeTable::new(table, seed, max_chunks, 1, u64::MAX);
     let (chunks, _) = inodes.load_chunks(pm)?;
     let mut found = Vec::new();
     let mut add = |kind, offset, len, inode, seed| found.push(Structure { kind, offset, len, inode, seed });

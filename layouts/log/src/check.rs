@@ -380,6 +380,7 @@ fn table(superblock: &Superblock) -> Result<InodeTable> {
         superblock.seed(),
         max_chunks,
         1,
+        u64::MAX,
     ))
 }
 

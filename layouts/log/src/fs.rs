@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 
 use crate::alloc::{Allocator, Purpose, Run, Runs};
 use crate::blockmap::Piece;
+use crate::evict::Evicted;
 use crate::format::{INODE_CACHED_OFFSET, MAX_FILE_SIZE, RawInode, inode_seed, place};
 use crate::inode::{Body, FREE_AT_ONCE, Graveyard, Inode, Node};
 use crate::load::{LoadContext, load_inode};
@@ -57,6 +58,9 @@ pub(crate) struct Shared<P> {
     pub(crate) freeing: AtomicBool,
     /// A background thread frees what is large.
     pub(crate) background: bool,
+    /// There is a background thread, for what leaves DRAM at least.
+    pub(crate) has_thread: bool,
+    pub(crate) evicted: Mutex<Evicted>,
     pub(crate) stopping: AtomicBool,
     /// First block that files may use.
     pub(crate) first_data_block: u64,
@@ -69,7 +73,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn hold(&self, number: u64) -> Result<Node> {
         let slot = self.inodes.slot(number)?;
         if let Some(inode) = &*slot.read() {
-            return hold_loaded(inode);
+            return self.hold_loaded(inode);
         }
         self.hold_from_media(number)
     }
@@ -78,6 +82,7 @@ impl<P: Pm> Shared<P> {
     #[inline]
     pub(crate) fn attr_of(&self, number: u64) -> Result<Attr> {
         if let Some(inode) = &*self.inodes.slot(number)?.read() {
+            inode.note_use();
             return Ok(inode.attr());
         }
         Ok(self.hold_from_media(number)?.inode.attr())
@@ -87,7 +92,7 @@ impl<P: Pm> Shared<P> {
         let slot = self.inodes.slot(number)?;
         let mut slot = slot.write();
         if let Some(inode) = &*slot {
-            return hold_loaded(inode);
+            return self.hold_loaded(inode);
         }
         if !self.inodes.is_readable(number) {
             return Err(Error::new(Kind::Stale));
@@ -95,7 +100,30 @@ impl<P: Pm> Shared<P> {
         let inode = Arc::new(self.load(number)?);
         inode.holds.fetch_add(1, Ordering::Relaxed);
         *slot = Some(Arc::clone(&inode));
+        drop(slot);
+        if self.inodes.eviction.one_loaded(self.inodes.in_use()) {
+            self.graveyard.nudge();
+        }
         Ok(Node::from_held(inode))
+    }
+
+    /// One more inode was made.
+    #[inline]
+    pub(crate) fn note_made(&self) {
+        if self.inodes.eviction.one_made(self.inodes.in_use()) {
+            self.graveyard.nudge();
+        }
+    }
+
+    /// Holds an inode that is in its slot. Under the slot's lock.
+    #[inline]
+    fn hold_loaded(&self, inode: &Arc<Inode>) -> Result<Node> {
+        let others = inode.holds.fetch_add(1, Ordering::Relaxed);
+        inode.note_use();
+        let node = Node::from_held(Arc::clone(inode));
+        // Without names and holders it only waits to be reclaimed.
+        let is_gone = others == 0 && inode.links() == 0 && !self.inodes.is_parked(inode.number);
+        if is_gone { Err(Error::new(Kind::Stale)) } else { Ok(node) }
     }
 
     /// Holds the inode with this name.
@@ -203,12 +231,13 @@ impl<P: Pm> Shared<P> {
         let inode = {
             let mut slot = slot.write();
             match &*slot {
-                Some(inode) if later && inode.image.is_unread() && inode.links() == 0 => {
+                Some(inode) if inode.links() > 0 => None,
+                Some(inode) if later && inode.image.is_unread() => {
                     self.unread.lock().push(number);
                     self.graveyard.nudge();
                     None
                 }
-                Some(inode) if inode.links() == 0 && inode.holds.load(Ordering::Acquire) == 0 => {
+                Some(inode) if inode.holds.load(Ordering::Acquire) == 0 && !self.inodes.is_parked(number) => {
                     self.inodes.forget_media(number);
                     slot.take()
                 }
@@ -302,6 +331,10 @@ impl<P: Pm> Shared<P> {
             self.free_everything_waiting();
             self.freeing.store(false, Ordering::Release);
             self.reclaim_unread();
+            if self.inodes.eviction.is_due() {
+                self.sweep();
+            }
+            self.drop_evicted();
             // A file whose size is being changed comes again when its lock is free. Nobody waits for this thread then.
             let waiting = self.trims.lock().last().cloned();
             if let Some(inode) = waiting {
@@ -310,14 +343,6 @@ impl<P: Pm> Shared<P> {
             }
         }
     }
-}
-
-/// Holds an inode that is in its slot. Under the slot's lock.
-fn hold_loaded(inode: &Arc<Inode>) -> Result<Node> {
-    let others = inode.holds.fetch_add(1, Ordering::Relaxed);
-    let node = Node::from_held(Arc::clone(inode));
-    // Without names and holders it only waits to be reclaimed.
-    if others == 0 && inode.links() == 0 { Err(Error::new(Kind::Stale)) } else { Ok(node) }
 }
 
 /// Writes the cached fields of the inode at `address`. The caller fences.

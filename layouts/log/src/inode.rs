@@ -1,6 +1,7 @@
 //! An inode in DRAM: its attributes, its log, and the index of its contents.
 //!
-//! What is here is rebuilt from the log when the inode is first used. A [`Node`] holds an inode for a caller.
+//! What is here is rebuilt from the log when the inode is first used, and goes when nobody uses it any more
+//! ([`evict`](crate::evict)). A [`Node`] holds an inode for a caller.
 //!
 //! Locks, in the order in which they are taken: `extend`, `log`, then `attr`, a directory's index, a leaf of the block
 //! map, `xattrs`. Two logs are locked in the order of their inode numbers.
@@ -49,6 +50,8 @@ pub(crate) struct Inode {
     pub(crate) change: AtomicU64,
     pub(crate) btime: Timestamp,
     pub(crate) kind: FileKind,
+    /// It was used since somebody last looked for inodes whose state can go.
+    pub(crate) used: AtomicBool,
     /// It never had a name and may still be given one.
     pub(crate) unnamed: AtomicBool,
     /// Who reads and writes its blocks directly: as long as there is somebody, they stay where they are. Grows under the lock
@@ -202,6 +205,7 @@ impl Inode {
             size: AtomicU64::new(contents.size),
             blocks: AtomicU64::new(contents.blocks),
             flags: AtomicU32::new(attributes.flags),
+            used: AtomicBool::new(true),
             unnamed: AtomicBool::new(false),
             pins: AtomicU32::new(0),
             change: AtomicU64::new(contents.log.next_sequence),

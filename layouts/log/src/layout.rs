@@ -7,9 +7,9 @@ use std::sync::Arc;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, BLOCK_SIZE, Block, Capabilities, CompactedLog, Copied, CopiedFile, Data, DirEntry, Durability,
-    Error, Extents, FallocateMode, FileBlock, FileKind, FreeRun, FsStat, InodeId, Kind, LogImage, Movable,
-    Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Tier, TierChange,
-    TierReader, TierRun, TierSpace, Tiered, Timestamp, WriteAt, Written, XattrMode,
+    Error, Extents, FallocateMode, FileBlock, FileKind, FreeRun, FsStat, InodeCache, InodeId, Kind, LogImage,
+    Movable, Names, NewInode, PlacedExtent, PromiseCost, RenameMode, Result, SeekTo, SetAttr, Tier,
+    TierChange, TierReader, TierRun, TierSpace, Tiered, Timestamp, WriteAt, Written, XattrMode,
 };
 use nacre_media::{Durable, Pm};
 
@@ -56,6 +56,23 @@ impl<P: Pm + 'static> Names for LogFs<P> {
 
     fn kind(&self, node: &Node) -> FileKind {
         node.inode.kind
+    }
+
+    fn let_go(&self, node: Node) {
+        self.shared.let_go(node);
+    }
+
+    fn park(&self, node: Node) -> Option<Node> {
+        self.shared.park(node);
+        None
+    }
+
+    fn unpark(&self, number: u64) {
+        self.shared.unpark(number);
+    }
+
+    fn inode_cache(&self) -> InodeCache {
+        self.shared.inodes.eviction.state(self.shared.inodes.in_use())
     }
 
     fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Node> {
@@ -485,7 +502,7 @@ fn dir_entry(dentry: &Dentry, cookie: u64) -> Result<DirEntry<'_>> {
 }
 
 /// DRAM that an inode takes, an estimate.
-fn inode_bytes(inode: &Inode) -> u64 {
+pub(crate) fn inode_bytes(inode: &Inode) -> u64 {
     let body = match &inode.body {
         Body::File(map) => map.heap_bytes(),
         Body::Directory(directory) => directory.heap_bytes(),

@@ -31,6 +31,7 @@ mod collect;
 mod commit;
 mod compact;
 mod directory;
+mod evict;
 mod file;
 mod format;
 mod fs;

@@ -381,14 +381,13 @@ impl<'a> Builder<'a> {
     fn finish(mut self, raw: &RawInode, btime: Timestamp, scan: Scan, graveyard: &Arc<Graveyard>) -> Loaded {
         self.finish_log(&scan);
         let alive = self.names.list.iter().filter(|&&(.., alive)| alive);
-        let children = alive
-            .map(|&(_, slot, kind, generation, _)| Child {
-                number: slot.inode(),
-                generation,
-                kind,
-                address: slot.address(),
-            })
-            .collect::<Vec<_>>();
+        let mut children = Vec::with_capacity(self.names.list.len());
+        children.extend(alive.map(|&(_, slot, kind, generation, _)| Child {
+            number: slot.inode(),
+            generation,
+            kind,
+            address: slot.address(),
+        }));
         let body = match self.kind {
             FileKind::Directory => Body::Directory(Box::new(self.names.into_directory(raw.parent))),
             FileKind::Symlink => match self.symlink.take() {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
-use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, background};
+use nacre_engine::{BLOCK_SIZE, Block, Error, InodeCache, Kind, Result, background};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_layout_parts::scrub::Scrubber;
 use nacre_media::Pm;
@@ -36,11 +36,19 @@ pub struct MountOptions {
     pub background: bool,
     /// The media itself cannot be written.
     pub media_read_only: bool,
+    /// Inodes whose state stays in DRAM at the most, beside those that are held. Without a background thread nobody looks.
+    pub inode_cache: u64,
 }
 
 impl Default for MountOptions {
     fn default() -> MountOptions {
-        MountOptions { read_only: false, lanes: None, background: true, media_read_only: false }
+        MountOptions {
+            read_only: false,
+            lanes: None,
+            background: true,
+            media_read_only: false,
+            inode_cache: InodeCache::DEFAULT_LIMIT,
+        }
     }
 }
 
@@ -72,6 +80,7 @@ impl<P: Pm + 'static> LogFs<P> {
             superblock.seed(),
             max_chunks,
             lanes,
+            options.inode_cache,
         );
         for block in badblocks::read(&*pm, &superblock)?.blocks {
             alloc.withdraw(block);
@@ -117,12 +126,15 @@ impl<P: Pm + 'static> LogFs<P> {
             trims: Mutex::default(),
             freeing: AtomicBool::new(false),
             background: options.background && !read_only,
+            has_thread: options.background,
+            evicted: Mutex::default(),
             stopping: AtomicBool::new(false),
             device_blocks,
         });
         let root = shared.hold(ROOT_INODE).map_err(|error| error.object("root directory"))?;
         root.inode.directory().map_err(|_| Error::corrupt("root directory"))?;
-        let thread = if shared.background { Some(start_background(&shared)?) } else { None };
+        // It frees nothing of a file system that is only read, but inodes leave DRAM there, too.
+        let thread = if shared.has_thread { Some(start_background(&shared)?) } else { None };
         Ok(LogFs { shared, root: Some(root), recovery, thread, scrubber: Mutex::default(), summary })
     }
 }

@@ -276,6 +276,7 @@ impl<P: Pm> Shared<P> {
         inode.links.store(1, Ordering::Relaxed);
         let inode = Arc::new(inode);
         *self.inodes.slot(number)?.write() = Some(Arc::clone(&inode));
+        self.note_made();
         Ok(Made { node: Node::from_held(inode), unwritten: (!has_entries).then_some(raw) })
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, OnceLock, RwLock};
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result};
+use nacre_layout_parts::eviction::Eviction;
 use nacre_media::{Durable, Pm};
 use zerocopy::IntoBytes;
 
@@ -32,8 +33,11 @@ type Slot = RwLock<Option<Arc<Inode>>>;
 struct Chunk {
     blocks: [Block; CHUNK_BLOCKS as usize],
     used: [AtomicU64; 4],
-    /// Inodes that were in use at the mount and were not reclaimed since: only they are read from media.
+    /// Inodes that were in use at the mount, or whose state was dropped, and that were not reclaimed since: only they are
+    /// read from media.
     readable: [AtomicU64; 4],
+    /// Inodes that somebody keeps without holding them: they are not reclaimed.
+    parked: [AtomicU64; 4],
     slots: [Slot; CHUNK_INODES as usize],
 }
 
@@ -57,6 +61,10 @@ pub(crate) struct InodeTable {
     /// Free inodes of chunks that no lane has taken: (chunk, free bits). And the first chunk that does not exist.
     spare: Mutex<Spare>,
     in_use: AtomicU64,
+    /// How many of them somebody keeps without holding them; mostly none.
+    parked: AtomicU64,
+    /// How many of them have their state in DRAM.
+    pub(crate) eviction: Eviction,
 }
 
 #[derive(Default)]
@@ -66,7 +74,13 @@ struct Spare {
 }
 
 impl InodeTable {
-    pub(crate) fn new(region: Region, volume_seed: u32, max_chunks: u64, lanes: usize) -> InodeTable {
+    pub(crate) fn new(
+        region: Region,
+        volume_seed: u32,
+        max_chunks: u64,
+        lanes: usize,
+        limit: u64,
+    ) -> InodeTable {
         InodeTable {
             region,
             volume_seed,
@@ -74,6 +88,8 @@ impl InodeTable {
             lanes: (0..lanes.max(1)).map(|_| Mutex::default()).collect(),
             spare: Mutex::default(),
             in_use: AtomicU64::new(0),
+            parked: AtomicU64::new(0),
+            eviction: Eviction::new(limit),
         }
     }
 
@@ -138,6 +154,7 @@ impl InodeTable {
 
     /// Offers all inodes that are not in use, after recovery or a checkpoint has marked the others.
     pub(crate) fn offer_free(&self) {
+        self.eviction.none_is_loaded(self.in_use());
         let mut spare = self.spare.lock();
         for index in 0..spare.next_chunk {
             let Some(chunk) = self.chunk(index) else { continue };
@@ -154,8 +171,7 @@ impl InodeTable {
 
     /// Calls `visit` with each chunk's index and the bits of its inodes in use.
     pub(crate) fn for_each_chunk(&self, mut visit: impl FnMut(u64, [u64; 4])) {
-        let count = self.spare.lock().next_chunk;
-        for index in 0..count {
+        for index in 0..self.chunks() {
             if let Some(chunk) = self.chunk(index) {
                 visit(index, chunk.used.each_ref().map(|word| word.load(Ordering::Relaxed)));
             }
@@ -176,6 +192,41 @@ impl InodeTable {
         let (word, bit) = bit_of(number);
         self.chunk(number / CHUNK_INODES)
             .is_some_and(|chunk| chunk.readable[word].load(Ordering::Relaxed) & bit != 0)
+    }
+
+    /// The state of an inode is about to leave its slot: media says all of it. Under the slot's lock.
+    pub(crate) fn is_on_media(&self, number: u64) {
+        let (word, bit) = bit_of(number);
+        if let Some(chunk) = self.chunk(number / CHUNK_INODES) {
+            chunk.readable[word].fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Somebody keeps an inode without holding it, or does not any more.
+    pub(crate) fn set_parked(&self, number: u64, is: bool) {
+        let (word, bit) = bit_of(number);
+        let Some(chunk) = self.chunk(number / CHUNK_INODES) else { return };
+        if is {
+            self.parked.fetch_add(1, Ordering::AcqRel);
+            chunk.parked[word].fetch_or(bit, Ordering::AcqRel);
+        } else if chunk.parked[word].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+            self.parked.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether somebody keeps an inode. Who asks has seen that nobody holds it any more, or has its slot's lock.
+    #[inline]
+    pub(crate) fn is_parked(&self, number: u64) -> bool {
+        let (word, bit) = bit_of(number);
+        self.parked.load(Ordering::Acquire) > 0
+            && self
+                .chunk(number / CHUNK_INODES)
+                .is_some_and(|chunk| chunk.parked[word].load(Ordering::Acquire) & bit != 0)
+    }
+
+    /// Chunks that there are.
+    pub(crate) fn chunks(&self) -> u64 {
+        self.spare.lock().next_chunk
     }
 
     /// What media says of an inode is over: it is being reclaimed, and its number may be another one's soon.
@@ -246,8 +297,7 @@ impl InodeTable {
 
     /// Bytes of DRAM that the table takes, without the inodes.
     pub(crate) fn index_bytes(&self) -> u64 {
-        let count = self.spare.lock().next_chunk;
-        count * size_of::<Chunk>() as u64
+        self.chunks() * size_of::<Chunk>() as u64
     }
 
     fn refill(&self, own: usize, pm: &impl Pm, blocks: &Allocator) -> Result<FreeInode> {
@@ -343,6 +393,7 @@ impl InodeTable {
                 blocks,
                 used: std::array::from_fn(|_| AtomicU64::new(0)),
                 readable: std::array::from_fn(|_| AtomicU64::new(0)),
+                parked: std::array::from_fn(|_| AtomicU64::new(0)),
                 slots: std::array::from_fn(|_| RwLock::new(None)),
             })
         });

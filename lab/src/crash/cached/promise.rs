@@ -88,6 +88,7 @@ impl State {
             | Op::SetAttr(name, _)
             | Op::Close(name)
             | Op::Sync(name)
+            | Op::LetGo(name)
             | Op::Demote(name, ..)
             | Op::Promote(name, ..)
             | Op::DemoteLast(name)

@@ -1,0 +1,175 @@
+//! What a mount takes of DRAM, and what becomes of it when memory is short.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::harness::{self, Ground, PRESETS};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a mount says of itself.
+fn info(ground: &Ground) -> serde_json::Value {
+    let said = harness::succeed(harness::nacre().args(["info", "--json"]).arg(ground.dir()), LIMIT);
+    serde_json::from_str(&said).expect("JSON")
+}
+
+fn inodes_in_dram(ground: &Ground) -> u64 {
+    info(ground)["space"]["inodes_in_dram"].as_u64().expect("a number of inodes")
+}
+
+fn index_bytes(ground: &Ground) -> u64 {
+    info(ground)["space"]["index_bytes"].as_u64().expect("bytes")
+}
+
+/// Bytes of DRAM that the server has for itself.
+fn anonymous_bytes(ground: &Ground) -> u64 {
+    let pid = info(ground)["mount"]["pid"].as_u64().expect("a process");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("RssAnon");
+    let kib = line.trim().strip_suffix(" kB").expect("in KiB").parse::<u64>().expect("a number");
+    kib << 10
+}
+
+fn make_files(dir: &Path, dirs: usize, files: usize) {
+    for outer in 0..dirs {
+        let dir = dir.join(format!("dir {outer}"));
+        fs::create_dir(&dir).expect("a directory");
+        for file in 0..files {
+            fs::write(dir.join(format!("file {file}")), file.to_string()).expect("a file");
+        }
+    }
+}
+
+/// Looks at each file below a directory; gives how many there are.
+fn look_at_all(dir: &Path) -> u64 {
+    let mut count = 0;
+    for entry in fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let found = fs::symlink_metadata(&path).expect("its attributes");
+        count += if found.is_dir() { look_at_all(&path) } else { 1 };
+    }
+    count
+}
+
+/// Makes the kernel forget what it knows of names and inodes: a FUSE server gets FORGET for each.
+fn forget() {
+    fs::write("/proc/sys/vm/drop_caches", "2").expect("drop_caches");
+}
+
+/// Some 750 bytes of each inode that was ever looked at stayed until the unmount.
+#[test]
+fn what_the_kernel_forgets_is_given_back() {
+    if !harness::can_mount("DRAM of inodes that the kernel forgot") {
+        return;
+    }
+    for preset in PRESETS {
+        let mut ground = Ground::preset(preset, "128M", None);
+        let name = ground.name().to_owned();
+        make_files(&ground.dir(), 20, 1000);
+        ground.remount();
+        // What threads and their buffers take comes with the first requests.
+        assert_eq!(look_at_all(&ground.dir().join("dir 0")), 1000);
+        harness::until(&name, || {
+            forget();
+            inodes_in_dram(&ground) < 10
+        });
+        let (indexes, before) = (index_bytes(&ground), anonymous_bytes(&ground));
+        // Other tests make the kernel forget, too.
+        harness::until(&name, || look_at_all(&ground.dir()) == 20_000 && inodes_in_dram(&ground) > 15_000);
+        let most = anonymous_bytes(&ground);
+        assert!(index_bytes(&ground) > indexes + 15_000 * 300, "{name}: {indexes}");
+        harness::until(&name, || {
+            forget();
+            inodes_in_dram(&ground) < 10
+        });
+        assert!(index_bytes(&ground) <= indexes * 12 / 10, "{name}: {} of {indexes}", index_bytes(&ground));
+        let after = anonymous_bytes(&ground);
+        assert!(
+            after < before + most.saturating_sub(before) / 4,
+            "{name}: {before} bytes before, {most} at most, {after} after"
+        );
+        // What is looked at again is there.
+        assert_eq!(fs::read_to_string(ground.dir().join("dir 7/file 77")).expect("a file"), "77");
+        ground.unmount();
+        ground.fsck();
+    }
+}
+
+/// The kernel knows all of them, and is asked for none.
+#[test]
+fn few_inodes_are_in_dram_where_few_may_be() {
+    if !harness::can_mount("a limit of inodes in DRAM") {
+        return;
+    }
+    for preset in PRESETS {
+        let mut ground = Ground::preset(preset, "128M", Some("inode_cache=1024"));
+        let name = ground.name().to_owned();
+        let dir = ground.dir();
+        let gone = dir.join("gone");
+        fs::write(&gone, "it is open").expect("a file");
+        let mut open = File::open(&gone).expect("an open file");
+        make_files(&dir, 5, 1000);
+        assert_eq!(look_at_all(&dir), 5001);
+        fs::remove_file(&gone).expect("its name goes");
+        harness::until(&name, || inodes_in_dram(&ground) <= 1100);
+        assert_eq!(info(&ground)["space"]["inode_cache"], 1024);
+        for (outer, file) in (0..5).flat_map(|outer| (0..1000).map(move |file| (outer, file))) {
+            let path = dir.join(format!("dir {outer}/file {file}"));
+            let said =
+                fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert_eq!(said, file.to_string(), "{name}: {}", path.display());
+        }
+        harness::until(&name, || inodes_in_dram(&ground) <= 1100);
+        let mut said = String::new();
+        open.read_to_string(&mut said).expect("the file without a name");
+        assert_eq!(said, "it is open", "{name}");
+        drop(open);
+        ground.unmount();
+        ground.fsck();
+    }
+}
+
+/// The server is what the kernel's OOM killer took first: it counts the pages of the device that is mapped as its own.
+#[test]
+fn other_processes_are_ended_before_the_server() {
+    if !harness::can_mount("the OOM killer's score of a server") {
+        return;
+    }
+    let ground = Ground::nacre("32M", None);
+    let said = info(&ground);
+    let pid = said["mount"]["pid"].as_u64().expect("a process");
+    let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
+    assert_eq!(said["mount"]["oom_score_adj"].to_string(), score.trim());
+    // Root of a container may not.
+    match score.trim() {
+        "-999" => assert_eq!(ground.mount_log().matches("memory is short").count(), 0),
+        _ => assert!(ground.mount_log().contains("when memory is short"), "{}", ground.mount_log()),
+    }
+    let text = harness::succeed(harness::nacre().arg("info").arg(ground.dir()), LIMIT);
+    assert!(text.contains(&format!("oom_score_adj {}", score.trim())), "{text}");
+}
+
+/// A server that was killed can say nothing itself.
+#[test]
+fn a_server_that_died_is_told() {
+    if !harness::can_mount("what is said of a server that died") {
+        return;
+    }
+    let mut ground = Ground::nacre("32M", None);
+    ground.kill();
+    for command in ["df", "info"] {
+        let output = harness::run(harness::nacre().arg(command).arg(ground.dir()), LIMIT).expect("it runs");
+        let text = harness::text(&output);
+        assert!(
+            !output.status.success() && text.contains("server of this mount has died"),
+            "{command}: {text}"
+        );
+        assert!(text.contains("mount it again"), "{command}: {text}");
+    }
+    let text = harness::succeed(harness::nacre().arg("info").arg(ground.image()), LIMIT);
+    assert!(text.contains("dead mount") && text.contains(&ground.dir().display().to_string()), "{text}");
+    ground.mount();
+    assert!(ground.mount_log().contains("had died"), "{}", ground.mount_log());
+}

@@ -1,0 +1,206 @@
+//! Giving back the DRAM of inodes that nobody uses: their state is dropped, and read from their logs when it is asked for.
+//!
+//! That happens when somebody lets go of an inode that is not expected back soon ([`Shared::let_go`]), and beyond a limit
+//! ([`Shared::sweep`]), by second chance: an inode stays that was used since the last time.
+//!
+//! **What can go.** Only an inode that is in its slot and nowhere else: the slot is locked, and its count of references is
+//! one. Whoever has an inode has it from its slot or from another reference, so that nobody gets it meanwhile; who asks for
+//! it then waits for the slot, and reads the log. So no two states of one inode are ever in use.
+//!
+//! **What must be on media before.** What is kept lazily (times, the cached links and parent) is written first, while the
+//! inode is held and its slot is not locked. One that cannot be written stays. So does one without names (nothing leads to
+//! it), with blocks to be freed, or with a log that a failed write has left behind.
+//!
+//! What is left of an inode is its bits in its chunk, and the blocks that it has: they are in use in the allocator, which
+//! nobody asks whose they are.
+
+use std::sync::Arc;
+
+use nacre_engine::sync::EXPLORED;
+use nacre_engine::sync::atomic::Ordering;
+use nacre_media::Pm;
+
+use crate::format::CHUNK_INODES;
+use crate::fs::Shared;
+use crate::inode::{Inode, Node};
+use crate::layout::inode_bytes;
+
+/// Bytes that wait to be freed before the background thread is called.
+const CALL_BYTES: u64 = 64 << 10;
+/// With so many who brings the next one frees them himself.
+const MANY: usize = 8192;
+
+/// The state of inodes that have left, and which nobody has freed yet.
+#[derive(Default)]
+pub(crate) struct Evicted {
+    inodes: Vec<Arc<Inode>>,
+    bytes: u64,
+}
+
+impl Inode {
+    /// It was used: the next sweep leaves it.
+    #[inline]
+    pub(crate) fn note_use(&self) {
+        // Written once between two sweeps, so that threads share the line.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Media says all that is in DRAM, and somebody can ask for it by a name. Asked while nobody else has it.
+    fn can_go(&self) -> bool {
+        let is_quiet = self.holds.load(Ordering::Acquire) == 0
+            && self.pins.load(Ordering::Acquire) == 0
+            && !self.trim_is_pending();
+        let is_written = !self.lazy.load(Ordering::Acquire) && !self.cached_changed.load(Ordering::Acquire);
+        let log = self.log.lock();
+        is_quiet && is_written && self.links() > 0 && !log.broken && !log.dead_inode
+    }
+}
+
+impl<P: Pm> Shared<P> {
+    /// Lets go of an inode that is not expected to be asked for soon.
+    pub(crate) fn let_go(&self, node: Node) {
+        let number = node.inode.number;
+        let is_wanted = node.inode.holds.load(Ordering::Acquire) > 1 || node.inode.links() == 0;
+        if is_wanted || self.write_out(&node.inode).is_err() {
+            return; // dropping the node may bury it
+        }
+        drop(node);
+        self.evict(number);
+    }
+
+    /// Writes what is kept lazily of an inode that is held.
+    fn write_out(&self, inode: &Inode) -> nacre_engine::Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.persist_lazy(inode)?;
+        if !inode.cached_changed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // One after the other, or the older of two could be written last. Who changes them says so afterwards.
+        let _log = inode.log.lock();
+        if inode.cached_changed.swap(false, Ordering::AcqRel) {
+            let flushed = self.write_cached(inode).inspect_err(|_| {
+                inode.cached_changed.store(true, Ordering::Release);
+            })?;
+            self.pm.fence(flushed);
+        }
+        Ok(())
+    }
+
+    /// Drops the state of an inode if it can go.
+    pub(crate) fn evict(&self, number: u64) {
+        let Ok(slot) = self.inodes.slot(number) else { return };
+        let mut slot = slot.write();
+        // Nobody else has it, and nobody can get it before the slot is unlocked.
+        let can_go = slot.as_mut().and_then(Arc::get_mut).is_some_and(|inode| inode.can_go());
+        if !can_go {
+            return;
+        }
+        self.inodes.is_on_media(number);
+        let gone = slot.take();
+        drop(slot);
+        self.inodes.eviction.one_left();
+        if let Some(gone) = gone {
+            self.drop_state(gone);
+        }
+    }
+
+    /// Frees what the state of an inode took, or leaves that to the background thread.
+    fn drop_state(&self, inode: Arc<Inode>) {
+        let bytes = inode_bytes(&inode);
+        if !self.has_thread {
+            drop(inode);
+            self.inodes.eviction.freed(bytes, self.inodes.in_use());
+            return;
+        }
+        let mut evicted = self.evicted.lock();
+        let before = evicted.bytes;
+        evicted.bytes += bytes;
+        evicted.inodes.push(inode);
+        let is_full = evicted.inodes.len() >= MANY;
+        let calls = before < CALL_BYTES && evicted.bytes >= CALL_BYTES;
+        drop(evicted);
+        if is_full {
+            self.drop_evicted();
+        } else if calls {
+            self.graveyard.nudge();
+        }
+    }
+
+    /// Frees the state of inodes that have left.
+    pub(crate) fn drop_evicted(&self) {
+        let Evicted { inodes, bytes } = std::mem::take(&mut *self.evicted.lock());
+        if inodes.is_empty() {
+            return;
+        }
+        if !EXPLORED && bytes >= CALL_BYTES {
+            // A thread keeps for itself some of what it freed last, which may lie anywhere, and each such piece keeps a page from
+            // being given back. One that ends keeps nothing. Where there can be no other thread, this one frees them.
+            std::thread::scope(|scope| {
+                let thread = std::thread::Builder::new().name("nacre-evict".to_owned());
+                drop(thread.spawn_scoped(scope, move || drop(inodes)));
+            });
+        } else {
+            drop(inodes);
+        }
+        self.inodes.eviction.freed(bytes, self.inodes.in_use());
+    }
+
+    /// Lets go of a node and keeps its inode.
+    pub(crate) fn park(&self, node: Node) {
+        self.inodes.set_parked(node.inode.number, true);
+    }
+
+    /// Ends that. One that nobody holds goes: for good without names, else from DRAM.
+    pub(crate) fn unpark(&self, number: u64) {
+        let Ok(slot) = self.inodes.slot(number) else { return };
+        let node = {
+            // Who reclaims it looks under this lock.
+            let slot = slot.write();
+            self.inodes.set_parked(number, false);
+            let Some(inode) = slot.as_ref().filter(|inode| inode.holds.load(Ordering::Acquire) == 0) else {
+                return;
+            };
+            inode.holds.fetch_add(1, Ordering::Relaxed);
+            Node::from_held(Arc::clone(inode))
+        };
+        self.let_go(node);
+    }
+
+    /// Brings the number of inodes in DRAM below the limit, as far as nobody holds them.
+    pub(crate) fn sweep(&self) {
+        let eviction = &self.inodes.eviction;
+        let Some(mut hand) = eviction.hand.try_lock() else { return };
+        let chunks = self.inodes.chunks();
+        // In the first round those are found that were not used, in the second all.
+        for _ in 0..2 * chunks {
+            if !eviction.is_beyond_target(self.inodes.in_use()) {
+                break;
+            }
+            *hand = if *hand + 1 < chunks { *hand + 1 } else { 0 };
+            let first = *hand * CHUNK_INODES;
+            for number in first..first + CHUNK_INODES {
+                self.sweep_one(number);
+            }
+        }
+        eviction.swept(self.inodes.in_use());
+    }
+
+    fn sweep_one(&self, number: u64) {
+        let Ok(slot) = self.inodes.slot(number) else { return };
+        let node = {
+            let slot = slot.read();
+            let Some(inode) = slot.as_ref() else { return };
+            let is_held = inode.holds.load(Ordering::Acquire) > 0 || inode.links() == 0;
+            if is_held || inode.used.swap(false, Ordering::Relaxed) {
+                return;
+            }
+            inode.holds.fetch_add(1, Ordering::Relaxed);
+            Node::from_held(Arc::clone(inode))
+        };
+        self.let_go(node);
+    }
+}

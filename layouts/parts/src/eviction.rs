@@ -1,0 +1,168 @@
+//! How many inodes have their state in DRAM, how many may, and when some are to go. Whose state can go, and how, each layout
+//! knows (`evict.rs`).
+
+use nacre_engine::InodeCache;
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use nacre_engine::sync::{EXPLORED, Mutex};
+use nacre_media::trim_heap;
+
+/// So many bytes go before the heap is looked at.
+const MANY_BYTES: u64 = 192 << 10;
+
+/// How many inodes are in DRAM, and how many may be. Those are counted that are not: so who makes inodes or removes them, which
+/// are in DRAM, counts nothing beside what the table counts, the inodes in use.
+pub struct Eviction {
+    limit: u64,
+    /// Inodes in use whose state is not in DRAM.
+    absent: AtomicU64,
+    /// More than these, and a sweep is due. The limit, unless the last sweep found too few that could go.
+    sweep_at: AtomicU64,
+    is_due: AtomicBool,
+    /// The most that were loaded since the heap gave back what was free, and bytes that were freed since.
+    peak: AtomicU64,
+    freed: AtomicU64,
+    /// Where the next sweep goes on. Locked by who sweeps.
+    pub hand: Mutex<u64>,
+}
+
+impl Eviction {
+    /// At the most so many are to be in DRAM that nobody holds.
+    pub fn new(limit: u64) -> Eviction {
+        Eviction {
+            limit,
+            absent: AtomicU64::new(0),
+            sweep_at: AtomicU64::new(limit),
+            is_due: AtomicBool::new(false),
+            peak: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
+            hand: Mutex::new(0),
+        }
+    }
+
+    /// None of those in use is in DRAM.
+    pub fn none_is_loaded(&self, in_use: u64) {
+        self.absent.store(in_use, Ordering::Relaxed);
+    }
+
+    /// How many are, and may be.
+    pub fn state(&self, in_use: u64) -> InodeCache {
+        InodeCache { loaded: self.loaded(in_use), limit: self.limit }
+    }
+
+    fn loaded(&self, in_use: u64) -> u64 {
+        in_use.saturating_sub(self.absent.load(Ordering::Relaxed))
+    }
+
+    /// One was made, and is in DRAM; it is one of those in use. True when somebody is to sweep.
+    #[inline]
+    pub fn one_made(&self, in_use: u64) -> bool {
+        let (loaded, sweep_at) = (self.loaded(in_use), self.sweep_at.load(Ordering::Relaxed));
+        if loaded > sweep_at {
+            return !self.is_due.load(Ordering::Relaxed) && !self.is_due.swap(true, Ordering::AcqRel);
+        }
+        if sweep_at > self.limit && loaded < self.limit {
+            self.sweep_at.store(self.limit, Ordering::Relaxed);
+        }
+        false
+    }
+
+    /// The state of one was read. True when somebody is to sweep.
+    pub fn one_loaded(&self, in_use: u64) -> bool {
+        self.absent.fetch_sub(1, Ordering::Relaxed);
+        self.one_made(in_use)
+    }
+
+    /// Somebody is to sweep.
+    pub fn is_due(&self) -> bool {
+        self.is_due.load(Ordering::Acquire)
+    }
+
+    /// There are more than a sweep leaves.
+    pub fn is_beyond_target(&self, in_use: u64) -> bool {
+        self.loaded(in_use) > self.limit - self.limit / 8
+    }
+
+    /// A sweep is over. Those that it had to leave are not looked at again before there are some more.
+    pub fn swept(&self, in_use: u64) {
+        self.sweep_at.store(self.limit.max(self.loaded(in_use) + self.limit / 8), Ordering::Relaxed);
+        self.is_due.store(false, Ordering::Release);
+    }
+
+    /// The state of one is no longer to be found.
+    pub fn one_left(&self) {
+        self.absent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What one that left took was freed. Where that was much, the system gets back what DRAM of the heap is free by now: between
+    /// what stays, too, which it would else not.
+    pub fn freed(&self, bytes: u64, in_use: u64) {
+        if self.is_much_freed(bytes, self.loaded(in_use)) && !EXPLORED {
+            trim_heap();
+        }
+    }
+
+    /// Whether half of the inodes are gone that there were since this was last true, and much with them. So who drops all of
+    /// them is told a few times, and who drops as many as he loads never.
+    fn is_much_freed(&self, bytes: u64, left: u64) -> bool {
+        let freed = self.freed.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let peak = self.peak.fetch_max(left + 1, Ordering::Relaxed).max(left + 1);
+        let is_much = left <= peak / 2 && freed >= MANY_BYTES;
+        // One of those who see it.
+        if !is_much || self.freed.swap(0, Ordering::Relaxed) < MANY_BYTES {
+            return false;
+        }
+        self.peak.store(left, Ordering::Relaxed);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Eviction, MANY_BYTES};
+
+    #[test]
+    fn a_sweep_is_due_once_beyond_the_limit() {
+        let eviction = Eviction::new(80);
+        eviction.none_is_loaded(200);
+        assert_eq!(eviction.state(200).loaded, 0);
+        assert!((0..79).all(|_| !eviction.one_loaded(200)));
+        assert!(!eviction.one_made(201) && !eviction.is_due());
+        assert!(eviction.one_made(202) && eviction.is_due());
+        assert!(!eviction.one_loaded(202), "somebody sweeps already");
+        assert_eq!((eviction.state(202).loaded, eviction.state(202).limit), (82, 80));
+        while eviction.is_beyond_target(202) {
+            eviction.one_left();
+        }
+        assert_eq!(eviction.state(202).loaded, 70);
+        eviction.swept(202);
+        assert!(!eviction.is_due());
+    }
+
+    #[test]
+    fn those_that_cannot_go_are_not_looked_at_for_each_that_comes() {
+        let eviction = Eviction::new(80);
+        assert_eq!((1..=200).filter(|&in_use| eviction.one_made(in_use)).count(), 1);
+        eviction.swept(200);
+        assert_eq!((201..=300).filter(|&in_use| eviction.one_made(in_use)).count(), 1, "when an eighth came");
+        // Once they are gone the limit counts.
+        eviction.swept(60);
+        assert_eq!((61..=81).filter(|&in_use| eviction.one_made(in_use)).count(), 1);
+        eviction.swept(300);
+        assert!(!eviction.one_made(60));
+        assert_eq!((61..=81).filter(|&in_use| eviction.one_made(in_use)).count(), 1);
+    }
+
+    #[test]
+    fn the_heap_is_looked_at_when_half_is_gone() {
+        let eviction = Eviction::new(u64::MAX);
+        let told = |bytes: u64, from: u64| {
+            (0..from).rev().filter(|&left| eviction.is_much_freed(bytes, left)).count()
+        };
+        let many = told(800, 100_000);
+        assert!((8..=10).contains(&many), "{many} times");
+        // Few may be large.
+        let large = told(MANY_BYTES / 4, 64);
+        assert!((3..=5).contains(&large), "{large} times");
+        assert!((0..100_000).all(|_| !eviction.is_much_freed(800, 50_000)), "as many come as go");
+    }
+}
