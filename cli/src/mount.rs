@@ -285,10 +285,10 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     daemon::abort_on_panic(&log);
     if let Err(error) = daemon::be_ended_last() {
         log.say(&format!(
-            "{}: when memory is short, the kernel may end this server before other processes: it is not \
-             protected from that ({}); as root it is",
+            "{}: when DRAM is short, the kernel may end this server before other processes: it is not \
+             protected from that ({}); that takes CAP_SYS_RESOURCE, which root has outside of containers",
             plan.dir.display(),
-            nacre_engine::Error::io("set", "oom_score_adj", error)
+            without_number(nacre_engine::Error::io("set", "oom_score_adj", error).to_string())
         ));
     }
     if plan.was_dead {

@@ -358,11 +358,11 @@ mod tests {
             assert_eq!(layout.getattr(&node).unwrap().links, 0);
         }
         assert!(nodes.len() <= 8 * super::SHARDS && nodes.len() + nodes.parked() == numbers.len());
-        for index in 0..numbers.len() {
+        for (index, &number) in numbers.iter().enumerate() {
             // A second lookup of some.
             if index % 3 == 0 {
                 let node = nodes.get(&layout, id(index)).unwrap();
-                nodes.hold(&layout, numbers[index], node);
+                nodes.hold(&layout, number, node);
                 nodes.forget(&layout, id(index), 1);
                 assert!(nodes.get(&layout, id(index)).is_ok());
             }

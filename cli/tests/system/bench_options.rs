@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::bench::{Run, can_run, list};
-use crate::harness::{has_program, left_out};
+use crate::harness::{self, has_program, left_out};
 
 /// Memory so slow that a round of 20 ms writes some hundred kilobytes: what an option adds to that is seen.
 const SLOW: &str = "preset:nova,emulate=latency=2000";
@@ -59,9 +59,8 @@ fn a_sweep_has_a_point_for_each_value_and_its_metric_is_what_was_asked_for() {
 #[test]
 fn what_there_is_no_room_for_is_refused_before_it_begins() {
     let run = Run::new("room");
-    let disk = run.temporary().join("disk");
-    fs::create_dir_all(&disk).expect("a directory");
-    let on_disk = format!("dir:{}", disk.display());
+    let disk = harness::scratch();
+    let on_disk = format!("dir:{}", disk.path().display());
     for (target, words) in [("preset:nova", "of memory together"), (&on_disk, "together, and")] {
         let child = run.start("micro.write,file=4096g", &[target], &["--effort", "quick"]);
         let process = child.id();

@@ -162,11 +162,8 @@ fn a_server_that_died_is_told() {
     for command in ["df", "info"] {
         let output = harness::run(harness::nacre().arg(command).arg(ground.dir()), LIMIT).expect("it runs");
         let text = harness::text(&output);
-        assert!(
-            !output.status.success() && text.contains("server of this mount has died"),
-            "{command}: {text}"
-        );
-        assert!(text.contains("mount it again"), "{command}: {text}");
+        assert!(!output.status.success() && text.contains("its server has ended"), "{command}: {text}");
+        assert!(text.contains("the next mount recovers it"), "{command}: {text}");
     }
     let text = harness::succeed(harness::nacre().arg("info").arg(ground.image()), LIMIT);
     assert!(text.contains("dead mount") && text.contains(&ground.dir().display().to_string()), "{text}");

@@ -32,6 +32,7 @@ pub(super) static SOURCES: Sources = Sources::new(
         ("mkfs.rs", include_str!("../../../layouts/log/src/mkfs.rs")),
         ("mount.rs", include_str!("../../../layouts/log/src/mount.rs")),
         ("namespace.rs", include_str!("../../../layouts/log/src/namespace.rs")),
+        ("overwrite.rs", include_str!("../../../layouts/log/src/overwrite.rs")),
         ("publish.rs", include_str!("../../../layouts/log/src/publish.rs")),
         ("recover.rs", include_str!("../../../layouts/log/src/recover.rs")),
         ("rename.rs", include_str!("../../../layouts/log/src/rename.rs")),
