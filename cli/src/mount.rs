@@ -285,7 +285,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     daemon::abort_on_panic(&log);
     if let Err(error) = daemon::be_ended_last() {
         log.say(&format!(
-            "{}: when DRAM is short, the kernel may end this server before other processes: it is not \
+            "{}: when memory is short, the kernel may end this server before other processes: it is not \
              protected from that ({}); that takes CAP_SYS_RESOURCE, which root has outside of containers",
             plan.dir.display(),
             without_number(nacre_engine::Error::io("set", "oom_score_adj", error).to_string())

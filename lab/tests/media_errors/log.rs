@@ -181,27 +181,3 @@ fn a_bad_block_of_inodes_is_written_anew_or_put_elsewhere() {
         assert!(check(&*pm, false).unwrap().problems.is_empty(), "stays {stays}");
     }
 }
-
-/// A place for inodes that nobody has yet: making a file there fails once, and not for ever; a check makes the place good again.
-#[test]
-fn a_bad_place_for_inodes_is_passed_over() {
-    let pm = image::<Fs>();
-    let make = |fs: &Fs, name: &str| {
-        let new = crate::common::new(nacre_engine::FileKind::Regular);
-        fs.create(&fs.root(), name.as_bytes(), &new).map(drop)
-    };
-    // The directory, its files and two more have the numbers from 2 on.
-    let bad = inode_address(&pm, 240);
-    pm.poison(bad, BLOCK_SIZE);
-    let fs: Fs = mount(&pm);
-    let failed = (0..200).filter(|index| make(&fs, &format!("made-{index}")).is_err()).count();
-    assert!(failed <= 16, "{failed} of 200");
-    fs.unmount().unwrap();
-    assert!(check_media(&*pm, true).unwrap().errors.len() == 1);
-    assert!(check_media(&*pm, false).unwrap().errors.is_empty());
-    assert_eq!(check(&*pm, false).unwrap().bad_blocks, 0);
-    let fs: Fs = mount(&pm);
-    assert!((0..100).all(|index| make(&fs, &format!("more-{index}")).is_ok()));
-    fs.unmount().unwrap();
-    assert!(check(&*pm, false).unwrap().problems.is_empty());
-}

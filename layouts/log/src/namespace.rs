@@ -191,15 +191,10 @@ impl<P: Pm> Shared<P> {
         };
         let mut used = Used { number: free.number, runs: SmallVec::new() };
         let built = self.build_inode(new, parent, free, &mut used);
-        if let Err(error) = &built
-            && used.number != 0
-        {
+        if built.is_err() && used.number != 0 {
             self.free_runs(&used.runs);
-            // One whose place has a media error would be given out again, and again.
-            if error.kind() != Kind::Media {
-                // Which generation is on media now is not known.
-                self.inodes.free(FreeInode { generation: None, ..free });
-            }
+            // Which generation is on media now is not known.
+            self.inodes.free(FreeInode { generation: None, ..free });
         }
         built
     }

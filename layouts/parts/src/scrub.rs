@@ -323,8 +323,12 @@ impl<F: Scrubbed> Scrub<F> {
         for (number, words) in std::mem::take(&mut self.unread) {
             let hit_by =
                 |lines| self.fs.hits(number, lines, &mut BTreeSet::new()).is_ok_and(|hits| !hits.is_empty());
-            if hit_by(&new) || !hit_by(&known) {
+            // Of one whose own lines are bad no layout says where they are: with nothing new, it was told before.
+            let was_told = hit_by(&known) || new.is_empty() && !known.is_empty();
+            if hit_by(&new) || !was_told {
                 self.found(words);
+            } else {
+                note(&mut self.status.lock().known, words);
             }
         }
         self.tell_owners(&known, &mut |words| note(&mut self.status.lock().known, words));
