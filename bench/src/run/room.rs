@@ -1,6 +1,6 @@
 //! Whether a machine has room for what is to be measured: asked before anything is made, as a machine without memory kills.
 //!
-//! What counts is what targets take at most ([`Plan::footprint`]), all of a place together, for they are there at the same
+//! The most that targets take counts ([`Plan::footprint`]), all of a place together, for they are there at the same
 //! time. Page caches do not count: the kernel gives them back.
 
 use std::fs;
