@@ -57,6 +57,22 @@ fn full_devices_survive() {
     run(&[Stage::Full(6)], &limits(), None);
 }
 
+/// What is there is overwritten on a full device, all of these.
+#[test]
+fn what_is_overwritten_on_a_full_device_survives() {
+    let mut rig = Rig::new(&Log, MEMORY);
+    for workload in full().iter().filter(|workload| workload.name.starts_with("overwritten")) {
+        let settings = Settings {
+            sampling: Sampling { exhaustive_up_to: 16, samples: 16, seed: 1 },
+            empty_every: 64,
+            recovery_every: 512,
+            ..Settings::default()
+        };
+        let report = explore(&mut rig, workload, &settings).expect("it can be run");
+        assert!(report.violations.is_empty() && report.images > 1, "{}: {report}", workload.name);
+    }
+}
+
 /// Of operations on full devices some fail before they store anything, some after it, and some are done.
 #[test]
 fn full_devices_are_full() {

@@ -200,8 +200,12 @@ impl<'e, 's, S: Subject> Explorer<'e, 's, S> {
     ) -> Self {
         let report = Report::new(rig.subject.commit_points().len());
         let ops = workload.ops.iter().enumerate();
-        let torn = ops.filter(|(_, op)| !rig.subject.atomic_write() && op.overwrites());
-        let torn = torn.map(|(index, _)| (index, index + 1)).collect();
+        // On a full device a write is done in pieces, or in place.
+        let may_tear = !rig.subject.atomic_write() || workload.fills;
+        let torn = ops.filter(|(_, op)| may_tear && op.overwrites());
+        let both = |index| [(index, index + 1), (index + 1, index)];
+        let torn = torn.flat_map(|(index, _)| both(index).into_iter().take(1 + usize::from(workload.fills)));
+        let torn = torn.collect();
         Explorer { rig, workload, settings, recording, seen: HashMap::new(), torn, recoveries: 0, report }
     }
 

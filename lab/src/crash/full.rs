@@ -26,6 +26,7 @@ enum Left {
 /// that need a page first.
 pub fn full() -> Vec<Workload> {
     let mut all = vec![full_of_removals(), full_at_unmount(0), full_at_unmount(1), full_at_unmount(2)];
+    all.extend(overwritten());
     for left in [0, 1, 2, 3, 5].map(Left::Blocks).into_iter().chain([Left::Removals]) {
         for entries in [0, 2] {
             let setup = full_setup(left, entries);
@@ -42,9 +43,48 @@ fn filling(name: &str, setup: &[Op], ops: &[Op]) -> Workload {
     Workload { fills: true, ..workload(name, setup, ops) }
 }
 
+/// What is there is overwritten, and what was allocated is written: with blocks that are kept for that, in several pieces, and
+/// in place where logs find no page.
+fn overwritten() -> Vec<Workload> {
+    const SIZE: u64 = 40 * BLOCK;
+    // Where, and how much.
+    let writes = [(5 * BLOCK + 100, 3000), (8 * BLOCK, 4096), (3 * BLOCK + 7, 12_288), (0, SIZE as usize)];
+    let there = [
+        file("d/w"),
+        Op::Write("d/w", 0, SIZE as usize),
+        file("d/p"),
+        Op::Fallocate("d/p", FallocateMode::Allocate, 0, SIZE),
+    ];
+    let mut all = Vec::new();
+    for (left, entries) in
+        [(Left::Blocks(0), 0), (Left::Blocks(0), 2), (Left::Removals, 0), (Left::Removals, 2)]
+    {
+        let mut setup = full_setup_with(&there, left, 0);
+        for entry in 0..entries {
+            setup.extend(["d/w", "d/p"].map(|path| Op::SetAttr(path, 0o700 + entry)));
+        }
+        for (path, (offset, len)) in
+            ["d/w", "d/p"].into_iter().flat_map(|path| writes.map(|write| (path, write)))
+        {
+            let op = Op::Write(path, offset, len);
+            let name =
+                format!("overwritten on a full device ({left:?}, {entries} entries): {}", op.to_text());
+            let ops = [op.clone(), Op::Write(path, 20 * BLOCK, 5000), op, Op::Unlink("full")];
+            all.push(filling(&name, &setup, &ops));
+        }
+    }
+    all
+}
+
 /// The files of sequences with so many entries more in each log, and a file without data that has all the space.
 fn full_setup(left: Left, entries: u32) -> Vec<Op> {
+    full_setup_with(&[], left, entries)
+}
+
+/// The same with other files.
+fn full_setup_with(others: &[Op], left: Left, entries: u32) -> Vec<Op> {
     let mut all = setup();
+    all.extend_from_slice(others);
     if left == Left::Removals {
         all.extend(many(LOGS));
     }

@@ -302,7 +302,9 @@ impl<'s, S: Subject> Rig<'s, S> {
             let state = Tree::of(&model.fs)?;
             let differences = state.differences(&Tree::of(&real.fs)?);
             live.extend(differences.into_iter().map(|difference| format!("after {op:?}: {difference}")));
-            states.push(if reads { state.after_reads() } else { state });
+            let state = if reads { state.after_reads() } else { state };
+            let overwritten = fills && workload.ops[..=index].iter().any(Op::overwrites);
+            states.push(if overwritten { state.after_overwrites() } else { state });
         }
         // The trace ends with the workload: closing files is not part of it.
         let trace = self.pm.stop_recording();

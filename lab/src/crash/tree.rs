@@ -21,6 +21,8 @@ pub struct Tree {
     entries: BTreeMap<String, Entry>,
     /// Something was read: the time of that may be lost in a crash.
     atime_may_lag: bool,
+    /// Something was overwritten on a full device, where no entry of a log may say when.
+    times_may_lag: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,12 +59,17 @@ impl Tree {
     pub fn of<F: Data>(fs: &F) -> Result<Tree> {
         let mut walker = Walker { fs, entries: BTreeMap::new(), first: HashMap::new() };
         walker.visit(String::new(), &fs.root())?;
-        Ok(Tree { entries: walker.entries, atime_may_lag: false })
+        Ok(Tree { entries: walker.entries, atime_may_lag: false, times_may_lag: false })
     }
 
     /// The same, after something was read.
     pub(super) fn after_reads(self) -> Tree {
         Tree { atime_may_lag: true, ..self }
+    }
+
+    /// The same, after something was overwritten on a full device.
+    pub(super) fn after_overwrites(self) -> Tree {
+        Tree { times_may_lag: true, ..self }
     }
 
     /// Number of names below the root.
@@ -107,11 +114,16 @@ impl Tree {
         differences
     }
 
-    /// What was found, with the atime that was expected where it may lag and does.
+    /// What was found, with the times that were expected where they may lag and do.
     fn without_lag<'f>(&self, expected: &Entry, found: &'f Entry) -> Cow<'f, Entry> {
         let mut found = Cow::Borrowed(found);
         if self.atime_may_lag && found.attributes.atime < expected.attributes.atime {
             found.to_mut().attributes.atime = expected.attributes.atime;
+        }
+        if self.times_may_lag && expected.kind == FileKind::Regular {
+            let found = found.to_mut();
+            found.attributes.mtime = found.attributes.mtime.max(expected.attributes.mtime);
+            found.ctime = found.ctime.max(expected.ctime);
         }
         found
     }

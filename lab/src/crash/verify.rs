@@ -48,7 +48,7 @@ pub(super) struct Expected<'e> {
     pub(super) states: &'e [Tree],
     /// One of these.
     pub(super) allowed: RangeInclusive<usize>,
-    /// Of a layout that overwrites in place: in the first of these states, words of the content of the second may show.
+    /// Where data is overwritten in place: in the first of these states, words of the content of the second may show.
     pub(super) torn: &'e [(usize, usize)],
     /// A new file system was being made over it.
     pub(super) remaking: Remaking,

@@ -27,7 +27,6 @@ pub mod anatomy;
 mod blockmap;
 pub mod check;
 mod commit;
-mod content;
 mod directory;
 mod evict;
 mod file;

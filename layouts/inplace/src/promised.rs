@@ -24,11 +24,11 @@ use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
 use crate::blockmap::{Edit, Piece};
-use crate::content::{Content, gather};
 use crate::file::{PIECE_BLOCKS, Target};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::seeded::Mistake;
+use nacre_layout_parts::content::{Content, gather};
 
 /// What is written, and where.
 struct Write<'a> {

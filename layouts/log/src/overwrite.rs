@@ -19,13 +19,14 @@ use std::sync::Arc;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, Timestamp};
+use nacre_layout_parts::content::{Content, gather};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
 
 use crate::alloc::{Purpose, Run, Runs};
 use crate::blockmap::{LEAF, Piece};
 use crate::commit::{Batch, Log};
-use crate::file::{Attempt, Change, Freed, Prepared, Range, Source, Target, is_written, join, media_offset};
+use crate::file::{Attempt, Change, Freed, Prepared, Range, Target, is_written, join, media_offset};
 use crate::format::place;
 use crate::fs::Shared;
 use crate::inode::Inode;
@@ -244,15 +245,14 @@ impl<P: Pm> Shared<P> {
         if !is_written(raw) {
             self.write_zeros(inode, &mut log, block, now)?;
         }
-        let mut at = media_offset(written(raw))? + rest.offset % BLOCK_SIZE;
-        let (mut source, mut left) = (Source::from(data, rest.before), (end - rest.offset) as usize);
+        let at = media_offset(written(raw))? + rest.offset % BLOCK_SIZE;
+        let first = rest.offset - rest.before;
+        let gathered = gather(first, data);
+        let content = Content::new(first, data, &gathered);
         let copied = map.change_in_place(block, || -> Result<Option<Flushed>> {
             let mut flushed = None;
-            while left > 0 {
-                let part = source.next(left);
-                join(&mut flushed, Some(self.pm.copy(at, part)?));
-                at += part.len() as u64;
-                left -= part.len();
+            for (place, part) in content.between(rest.offset..end) {
+                join(&mut flushed, Some(self.pm.copy(at + (place - rest.offset), part)?));
             }
             Ok(flushed)
         });

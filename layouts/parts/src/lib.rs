@@ -9,6 +9,7 @@
 //! | `scrub` | everything read while it is mounted, and media errors found |
 //! | `report` | what is told of a recovery, and of a search for media errors |
 //! | `eviction` | how many inodes have their state in DRAM, and when some are to go |
+//! | `content` | the bytes of a write, which lie in several slices |
 //! | `attributes` | the attributes of an inode in DRAM, read without a lock |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. Nothing here knows a layout; each layout
@@ -17,6 +18,7 @@
 pub mod alloc;
 pub mod attributes;
 pub mod badblocks;
+pub mod content;
 pub mod eviction;
 pub mod format;
 pub mod renew;

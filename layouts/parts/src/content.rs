@@ -1,7 +1,7 @@
 //! The bytes of a write, which lie in several slices.
 //!
-//! They are copied to media from where they are, unless two slices meet within a line: it would be flushed for each of
-//! them, and flushing is what a write waits for. What a write buffer gives are whole lines.
+//! Bytes are copied to media from where they are, unless two slices meet within a line. Such a line would be flushed for
+//! each of them, and a word of it could be torn by a crash. The data of a write buffer is whole lines.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -11,13 +11,13 @@ use smallvec::SmallVec;
 
 /// What is written to a file, and where.
 #[derive(Debug)]
-pub(crate) struct Content<'a> {
+pub struct Content<'a> {
     /// Bytes that follow each other, each part with its place in the file.
     parts: SmallVec<[(u64, &'a [u8]); 4]>,
 }
 
 /// The bytes of slices of which two meet within a line, in one piece.
-pub(crate) fn gather(offset: u64, data: &[IoSlice<'_>]) -> Option<Vec<u8>> {
+pub fn gather(offset: u64, data: &[IoSlice<'_>]) -> Option<Vec<u8>> {
     let mut end = offset;
     let meet = data.iter().filter(|slice| !slice.is_empty()).any(|slice| {
         let begin = end;
@@ -33,7 +33,7 @@ pub(crate) fn gather(offset: u64, data: &[IoSlice<'_>]) -> Option<Vec<u8>> {
 
 impl<'a> Content<'a> {
     /// The slices, or what they were gathered to.
-    pub(crate) fn new(offset: u64, data: &'a [IoSlice<'_>], gathered: &'a Option<Vec<u8>>) -> Content<'a> {
+    pub fn new(offset: u64, data: &'a [IoSlice<'_>], gathered: &'a Option<Vec<u8>>) -> Content<'a> {
         let mut at = offset;
         let parts = match gathered {
             Some(all) => SmallVec::from_slice(&[(offset, &all[..])]),
@@ -49,7 +49,7 @@ impl<'a> Content<'a> {
     }
 
     /// The bytes of a range, which it has, each part with its place.
-    pub(crate) fn between(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &'a [u8])> {
+    pub fn between(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &'a [u8])> {
         let first = self.parts.partition_point(|(at, bytes)| at + bytes.len() as u64 <= range.start);
         let parts = self.parts[first..].iter().take_while(move |(at, _)| *at < range.end);
         parts.filter(|(_, bytes)| !bytes.is_empty()).map(move |&(at, bytes)| {
