@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Attr, BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_layout_parts::content::{Content, gather};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
@@ -23,7 +24,6 @@ use crate::format::{BLOCK_WORDS, LANE_ENTRIES, MAX_FILE_SIZE, tree, word};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::seeded::Mistake;
-use nacre_layout_parts::content::{Content, gather};
 
 /// Blocks that one transaction can take into a tree, or change in it.
 pub(crate) const PIECE_BLOCKS: u64 = 1024;

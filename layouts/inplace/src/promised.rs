@@ -20,6 +20,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use nacre_engine::{BLOCK_SIZE, Result, Timestamp};
+use nacre_layout_parts::content::{Content, gather};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
@@ -28,7 +29,6 @@ use crate::file::{PIECE_BLOCKS, Target};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode};
 use crate::seeded::Mistake;
-use nacre_layout_parts::content::{Content, gather};
 
 /// What is written, and where.
 struct Write<'a> {
