@@ -139,7 +139,7 @@ impl<L: Data + Extents> Names for CacheFs<L> {
 
     fn let_go(&self, node: Self::Node) {
         let inner = node.into_below();
-        // What the model remembers of such a file is not worth its DRAM.
+        // The model's data about such a file are not worth their DRAM.
         if let Some(file) = self.shared.table.get(self.shared.layout.id(&inner)) {
             self.shared.table.let_go(file, |dropped| self.shared.forget_ghosts(dropped));
         }

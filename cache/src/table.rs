@@ -183,7 +183,7 @@ mod tests {
         assert!(table.get(of(100)).is_some() && table.get(of(101)).is_none() && dropped == 100);
     }
 
-    /// Whoever looked at many files once had all of them in DRAM from then on.
+    /// A file that was looked at once stayed in DRAM from then on.
     #[test]
     fn what_is_not_expected_back_is_forgotten() {
         let table = Table::new();

@@ -15,10 +15,10 @@ pub(crate) const ANSWER_MAX: usize = 64 * 1024;
 /// After this long a person is told what is waited for.
 pub(crate) const NOTICE: Duration = Duration::from_secs(1);
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// What it gave.
+    /// The bytes that it gave.
     Bytes(Vec<u8>),
     /// It was refused.
     Refused(Errno),

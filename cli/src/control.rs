@@ -372,7 +372,7 @@ impl nacre_fuse::Control for Control {
     }
 }
 
-/// What an order did with the tiers of a mount, in words; none for what a log need not tell.
+/// The effect of an order on the tiers of a mount, in words; none for an order that a log need not tell.
 fn event(order: &Order, result: &Value) -> Option<String> {
     match order {
         Order::AddTier(new) => Some(format!("tier {} was added: {}", result["tier"], new.path.display())),

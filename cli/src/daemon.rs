@@ -31,8 +31,8 @@ pub(crate) struct Readiness {
     warnings: Warnings,
 }
 
-/// What whoever waits for the process in the background is told with its outcome, on standard error. Once that is out there is
-/// nobody to tell.
+/// Messages for the process that waits for the one in the background. They go to standard error together with the
+/// outcome. After the outcome no process waits for them.
 #[derive(Clone, Default)]
 pub(crate) struct Warnings(Arc<Mutex<Option<Vec<u8>>>>);
 
@@ -118,7 +118,7 @@ impl Readiness {
         Readiness { pipe: None, warnings: Warnings::default() }
     }
 
-    /// What is to be told with the outcome.
+    /// The messages that go out with the outcome.
     pub(crate) fn warnings(&self) -> Warnings {
         self.warnings.clone()
     }
@@ -274,21 +274,22 @@ pub(crate) fn serve_while_memory_is_short() {
     unsafe { libc::prctl(IO_FLUSHER, 1, 0, 0, 0) };
 }
 
-/// Where the kernel says how soon it ends this process when memory is short, and is told.
+/// The file that says and sets how soon the kernel ends this process when DRAM is short.
 const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 /// All others are ended before. Not -1000, which means never: where this process is all that is left, it has to go.
 const ENDED_LAST: i32 = -999;
 
-/// How soon the kernel ends this process when memory is short: -1000 is never, 1000 before all others.
+/// How soon the kernel ends this process when DRAM is short: -1000 is never, 1000 before all others.
 pub(crate) fn oom_score_adj() -> Option<i32> {
     std::fs::read_to_string(OOM_SCORE_ADJ).ok()?.trim().parse().ok()
 }
 
-/// Has the kernel end other processes first when memory is short. The pages of a device that is mapped count as memory of this
-/// process, so that it would be the first otherwise; and with it would go the files of all the others. Who started it so
-/// that it is never ended has it so. It takes a privilege.
+/// Has the kernel end other processes first when DRAM is short. The pages of a mapped device count in the resident set
+/// of this process. So the kernel would end it first, and the files of all other processes would go with it. A score of
+/// -1000 (never ended) that it was started with stays. A lower score takes a privilege.
 ///
-/// What this process starts has the same, until its end: that is fusermount3 alone, where this process may not mount.
+/// Child processes have the same score until their end. The only child is fusermount3, where this process may not
+/// mount.
 pub(crate) fn be_ended_last() -> io::Result<()> {
     if oom_score_adj().is_some_and(|now| now <= ENDED_LAST) {
         return Ok(());

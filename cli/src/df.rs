@@ -101,7 +101,7 @@ fn find(path: &Path) -> Result<Row, Failure> {
     }
 }
 
-/// What a mount that was asked for its space answers.
+/// The answer of a mount that was asked for its space, as a row.
 fn row(asked: Result<Asked, Failure>, mount: &MountEntry) -> Result<Row, Failure> {
     let [blocks, free, available, block, inodes, inodes_free] =
         mounted::statvfs("df", asked?, mount, PATIENCE)?;

@@ -18,7 +18,7 @@ pub(crate) const EXIT_USAGE: u8 = 2;
 pub(crate) struct Failure {
     message: String,
     code: u8,
-    /// Whoever was asked has not answered in time.
+    /// The process that was asked has not answered in time.
     is_silence: bool,
 }
 

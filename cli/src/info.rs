@@ -43,7 +43,7 @@ fn find(path: &Path) -> Result<Value, Failure> {
     }
 }
 
-/// What a device says that nobody serves, and where it is mounted all the same.
+/// The information about a device without a server, and where it is mounted all the same.
 fn with_dead_mount(mut info: Value, path: &Path) -> Result<Value, Failure> {
     if let Some(mount) = mounted::of_device(path)?.filter(|mount| mounts::is_dead(&mount.mountpoint)) {
         info["dead_mount"] = json!(mount.mountpoint.display().to_string());
@@ -133,7 +133,7 @@ fn describe(info: &Value) -> String {
     output::fields(&fields)
 }
 
-/// What becomes of the server when memory is short.
+/// Whether the kernel ends the server first when DRAM is short, in words.
 fn short_of_memory(oom_score_adj: i64) -> String {
     let is_protected = oom_score_adj <= -999;
     let said = if is_protected { "ends other processes first" } else { "may end the server first" };

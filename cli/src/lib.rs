@@ -5,8 +5,11 @@
 //!
 //! - `args`: the command line; help, completions and manual pages come from it.
 //! - one module for each subcommand; `daemon`, `mount_options` and `remount` serve `mount`, `load` serves `demo`.
-//! - `mounted`: finding and asking mounts, `asking` without waiting for one that hangs; `servers`, `users`: the process that
-//!   serves a mount, and those that use it; `utab`: how umount(8) finds us; `control` is what their server answers; `output`, `failure`: what people and scripts read.
+//! - `mounted`: finding and asking mounts; `asking`: doing so without waiting for one that hangs.
+//! - `servers`, `users`: the process that serves a mount, and those that use it.
+//! - `utab`: how umount(8) finds our helper.
+//! - `control`: the answers of a mount's server.
+//! - `output`, `failure`: the texts that people and scripts read.
 //! - [`fuzz`]: the body of the fuzz target `options`.
 
 mod args;

@@ -111,7 +111,7 @@ fn new_tier(text: &str) -> NewTier {
 }
 
 fn report(args: &MkfsArgs, made: &VolumeInfo) -> Result<(), Failure> {
-    // What was just made can be looked at; if not, that is no failure of making it.
+    // The new file system can be looked at; if not, mkfs has succeeded all the same.
     let device = nacre::info(&args.device).ok().map(|info| info.device);
     if args.json {
         return output::json(

@@ -236,7 +236,7 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
             .map_err(|error| Refusal(format!("tier {}: {error}", tier.path.display()), SYSTEM_ERROR))?;
     }
     plan.dir = mounts::absolute(&plan.dir)?;
-    // Whatever looks at a mount that hangs would hang, too.
+    // A command that looks at a mount that hangs would hang, too.
     if let Some(there) = mounts::at(&plan.dir)?.filter(|there| there.fstype == mounts::FSTYPE) {
         mounted::answers("mount", &there)
             .map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE))?;
@@ -331,11 +331,11 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         was_ready = true;
         tell_of_begin(plan, &file_system, before.as_ref(), &log);
         utab::note(&plan.device, &plan.dir);
-        // Whoever reads it may be gone.
+        // The reader of standard output may be gone.
         let _ =
             writeln!(io::stdout(), "{}: mounted on {}; {promise}", plan.device.display(), plan.dir.display());
         if readiness.ready().is_err() {
-            // Whoever asked for the mount was interrupted and has been told of nothing.
+            // The process that asked for the mount was interrupted and has been told of nothing.
             let _ = unmounter.detach();
         }
         end_at_signals(signals, unmounter, log.clone(), ends);
@@ -387,7 +387,7 @@ fn tell_of_begin(plan: &Plan, file_system: &FileSystem, before: Option<&Info>, l
     }
 }
 
-/// What becomes of tiers goes to the log, and until it is mounted to who mounts it, too.
+/// Events of tiers go to the log, and until the mount is ready also to the process that mounts.
 fn tell_of_tiers(plan: &Plan, file_system: &FileSystem, log: &Log, warnings: Warnings) {
     let dir = plan.dir.display().to_string();
     let tell = {

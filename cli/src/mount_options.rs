@@ -71,7 +71,7 @@ pub(crate) struct MountSettings {
     lazy_named: Vec<String>,
     /// The flags that were named, and the words that take them back.
     plain_named: Vec<&'static str>,
-    /// What is known and changes nothing here, with the reason.
+    /// Options that are known and change nothing here, with the reason.
     without_effect: Vec<String>,
 }
 
@@ -268,7 +268,7 @@ impl MountSettings {
         Ok(true)
     }
 
-    /// What was asked for and is not had, in words.
+    /// Options that were asked for and have no effect, in words.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.without_effect
     }

@@ -48,7 +48,7 @@ pub(crate) fn serving(path: &Path) -> Result<Option<MountEntry>, Failure> {
         if mount.fstype != FSTYPE {
             return Ok(None);
         }
-        // Whatever is asked next would wait without end for one that hangs.
+        // The next question would wait without end for a mount that hangs.
         return answers("look at", mount)?
             .map(|()| Some(mount.clone()))
             .ok_or_else(|| ended("look at", path));
@@ -235,7 +235,7 @@ pub(crate) fn write_pages(operation: &str, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// What a mount answers; none to what it does not know.
+/// The answer of a mount; none to a question that it does not know.
 pub(crate) fn question(operation: &str, path: &Path, question: &str) -> Result<Option<Value>, Failure> {
     question_with(waiting(path), operation, path, question)
 }

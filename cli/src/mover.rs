@@ -137,7 +137,7 @@ fn tell(operation: &str, change: &ChangeArgs, order: Order) -> Result<(), Failur
     output::text_out(&format!("{}: {done}\n", mount.display()))
 }
 
-/// What an order to the mover does, or would do, in words.
+/// The effect of an order to the mover, done or planned, in words.
 fn in_words(order: &Order, dry_run: bool) -> String {
     let verb = |does: &'static str, would: &'static str| if dry_run { would } else { does };
     match order {

@@ -1,8 +1,8 @@
 //! `mount -o remount`: changes a mount that is there.
 //!
-//! Flags are the kernel's, and the server takes them up from the kernel afterwards; settings are told to the server. Both in an
-//! order in which nothing that was accepted is lost: what waits in DRAM is written before the mount becomes read-only, and the
-//! kernel, which knows who has files open for writing, refuses first.
+//! Flags are the kernel's, and the server takes them up from the kernel afterwards; settings are told to the server.
+//! The order loses nothing that was accepted: data in DRAM is written before the mount becomes read-only. The kernel
+//! refuses first, because it knows which processes have files open for writing.
 
 use std::path::Path;
 
@@ -15,9 +15,9 @@ use crate::failure::Failure;
 use crate::mount_options::{MountSettings, kernel_flags};
 use crate::{mounted, users};
 
-/// What a running mount is told its new options by.
+/// The attribute that tells a running mount its new options.
 const OPTIONS: &str = "system.nacre.options";
-/// What has it take up the flags of the kernel.
+/// The attribute that has it take up the flags of the kernel.
 const FLAGS: &str = "system.nacre.flags";
 
 /// Changes the mount on a directory. Of flags that are not named, none is set where all are named that are to be.

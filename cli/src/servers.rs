@@ -10,7 +10,7 @@ use rustix::fs::FlockOperation;
 use crate::asking::NOTICE;
 use crate::daemon::OtherProcess;
 
-/// Who serves a device.
+/// The server of a device.
 pub(crate) enum Server {
     /// A process that can be seen.
     One(libc::pid_t, OtherProcess),
@@ -56,7 +56,7 @@ impl Server {
         format!("{} {what}", self.name())
     }
 
-    /// What lets a stopped one go on; empty for others.
+    /// The command that lets a stopped server go on; empty for others.
     pub(crate) fn wake(&self) -> String {
         match self {
             Server::One(pid, _) if is_stopped(*pid) => format!("kill -CONT {pid} lets it go on, "),

@@ -49,7 +49,7 @@ pub(crate) struct UmountArgs {
     dir: PathBuf,
 }
 
-/// What is known of the server of a mount.
+/// The state of a mount's server, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Answers,
@@ -126,7 +126,8 @@ impl Unmount {
         }
     }
 
-    /// Has the server write what it accepted and keeps in DRAM. What cannot be written would be lost with it.
+    /// Has the server write the data that it accepted and keeps in DRAM. Data that cannot be written would be lost with
+    /// the server.
     fn write_down(&self) -> Result<(), Failure> {
         let dir = &self.mount.mountpoint;
         let limit = if self.lazy || self.force { SHORT_PATIENCE } else { PATIENCE };
@@ -153,7 +154,7 @@ impl Unmount {
         }
     }
 
-    /// What becomes of an unmount whose writing takes too long.
+    /// The outcome of an unmount whose writing takes too long.
     fn is_still_writing(&self) -> Result<(), Failure> {
         let what = "what waits in DRAM is still being written";
         if self.lazy || self.force {
@@ -242,7 +243,7 @@ impl Unmount {
 fn sync_kernel(dir: &Path, limit: Duration) {
     let Ok(name) = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()) else { return };
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-    // What it does not write is given up, as who forces it asks for.
+    // Pages that the kernel does not write are given up, as --force asks for.
     let _ = asking::ask(
         limit,
         || {},

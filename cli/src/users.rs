@@ -12,7 +12,7 @@ use crate::servers::join;
 /// Users that are named; more are counted.
 const MAX_NAMED: usize = 5;
 
-/// What keeps a mount from being unmounted, in words; empty where nothing that may be seen does.
+/// The users that keep a mount from being unmounted, in words; empty where none can be seen.
 pub(crate) fn of(mount: &MountEntry) -> String {
     let below = mounts::list().unwrap_or_default().into_iter().filter(|other| other.parent == mount.id);
     let mut users: Vec<String> =

@@ -1,9 +1,9 @@
-//! What umount(8) reads to find our helper: an entry in the table of user space, `/run/mount/utab`.
+//! The entry that umount(8) reads to find our helper, in the table of user space, `/run/mount/utab`.
 //!
-//! The kernel tells umount(8) the type `fuse` for a directory, and for that type no helper is ours. With an entry for the
-//! directory umount(8) reads the kernel's table of mounts instead, finds `fuse.nacre` there, and calls `umount.fuse.nacre`
-//! or, for a user, `umount.nacre`. mount(8) writes an entry only for options of user space, and `nacre mount` is called
-//! without it, too. So the server writes one and removes it.
+//! The kernel tells umount(8) the type `fuse` for a directory, and for that type no helper is ours. With an entry for
+//! the directory, umount(8) reads the kernel's table of mounts instead and finds `fuse.nacre` there. It then calls
+//! `umount.fuse.nacre` or, for a user, `umount.nacre`. mount(8) writes an entry only for options of user space, and
+//! `nacre mount` is called without it, too. So the server writes one and removes it.
 //!
 //! Format, lock and replacement are those of libmount: one line for each mount, values with octal escapes, `flock` on
 //! `utab.lock`, and a new file that is renamed over the old one.
@@ -21,13 +21,13 @@ use rustix::fs::FlockOperation;
 /// Where the table is, unless the variable says otherwise, to which libmount listens, too.
 const TABLE: &str = "/run/mount/utab";
 const TABLE_VARIABLE: &str = "LIBMOUNT_UTAB";
-/// What the entry says: the suffix of the helper for users.
+/// The options of the entry: the suffix of the helper for users.
 const OPTIONS: &str = "uhelper=nacre";
 
 /// Writes the entry of a mount, in the place of older ones. A user cannot, and then only `nacre umount` waits for the
 /// server; no mount fails for that.
 pub(crate) fn note(device: &Path, dir: &Path) {
-    // Nobody but root may write there, which is no failure of the mount.
+    // Only root may write there. A user's mount does not fail for that.
     let _ = change(&table(), |old| {
         let mut new = without(old, |entry| is_of(entry, device, dir) || is_stale(entry));
         new.extend_from_slice(&entry(device, dir));
@@ -115,7 +115,7 @@ fn entry(device: &Path, dir: &Path) -> Vec<u8> {
     line
 }
 
-/// What separates values is written as an octal escape.
+/// Separators of values are written as octal escapes.
 fn escape(bytes: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(bytes.len());
     for byte in bytes {

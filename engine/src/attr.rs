@@ -155,7 +155,7 @@ impl SetAttr {
         self.flags.is_some_and(|flags| flags & (Attr::IMMUTABLE | Attr::APPEND_ONLY) != 0)
     }
 
-    /// An error when a time is given that the format cannot hold. What is promised was accepted: it is clamped.
+    /// An error when a time is given that the format cannot hold. A promised time was accepted before: it is clamped.
     pub fn check_times(&self, times: TimeRange) -> Result<()> {
         let mut given = [self.atime, self.mtime].into_iter().flatten().filter(|_| !self.promised);
         given.try_for_each(|time| times.check(time))

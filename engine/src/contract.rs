@@ -169,9 +169,10 @@ pub trait Names: Send + Sync + 'static {
     ) -> Result<()>;
 
     /// Reports the entries after `cookie` (0 for the first) in a stable order, without `.` and `..`, until `visit`
-    /// breaks. A name that existed all the while is reported exactly once, whatever else changes meanwhile, also when another
-    /// inode takes it; one that comes meanwhile, or moves, is reported a few times at the most, and reading ends however
-    /// many do. Cookies are 3 or greater, below 2^63, and stay valid after a remount; their order is the layout's.
+    /// breaks. A name that existed all the while is reported exactly once, whatever else changes meanwhile, also when
+    /// another inode takes it. A name that comes meanwhile, or moves, is reported a few times at the most, and reading
+    /// ends however many do. Cookies are 3 or greater, below 2^63, and stay valid after a remount; their order is the
+    /// layout's.
     fn read_dir(
         &self,
         dir: &Self::Node,
@@ -283,8 +284,8 @@ pub trait Data: Names {
     /// zeros. `now`, when given, is taken for atime by the rules of relatime.
     fn read(&self, node: &Self::Node, offset: u64, buf: &mut [u8], now: Option<Timestamp>) -> Result<usize>;
 
-    /// Writes all of `data`, in order, as one operation; returns the offset that it went to. What a file has, allocated or
-    /// written, can be written on a full device, too.
+    /// Writes all of `data`, in order, as one operation; returns the offset that it went to. Blocks that a file has,
+    /// allocated or written, can be written on a full device, too.
     fn write(
         &self,
         node: &Self::Node,

@@ -227,15 +227,15 @@ pub trait Tiered: Data + Extents {
     /// last block, each with its version.
     fn resolve_movable(&self, node: &Self::Node, start: FileBlock, len: u64) -> Result<Vec<Movable>>;
 
-    /// The first blocks of a file that are on persistent memory, allocated and not written, at most `most` of them, also behind
-    /// the end of the file, each with its version. They move without being copied.
+    /// The first blocks of a file that are on PM, allocated and not written, at most `most` of them, also behind the
+    /// end of the file, each with its version. They move without being copied.
     fn resolve_unwritten(&self, node: &Self::Node, most: u64) -> Result<Vec<Movable>>;
 
-    /// Commits, for each file as operations of its own, that blocks have the places that they were copied to, or where they
-    /// were not written are allocated; gives of each, in order, those whose version was another one by then, or for which there
-    /// was no space in the log, which stay as they are. A file that fails, or gives
-    /// something up, is no matter to the others. Contents, sizes and times of the files do not change. What is replaced is
-    /// free then. The proof is of all that was copied: one flush of the device is enough for any number of files.
+    /// Commits, for each file as operations of its own, the places that blocks were copied to, and those that unwritten
+    /// blocks are allocated at. Gives of each file, in order, the blocks whose version was another one by then, or for
+    /// which the log had no space. These stay as they are. A file that fails, or gives something up, is no matter to
+    /// the others. Contents, sizes and times of the files do not change. Blocks that are replaced are free then. The
+    /// proof is of all that was copied: one flush of the device is enough for any number of files.
     fn publish(&self, files: &[CopiedFile<'_, Self::Node>], proof: Self::Proof) -> Vec<Result<Vec<Copied>>>;
 
     /// Commits a write, as one operation: whole blocks that are on tiers, of which the last may reach behind `size`. The
@@ -263,9 +263,9 @@ pub trait Tiered: Data + Extents {
         joins: bool,
     ) -> Result<bool>;
 
-    /// Writes, when no room can be made: as [`write`](crate::Data::write) does where there are no tiers, what is on persistent
-    /// memory already is overwritten with what the layout keeps for that. [`NoSpace`](crate::Kind::NoSpace), and nothing is
-    /// changed, where anything else is written, too.
+    /// Writes, when no room can be made: blocks that are on PM already are overwritten with the layout's reserve for
+    /// that, as [`write`](crate::Data::write) does where there are no tiers. [`NoSpace`](crate::Kind::NoSpace), and
+    /// nothing is changed, where other blocks are written, too.
     fn overwrite(
         &self,
         node: &Self::Node,
@@ -288,9 +288,9 @@ pub trait Tiered: Data + Extents {
         modified: Timestamp,
     ) -> Result<bool>;
 
-    /// Has `change` change what is in blocks of one [`Movable`] where they are, on their tier, when there is space for nothing
-    /// else: no entry says it, and a crash may leave a part. Nobody else changes the file meanwhile, or moves the blocks. False,
-    /// and nothing is changed, when the version is another one.
+    /// Has `change` overwrite blocks of one [`Movable`] where they are, on their tier, when there is space for nothing
+    /// else. No entry says it, and a crash may leave a part. No other thread changes the file meanwhile, or moves the
+    /// blocks. False, and nothing is changed, when the version is another one.
     fn change_below(
         &self,
         node: &Self::Node,

@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// What makes an older image readable: of what both ranges hold, each bit is where it was.
+    /// The rule that makes an older image readable: a time that both ranges hold has each bit where it was.
     #[test]
     fn both_ranges_have_one_form_of_what_both_hold() {
         let (new, old) = (TimeRange::To2446, TimeRange::To2242);

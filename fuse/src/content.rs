@@ -147,7 +147,7 @@ impl<L: Layout> Server<L> {
         self.room.find(|| self.vfs.fallocate(&caller, &node, mode, offset, len, kill_suidgid))
     }
 
-    /// What a request asks a seek for.
+    /// The seek that a request asks for.
     pub(crate) fn seek_of(&self, id: INodeNo, offset: i64, whence: i32) -> Result<Seek<L::Node>> {
         let to = match whence {
             libc::SEEK_DATA => SeekTo::Data,
@@ -158,7 +158,7 @@ impl<L: Layout> Server<L> {
         Ok(Seek { node: self.node(id)?, offset, to })
     }
 
-    /// What the layout answers, and the bytes of a hole that the answer rests on: the kernel may have data for them, which
+    /// The layout's answer, and the bytes of a hole that the answer rests on: the kernel may have data for them, which
     /// a program has stored through a mapping. The range is empty where there is no hole in the answer.
     pub(crate) fn seek(&self, seek: &Seek<L::Node>) -> (Result<u64>, Range<u64>) {
         let Seek { node, offset, to } = seek;

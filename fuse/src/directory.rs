@@ -29,7 +29,7 @@ struct Listed {
     name_end: usize,
 }
 
-/// What a request to rename asks for.
+/// The rename that a request asks for.
 pub(crate) struct Rename {
     caller: Caller<'static>,
     from: (INodeNo, OsString),
@@ -121,9 +121,10 @@ impl<L: Layout> Server<L> {
         Ok(())
     }
 
-    /// The files whose name this changes over another one, which the kernel may have newer pages of: these have to be
-    /// written first, so that a crash leaves the old contents under the name or the new ones. Without `writeback` the kernel
-    /// has none but those of mappings, which other file systems do not write for a rename either.
+    /// The files whose name this changes over another one, and of which the kernel may have newer pages. These pages
+    /// have to be written first, so that a crash leaves the old contents under the name or the new ones. Without
+    /// `writeback` the kernel has none but those of mappings, which other file systems do not write for a rename
+    /// either.
     pub(crate) fn moved_with_pages(&self, rename: &Rename) -> Vec<INodeNo> {
         if !self.settings.writeback || rename.mode == RenameMode::NoReplace {
             return Vec::new();

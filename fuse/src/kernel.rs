@@ -1,4 +1,4 @@
-//! What the kernel keeps of this mount, and how it hears of what passes it by.
+//! The kernel's caches of this mount, and how the kernel hears of changes that pass it by.
 //!
 //! The kernel keeps names, attributes and pages as good as for ever ([`LIFETIME`]): each change passes through it. Four
 //! things do not, and each has its remedy here:
@@ -7,8 +7,8 @@
 //!   too. So attributes of files with such bits are never kept ([`lifetime`]).
 //! - Commands of chattr(1) change ctime, and a copy within the server changes atime of its source. The kernel is told to
 //!   ask again ([`Kernel::attributes_changed`]).
-//! - Pages that a program has changed through a mapping, or that wait with `writeback`, are newer than the layout. What is
-//!   answered from the layout has them written first ([`Kernel::write_pages`]).
+//! - Pages that a program has changed through a mapping, or that wait with `writeback`, are newer than the layout. An
+//!   answer from the layout has them written first ([`Kernel::write_pages`]).
 //! - Writeback that fails is told by fsync and close, which some programs never ask. The next write to that file is told,
 //!   too, where the kernel buffers writes ([`Kernel::failed`]).
 

@@ -6,10 +6,14 @@
 //! - [`Unmounter`] ends a mount from another thread: politely, lazily, or by force.
 //! - [`mounts`] reads the kernel's table of mounts and clears away what a dead server left.
 //!
-//! Inside: `requests` takes requests apart, `server` with `directory`, `content` and `attributes` answers them,
-//! `virtual_xattr` and `control` answer questions about the mount itself, `nodes` holds what the kernel knows, `kernel` tells it
-//! what passes it by, `workers` are threads for answers that other requests come before, `room` waits for space that the kernel
-//! is about to give back, `convert` and `errno` translate units and errors.
+//! Inside:
+//!
+//! - `requests` takes requests apart; `server` with `directory`, `content` and `attributes` answers them.
+//! - `virtual_xattr` and `control` answer questions about the mount itself.
+//! - `nodes` holds the inodes that the kernel knows; `kernel` tells it of changes that pass it by.
+//! - `workers` are threads for answers that other requests come before.
+//! - `room` waits for space that the kernel is about to give back.
+//! - `convert` and `errno` translate units and errors.
 //!
 //! Invariants: a request takes no lock that all requests share; reads, writes, lookups and attributes allocate
 //! nothing here; nothing is cached here, because the kernel caches everything. A thread that serves requests waits for no

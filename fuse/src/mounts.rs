@@ -127,7 +127,7 @@ pub fn absolute(mountpoint: &Path) -> Result<PathBuf> {
         if is_mountpoint(&path) {
             break;
         }
-        // What is no symbolic link, or not there, is what was meant.
+        // A path that is no symbolic link, or not there, is the one that was meant.
         let Ok(target) = fs::read_link(&path) else { break };
         path = path.parent().unwrap_or(Path::new("/")).join(target);
     }

@@ -57,7 +57,7 @@ struct Held<N> {
 
 type Table<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
 
-/// What the kernel knows, by number. On its own cache lines, so that neighbours do not slow each other.
+/// The nodes that the kernel knows, by number. On its own cache lines, so that neighbours do not slow each other.
 #[repr(align(128))]
 struct Shard<N>(Mutex<Known<N>>);
 
@@ -349,7 +349,7 @@ mod tests {
             .collect();
         assert!(nodes.len() <= 8 * super::SHARDS, "{} are held", nodes.len());
         assert_eq!(nodes.len() + nodes.parked(), numbers.len());
-        // What is parked is found, and held again; what has no name any more is there until the kernel forgets it.
+        // A parked inode is found, and held again. One without a name is there until the kernel forgets it.
         let id = |index: usize| INodeNo(nodes.swap(numbers[index]));
         for (index, name) in names.iter().enumerate() {
             layout.unlink(&layout.root(), name.as_bytes(), Timestamp::default()).unwrap();

@@ -1,10 +1,14 @@
 //! The requests of the protocol, taken apart and answered: `fuser`'s trait over [`Server`].
 //!
-//! Requests that need no answer of ours are refused once with `ENOSYS`, which the kernel remembers: `OPEN` and
-//! `OPENDIR` (files then cost no round trip to open or close, and their pages are kept; where a file was ever made immutable
-//! or append-only, `OPEN` is answered, as the kernel does not know these flags), `FLUSH` and `FSYNC` where
-//! every operation is durable on return (what the kernel buffers it writes before it would ask for a sync), and `LSEEK`
-//! where the kernel buffers writes. Locks are not taken up at all, so the kernel keeps them itself.
+//! Requests that need no answer of ours are refused once with `ENOSYS`, which the kernel remembers:
+//!
+//! - `OPEN` and `OPENDIR`: files then cost no round trip to open or close, and their pages are kept. Where a file was
+//!   ever made immutable or append-only, `OPEN` is answered, because the kernel does not know these flags.
+//! - `FLUSH` and `FSYNC` where every operation is durable on return. The kernel writes its buffered pages before it
+//!   would ask for a sync.
+//! - `LSEEK` where the kernel buffers writes.
+//!
+//! Locks are not taken up at all, so the kernel keeps them itself.
 
 use std::ffi::OsStr;
 use std::io;

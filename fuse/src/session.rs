@@ -240,8 +240,9 @@ pub fn serve<L: Layout>(
 }
 
 /// Serves a connection that is there already: a descriptor that gives one request with each read and takes one reply
-/// with each write. Somebody else has mounted it, or it is a socket and no kernel's at all: nothing but replies is sent. Returns when the connection
-/// ends; no node is held afterwards. A message that is no request ends it, too, with an error.
+/// with each write. Another program has mounted it, or it is a socket without a kernel behind it: nothing but replies
+/// is sent. Returns when the connection ends; no node is held afterwards. A message that is no request ends it, too,
+/// with an error.
 pub fn serve_connection<L: Layout>(
     vfs: Arc<Vfs<L>>,
     connection: OwnedFd,

@@ -108,7 +108,7 @@ fn what_is_kept_lazily_is_written_before_it_leaves() {
     both(lazy_state_is_kept, lazy_state_is_kept);
 }
 
-/// Who holds an inode has it, whoever else lets go of it.
+/// A holder of an inode has it, also when others let go of it.
 fn what_is_held_stays<S: Subject>(subject: S) {
     let (_pm, fs) = empty(&subject);
     let root = fs.root();

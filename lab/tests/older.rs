@@ -1,7 +1,8 @@
 //! File systems of version 1 stay what they are: this code reads and writes them by the rules of that version.
 //!
-//! `data/version-1-*.lines` were made by the last program that knew version 1 only: each is an image of 16 MiB, as the runs
-//! of its lines of 64 bytes that are not zero (number of the first line, u32; lines, u16; the lines).
+//! `data/version-1-*.lines` were made by the last program that knew version 1 only. Each is an image of 16 MiB, stored
+//! as the runs of its lines of 64 bytes that are not zero. A run is the number of its first line (u32), the number of
+//! its lines (u16), and the lines.
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ fn small(index: usize) -> (Vec<u8>, Vec<u8>) {
     (format!("user.small-{index:02}").into_bytes(), format!("{index:02}").repeat(index % 9).into_bytes())
 }
 
-/// What the program that made the sample put there.
+/// Checks the sample's content: the files that the older program made.
 fn assert_as_made<N: Names>(fs: &N) {
     let attr = |name: &str| -> Attr { fs.getattr_at(&fs.root(), name.as_bytes()).unwrap() };
     for (name, secs, nanos) in FILES {

@@ -133,8 +133,8 @@ impl Device {
         Ok(Device { file, kind, len, align, name })
     }
 
-    /// Writes a block by write(2), durable when it returns: the kernel clears media errors in it. What is to be done where
-    /// that cannot be had is the error.
+    /// Writes a block by write(2), durable when it returns: the kernel clears media errors in it. The error is the
+    /// remedy where that cannot be had.
     pub(crate) fn write_block(&self, offset: u64, block: &[u8]) -> Result<(), &'static str> {
         const FAILED: &str = "write(2) does not clear it: look at the kernel's log";
         if self.kind == DeviceKind::Devdax {

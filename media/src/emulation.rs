@@ -144,7 +144,7 @@ impl Emulation {
     }
 }
 
-/// What stands between settings: colons in mount options, which a comma ends, whoever takes them apart.
+/// The separators of settings. Mount options have colons there, because a comma ends an option in every parser of them.
 pub(crate) const SEPARATORS: [char; 2] = [',', ':'];
 
 /// Reads a preset's name, settings, or a name and settings that change it: `pcm`, `latency=200,bandwidth=1G`,

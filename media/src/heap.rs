@@ -1,7 +1,7 @@
 //! The heap of this process.
 
-/// Gives the system back what DRAM of the heap is free, also between what is in use. To be called after much of it was
-/// freed: it looks at all that is free, for some milliseconds, in which other threads may wait for memory.
+/// Gives the system back the free DRAM of the heap, also between blocks in use. To be called after much of it was
+/// freed: it takes some milliseconds, in which other threads may wait to allocate.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     glibc::trim();
@@ -11,8 +11,9 @@ pub fn trim_heap() {
 mod glibc {
     use std::sync::Once;
 
-    /// Free bytes at the end of a thread's part of the heap that stay there. What glibc keeps otherwise grows with the largest
-    /// piece that was ever freed, to 64 MiB, and `malloc_trim` leaves the ends of all parts but the main thread's alone.
+    /// Free bytes at the end of a thread's part of the heap that stay there. Otherwise this limit grows with the
+    /// largest piece that was ever freed, up to 64 MiB. `malloc_trim` gives back the end of the main thread's part
+    /// only.
     const KEPT_AT_THE_END: libc::c_int = 256 << 10;
 
     static FIRST: Once = Once::new();

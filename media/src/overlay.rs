@@ -57,7 +57,7 @@ impl<'a, P: Pm> Overlay<'a, P> {
         }
     }
 
-    /// What is stored `past_cache` and covers whole blocks goes over media errors in them.
+    /// A store that is `past_cache` and covers whole blocks goes over media errors in them.
     fn write(&self, offset: u64, bytes: &[u8], past_cache: bool) -> Result<()> {
         self.check(offset, bytes.len() as u64)?;
         let mut changed = self.changed();
@@ -77,7 +77,7 @@ impl<'a, P: Pm> Overlay<'a, P> {
         Ok(())
     }
 
-    /// What is below.
+    /// A copy of the block below.
     fn copy_of(&self, block: u64) -> Changed {
         let mut changed = Changed { bytes: Box::new([0; BLOCK]), bad: 0 };
         let start = block * BLOCK_SIZE;

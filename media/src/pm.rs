@@ -36,8 +36,8 @@ pub trait Pm: Send + Sync {
     /// Copies past the CPU cache with the widest non-temporal stores that the CPU has. Parts of a line at the edges
     /// that are not multiples of 8 bytes are stored and flushed.
     ///
-    /// Media errors refuse stores as they refuse loads. Only a block of 4096 bytes at its start that a copy, or zeros, cover
-    /// as a whole is written over them, where the system can clear them; it may then be durable before a fence.
+    /// Media errors refuse stores as they refuse loads. Only a copy, or zeros, that cover a whole aligned block of 4096
+    /// bytes are written over them, where the system can clear them. Such a block may then be durable before a fence.
     fn copy(&self, offset: u64, bytes: &[u8]) -> Result<Flushed>;
 
     /// Fills with zeros past the CPU cache.

@@ -1,9 +1,9 @@
-//! Who uses a device, whatever its name: by the device or file that names stand for, what these are made of, and what is made
-//! of them.
+//! The users of a device, under any name: of the device or file that the name stands for, of all that it is made of,
+//! and of all that is made of it.
 //!
 //! A lock is on one inode. A loop device over a file, a partition, a device of the device mapper, and another node of a block
-//! device all lead to the same bytes past that lock. So what is to be overwritten is looked at together with what is below it,
-//! and with the loop devices above any of that.
+//! device all lead to the same bytes past that lock. So a device that is to be overwritten is looked at together with
+//! all below it, and with the loop devices above any of these.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use crate::device::{lock, open_error};
 const MOST_LAYERS: usize = 64;
 const NOT_OVERWRITTEN: &str = "end what uses it first: what is in use is never overwritten, nor with -f";
 
-/// What a name stands for.
+/// The file or device that a name stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Identity {
     /// A file: the device of its file system, and its inode.
@@ -69,7 +69,7 @@ pub fn require_unused(path: &Path) -> Result<()> {
     let below = everything_below(&target);
     let is_of = |place: &Place, all: &[Place]| all.iter().any(|one| one.identity == place.identity);
     for place in below.iter().filter(|place| place.identity != target.identity) {
-        // What it is made of is claimed by the kernel, for it.
+        // The kernel claims the devices below for the one that is made of them.
         require_place_unused(place, &name, false)?;
     }
     for over in loops_over(&below, &mounts).into_iter().filter(|over| !is_of(over, &below)) {
@@ -87,7 +87,7 @@ pub fn require_unused(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a device or file is made of, itself included: files below loop devices, disks below partitions.
+/// The devices and files that one is made of, itself included: files below loop devices, disks below partitions.
 pub fn made_of(path: &Path) -> Vec<PathBuf> {
     let places = Place::at(path.to_owned()).map(|place| everything_below(&place)).unwrap_or_default();
     places.into_iter().map(|place| place.path).collect()
@@ -174,7 +174,7 @@ pub struct MountLine {
     pub mountpoint: PathBuf,
     /// Its type, as `ext4`.
     pub fstype: String,
-    /// What was mounted; of ours the path of the memory.
+    /// The mounted device; of our mounts, the path of the PM.
     pub source: OsString,
 }
 
@@ -219,7 +219,8 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// Who has a file or device, in words, as far as the kernel tells: who has locked it, or where it is mounted.
+/// The user of a file or device, in words, as far as the kernel tells: the process that has locked it, or the directory
+/// that it is mounted on.
 pub(crate) fn user_of(path: &Path) -> Option<String> {
     let identity = Identity::of(path)?;
     let is_it = |mount: &&MountLine| {
@@ -279,7 +280,7 @@ mod tests {
             assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         }
         drop(disk);
-        // Who only reads keeps it from being overwritten, too.
+        // A reader keeps it from being overwritten, too.
         let readers =
             RealDisk::open(&file, &DiskOptions { read_only: true, ..DiskOptions::default() }).unwrap();
         assert_eq!(require_unused(&link).unwrap_err().kind(), Kind::Busy);

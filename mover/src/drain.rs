@@ -151,7 +151,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         Ok(())
     }
 
-    /// Blocks that are free in memory, and on the tiers that take some, but for one.
+    /// Blocks that are free on PM, and on the tiers that take blocks, without one tier.
     fn room_beside(&self, tier: u8) -> u64 {
         let free = |number: u8| self.layout.tier_space(number).map_or(0, |space| space.free);
         let others = self.usable().into_iter().map(|one| one.number).filter(|number| *number != tier);
@@ -179,7 +179,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         }
     }
 
-    /// What keeps a drain from going on, in words.
+    /// The error of a drain that cannot go on, with advice.
     fn why_it_cannot_end(&self, tier: u8, error: Error) -> Error {
         if error.kind() != Kind::NoSpace {
             return error;

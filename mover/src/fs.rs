@@ -163,11 +163,11 @@ pub struct MoverFs<L: Tiered, D> {
     turn: AtomicUsize,
     /// Operations that wait for room.
     pub(crate) waiting: AtomicU64,
-    /// Who needed space last found nothing that could be moved.
+    /// The last direct reclaim found no blocks to move.
     pub(crate) is_stuck: AtomicBool,
     /// Files may move that did not before.
     pub(crate) look_again: AtomicBool,
-    /// Who changes the list of tiers.
+    /// Held while the list of tiers changes.
     changing: Mutex<()>,
     /// It was told that there is no room while a tier is drained that has some.
     pub(crate) has_told_full: AtomicBool,
@@ -501,7 +501,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         self.has_told_full.store(false, Ordering::Relaxed);
         if state == TierState::Active {
             self.drains.lock().retain(|drained, drain| *drained != number || drain.is_none());
-            // What no tier took finds room now.
+            // Blocks that no tier took find room now.
             self.look_again.store(true, Ordering::Relaxed);
             self.tiers.tell(&format!("tier {number} is used again"));
         } else {

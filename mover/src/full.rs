@@ -1,12 +1,13 @@
-//! A full file system: what a file has can be written all the same, and what was allocated and not written makes room for what
-//! is.
+//! A full file system: blocks that a file has can be written all the same, and unwritten blocks are demoted to make
+//! room for written ones.
 //!
-//! **Blocks that were never written** have nothing that is to be copied: they are allocated on a tier instead of in memory by an
-//! entry of the log. Or else a memory full of them would be a full file system, however empty its tiers are.
+//! **Blocks that were never written** have no content to copy: an entry of the log allocates them on a tier instead of
+//! on PM. Otherwise a PM full of them would be a full file system, however empty its tiers are.
 //!
-//! **Who finds no space**, and nothing that can move, writes what the file has already: blocks of tiers that were allocated
-//! and not written where they are, those in memory with what the layout keeps for that, and written blocks of tiers when they
-//! are in memory. What they leave on their tier makes room there for other blocks of memory, which go down at once.
+//! **A write that finds no space**, and no block that can move, goes to blocks that the file has already. Unwritten
+//! blocks of tiers are written where they are. Blocks on PM are overwritten with the layout's reserve for that. Written
+//! blocks of tiers are promoted first. Their old places on the tier make room for other blocks of PM, which are demoted
+//! at once.
 
 use std::io::IoSlice;
 
@@ -27,16 +28,16 @@ use crate::pieces;
 use crate::place::cut;
 use crate::watch::Chosen;
 
-/// With fewer blocks of memory than this, a file may not be made any more: inodes come in chunks of 17 blocks, and the name may
-/// need a page.
+/// With fewer blocks of PM than this, it may be impossible to make a file: inodes come in chunks of 17 blocks, and the
+/// name may need a page.
 const LEAST: u64 = 32;
 
 /// Blocks among which neighbours are looked for that become written ones together.
 const ZEROED: u64 = 512;
 
 impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
-    /// Has blocks that a file has in memory, allocated and not written, allocated on tiers instead: at most `most` of them.
-    /// Gives their number.
+    /// Has unwritten blocks that a file has on PM allocated on tiers instead: at most `most` of them. Gives their
+    /// number.
     pub(crate) fn lower_unwritten(&self, node: &L::Node, most: u64, why: Why) -> Result<u64> {
         let promised = why == Why::Promise;
         let mut total = 0;
@@ -49,7 +50,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
                     break;
                 }
                 let taken = match self.take_on(tier.number, None, blocks, promised) {
-                    // What waits for readers is not free yet.
+                    // Blocks that wait for readers are not free yet.
                     Err(error) if error.kind() == Kind::NoSpace => break,
                     taken => Taken::new(self, taken?),
                 };
@@ -87,17 +88,17 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
 
     /// Whether a file has any.
     pub(crate) fn has_unwritten(&self, node: &L::Node) -> bool {
-        // What a log on a tier says of is all there.
+        // A file whose log is on a tier has all its blocks there.
         self.layout.log_image_at(node).is_none()
             && self.layout.resolve_unwritten(node, 1).is_ok_and(|found| !found.is_empty())
     }
 
-    /// Nothing could be moved for who needs space, or something was.
+    /// Notes whether direct reclaim has moved anything.
     pub(crate) fn note_room(&self, is_made: bool) {
         self.is_stuck.store(!is_made, Ordering::Relaxed);
     }
 
-    /// Whether memory is full of what cannot move, so that no name can be made, whatever room the tiers have.
+    /// Whether PM is full of blocks that cannot move, so that no name can be made, whatever room the tiers have.
     pub(crate) fn is_full_for_good(&self, available: u64) -> bool {
         available < LEAST && self.is_stuck.load(Ordering::Relaxed) && !self.look_again.load(Ordering::Relaxed)
     }
@@ -260,7 +261,7 @@ fn or_none(written: Result<Option<u64>>) -> Result<Option<u64>> {
     }
 }
 
-/// What lies together on a tier around a block, allocated, and whether it is written.
+/// The allocated blocks that lie together on a tier around a block, and whether they are written.
 fn run_around(found: &[PlacedExtent], block: u64) -> Vec<(Written, bool)> {
     let mut run: Vec<(Written, bool)> = Vec::new();
     for &PlacedExtent { start, len, place } in found {

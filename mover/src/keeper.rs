@@ -418,7 +418,7 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         may_go_on: &dyn Fn() -> bool,
     ) -> Went {
         let mut batch = Batch::default();
-        // What a file has that was never written goes first: nothing is copied.
+        // Blocks of a file that were never written go first: nothing is copied.
         let unwritten = Cell::new(0);
         let next = |keeper: &mut Keeper| {
             if unwritten.get() >= wanted {

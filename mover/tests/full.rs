@@ -1,6 +1,6 @@
-//! A full file system over tiers: memory full of blocks that were allocated and never written was full for good, however empty
-//! its tier was; pieces of one file went down as one batch, whose entries took more pages of its log than are kept for logs;
-//! and what was there could not be overwritten.
+//! A full file system over tiers. PM that was full of unwritten blocks was full for good, however empty its tier was.
+//! Pieces of one file were demoted as one batch, whose entries took more log pages than the reserve has. Existing
+//! blocks could not be overwritten.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn byte_at(fs: &Fs, node: &Node, offset: u64) -> u8 {
     byte[0]
 }
 
-/// Fills memory with blocks that are not written, in files of their own; gives these.
+/// Fills PM with blocks that are not written, in files of their own; gives these.
 fn preallocate(fs: &Fs, mode: FallocateMode) -> Vec<Node> {
     let mut files = Vec::new();
     let mut size = fs.layout().stat().available / 2;
@@ -126,10 +126,10 @@ fn what_cannot_move_is_told_by_what_is_available() {
         (0..100_000).find_map(|index| create(&fs, &format!("new-{index}")).err()).expect("it is full");
     assert_eq!(error.kind(), Kind::NoSpace);
     assert_eq!((fs.stat().available, fs.stat().inodes_free), (0, 0));
-    // What is there already can be written.
+    // Existing blocks can be written.
     write(&fs, &files[0], 0, &[5; 100_000]).expect("it has the space");
     write(&fs, &files[0], 7, &[6; 100_000]).expect("it has the space");
-    // Memory that is free again is available, and so is what may move.
+    // PM that is free again is available, and so are blocks that may move.
     fs.unlink(&root, b"allocated-1", NOW).expect("unlink");
     drop(files);
     assert!(fs.stat().available > 1000 && fs.stat().inodes_free > 0);
@@ -137,7 +137,7 @@ fn what_cannot_move_is_told_by_what_is_available() {
     assert_sound(&memory, fs);
 }
 
-/// Random writes to a file that is larger than memory, one block each: its log has an entry for each block.
+/// Random writes to a file that is larger than PM, one block each: its log has an entry for each block.
 #[test]
 fn a_file_in_many_pieces_moves_over_all_sizes_of_memory_and_groups() {
     for (memory, group) in [(16, 16), (16, 256), (16, 1), (32, 256)] {
@@ -162,7 +162,7 @@ fn a_file_in_many_pieces_moves_over_all_sizes_of_memory_and_groups() {
     }
 }
 
-/// Memory and the tier are full, and what is there is overwritten wherever it is.
+/// PM and the tier are full, and existing blocks are overwritten wherever they are.
 #[test]
 fn what_is_there_can_be_overwritten_when_everything_is_full() {
     let (memory, fs) = machine(16 * MIB, 8 * MIB, MIB);

@@ -111,9 +111,11 @@ pub struct CheckOptions {
 /// Checks every structure of the file system on a device. What `repair` allows is written: what can be proved right, and
 /// with [`Repair::All`] also what has to give up something.
 ///
-/// [`InvalidInput`](nacre_engine::Kind::InvalidInput) when a device that was given is no tier of the file system;
-/// [`Busy`](nacre_engine::Kind::Busy) when somebody has it, or a tier that was given, open;
-/// [`Corrupt`](nacre_engine::Kind::Corrupt) when there is no file system, or nothing that leads into it.
+/// Errors:
+///
+/// - [`InvalidInput`](nacre_engine::Kind::InvalidInput): a device that was given is no tier of the file system.
+/// - [`Busy`](nacre_engine::Kind::Busy): the device, or a tier that was given, is open elsewhere.
+/// - [`Corrupt`](nacre_engine::Kind::Corrupt): there is no file system, or nothing that leads into it.
 ///
 /// ```
 /// # fn main() -> nacre::Result<()> {

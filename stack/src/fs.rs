@@ -379,7 +379,7 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
     })
 }
 
-/// What is asked of a layout is something that it has.
+/// Refuses options that the layout does not have.
 fn check_options(layout: LayoutKind, options: &OpenOptions) -> Result<()> {
     let refuse = |object: String, advice| Err(Error::new(Kind::InvalidInput).object(object).advice(advice));
     if let Some(asked) = options.preset
@@ -402,7 +402,7 @@ fn check_options(layout: LayoutKind, options: &OpenOptions) -> Result<()> {
     Ok(())
 }
 
-/// The write buffer of this mount. What a line costs is what its settings say, or else what is emulated and measured.
+/// The write buffer of this mount. Its settings give the cost of a line; otherwise the cost is emulated and measured.
 fn cache_options(pm: &RealPm, summary: &Summary, options: &OpenOptions) -> Result<Option<CacheOptions>> {
     // A preset that this program does not know has no buffer that it could have.
     let preset = options.preset.or_else(|| summary.preset.parse().ok());

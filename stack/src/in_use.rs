@@ -17,7 +17,8 @@ const ADVICE: &str =
 /// [`Busy`](Kind::Busy) for what is not to be overwritten.
 pub(crate) fn require_free(path: &Path) -> Result<()> {
     usage::require_unused(path)?;
-    // What has two names that nothing connects, as a disk that is reached by two ways, says itself what it is.
+    // A device may have two names that nothing connects, as a disk that is reached by two ways. Its own superblock says
+    // what it is.
     let here = superblock_on(path);
     let label = label_on(path);
     for mount in usage::mounts().into_iter().filter(usage::MountLine::is_ours) {
@@ -38,7 +39,7 @@ pub(crate) fn require_free(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a superblock of ours on a device says, if there is one. Nobody is kept from using it.
+/// The content of our superblock on a device, if there is one. Other users of the device are not kept out.
 fn superblock_on(path: &Path) -> Option<Sighting> {
     // Other devices do not answer, or have who opens them wait.
     let kind = std::fs::metadata(path).ok()?.file_type();

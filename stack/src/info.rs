@@ -319,7 +319,7 @@ pub struct ScrubInfo {
     pub bad_blocks: u64,
     /// How far it is on each tier; none before their turn comes.
     pub tiers: Vec<TierScrubInfo>,
-    /// What a scrub does not find out, in words.
+    /// The limits of the scrub, in words.
     pub not_checked: Vec<String>,
 }
 
@@ -336,7 +336,7 @@ pub struct TierScrubInfo {
     pub unread: Option<String>,
 }
 
-/// What no scrub finds out: nothing on media says what files are to contain.
+/// The limit of every scrub: nothing on media says what files are to contain.
 const NO_CHECKSUMS: &str =
     "contents of files have no checksums: what a device returns wrongly, without an error, is not found";
 /// The same of tiers.

@@ -8,7 +8,8 @@ use nacre_media::{Pm, RealPm};
 use crate::preset::LayoutKind;
 use crate::signature::{self, CONTENT, NACRE, TIER};
 
-/// What a device holds: its layout, and what its superblock says. Reads the superblock only, where there is one.
+/// The layout of the file system on a device, and the content of its superblock. Reads the superblock only, where there
+/// is one.
 ///
 /// Each layout is asked, whatever the one before it said: of two copies one is enough, and a copy that cannot be read tells
 /// nothing of its layout. [`InvalidInput`](Kind::InvalidInput) when there is nothing of nacre's,
@@ -31,7 +32,7 @@ pub(crate) fn probe(pm: &RealPm) -> Result<(LayoutKind, Summary)> {
     })
 }
 
-/// What is said of a file system that no superblock leads into.
+/// The advice for a file system that no superblock leads into.
 const KEEP: &str =
     "no copy of the superblock is whole: do not overwrite the device; restore its first 68 KiB from a backup";
 

@@ -202,7 +202,7 @@ struct Image {
 }
 
 impl Image {
-    /// Reads both ends by a routine that reads at an offset. What cannot be read hides no mark elsewhere.
+    /// Reads both ends by a routine that reads at an offset. A part that cannot be read hides no mark elsewhere.
     fn read(len: u64, mut read: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<Image> {
         let mut unreadable: Vec<Signature> = Vec::new();
         let mut part = |start: u64, size: u64| -> Result<Vec<u8>> {
@@ -301,7 +301,7 @@ pub fn detect(file: &File, len: u64, name: &str) -> Result<Vec<Signature>> {
     Ok(image.signatures())
 }
 
-/// What marks say that a device holds, in words.
+/// The contents of a device according to its marks, in words.
 pub(crate) fn names(signatures: &[Signature]) -> String {
     let mut names: Vec<&str> = signatures.iter().map(|signature| signature.name).collect();
     names.dedup();
@@ -347,7 +347,7 @@ pub(crate) fn wipe(pm: &RealPm, signatures: &[Signature]) -> Result<()> {
             Ok(zeroed) => {
                 pm.fence(zeroed);
             }
-            // What cannot be written where nothing can be read is no mark.
+            // A range that can be neither read nor written is no mark.
             Err(error) if error.kind() == Kind::Media && signature.name == UNREADABLE => {}
             Err(error) => return Err(error),
         }

@@ -258,8 +258,8 @@ fn candidates(beside: &Path, block_devices: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The tier of this file system that a path leads to. What is no tier is none; an error is that of a tier that cannot be looked
-/// at, or is damaged.
+/// The tier of this file system that a path leads to. `None` if it is no tier. An error if a tier cannot be looked at,
+/// or is damaged.
 fn tier_at(path: &Path, volume: Uuid) -> Result<Option<Uuid>> {
     use std::io::Read;
     // Most are none: that shows without locking them. Others, as pipes, would have who opens them wait.

@@ -1,5 +1,5 @@
-//! What is said of a device whose superblocks are damaged: whichever copy is left counts, and as long as anything of a file
-//! system is there nobody is told to make one.
+//! Messages about a device whose superblocks are damaged. Either copy that is left counts. As long as anything of a
+//! file system is there, no message advises to make one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

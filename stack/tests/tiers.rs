@@ -267,7 +267,8 @@ fn a_check_says_whether_devices_are_its_tiers() {
         assert!(problem.what.contains(why) && problem.advice.unwrap().contains(advice), "{problem:?}");
         assert!(problem.repair.is_none() && !report.is_sound() && std::fs::read(&tier).unwrap() == before);
     }
-    // What is no tier of it is a mistake of who gives it, and not damage; nothing is checked or repaired before that.
+    // A path that is no tier of it is a mistake of the caller, and not damage; nothing is checked or repaired before
+    // that.
     let removed = path("removed");
     let fs = FileSystem::open(&pm, &options()).unwrap();
     assert_eq!(fs.add_tier(&new(removed.clone(), 64 * MIB)).unwrap(), 2);

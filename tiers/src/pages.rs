@@ -325,9 +325,9 @@ impl PageCache {
         }
     }
 
-    /// Blocks were written where a file has them, and not where nobody reads yet. Who fetched them meanwhile may have what was
-    /// there before: he looks whether the number of such writes has changed when he has remembered it, and forgets it then.
-    /// Where he looked before that, it is there by now, and is dropped here.
+    /// Blocks of a file were overwritten in place, where readers may be. A reader that fetched them meanwhile may have
+    /// their old content. It caches the content, then forgets it if the number of such writes has changed. If the
+    /// reader looked at the number before this call, the content is cached by now, and is dropped here.
     pub fn rewritten(&self, tier: u8, start: Block, blocks: u64) {
         self.rewrites.fetch_add(1, Ordering::AcqRel);
         self.drop_range(tier, start, blocks);

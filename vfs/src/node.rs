@@ -31,7 +31,7 @@ pub struct VfsOptions {
 pub struct Vfs<L: Layout> {
     pub(crate) layout: L,
     options: VfsOptions,
-    /// What of the options changes while it is there, see [`Vfs::remount`].
+    /// The options that may change while it is there, see [`Vfs::remount`].
     read_only: AtomicBool,
     no_atime: AtomicBool,
     /// Held, so that absolute paths do not count references on a node that every thread uses.
@@ -73,7 +73,7 @@ impl<L: Layout> Vfs<L> {
         &self.options
     }
 
-    /// Changes how it behaves from now on. What is under way goes on as before.
+    /// Changes how it behaves from now on. Operations under way go on as before.
     pub fn remount(&self, options: VfsOptions) {
         self.read_only.store(options.read_only, Ordering::Relaxed);
         self.no_atime.store(options.no_atime, Ordering::Relaxed);

@@ -47,7 +47,7 @@ impl Version {
         }
     }
 
-    /// What a group leaves of its limit, if it has one.
+    /// The bytes that a group leaves of its limit, if it has one.
     fn left(self, group: &Path) -> Option<u64> {
         let number = |file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
         let (limit, used) = (number(self.limit())?, number(self.usage())?);
@@ -58,8 +58,8 @@ impl Version {
     }
 }
 
-/// Bytes of memory that this process and its children can have: what the machine has, and its memory cgroups leave.
-/// `None` when nothing says it.
+/// Bytes of DRAM that this process and its children can have: those that the machine has and its memory cgroups leave.
+/// `None` when no source says it.
 pub fn left() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();

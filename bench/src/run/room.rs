@@ -1,4 +1,5 @@
-//! Whether a machine has room for what is to be measured: asked before anything is made, as a machine without memory kills.
+//! Whether a machine has room for a run: asked before anything is made, because a machine without free DRAM kills
+//! processes.
 //!
 //! The most that targets take counts ([`Plan::footprint`]), all of a place together, for they are there at the same
 //! time. Page caches do not count: the kernel gives them back.
@@ -49,7 +50,8 @@ fn too_much(workload: &str, what: &str, needs: u64, there: u64) -> Error {
     .into()
 }
 
-/// What all targets of a place take; those that cannot be had here take nothing. What lies in memory counts as memory.
+/// The space that all targets of a place take; targets that cannot be had here take none. Files on tmpfs and ramfs
+/// count as DRAM.
 fn taken_at(place: &Place, load: Load, disk: &Path) -> Footprint {
     let mut all = Footprint::default();
     let mut devices: Vec<u64> = Vec::new();

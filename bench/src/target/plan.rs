@@ -109,10 +109,10 @@ pub struct Load {
     pub files: u64,
 }
 
-/// What targets take of a machine, in bytes, beside page caches.
+/// The space that targets take of a machine, in bytes, beside page caches.
 #[derive(Debug, Default, PartialEq)]
 pub struct Footprint {
-    /// Of memory.
+    /// Of DRAM.
     pub memory: u64,
     /// Of the file systems that directories are on.
     pub disks: Vec<(PathBuf, u64)>,
@@ -303,7 +303,8 @@ impl Plan {
         }
     }
 
-    /// What it takes at most and keeps, of memory and of disks; `disk` is where files go that stand for disks.
+    /// The most space that the target takes and keeps, of DRAM and of disks; `disk` is where files go that stand for
+    /// disks.
     pub fn footprint(&self, load: Load, disk: &Path) -> Footprint {
         let (memory, dir, on_disk) = match &self.kind {
             Kind::Preset(_) | Kind::Mount(_) => {
@@ -534,7 +535,7 @@ pub(super) fn device_size(load: Load) -> u64 {
     size.saturating_add(64 << 20).min(LARGEST).next_multiple_of(2 << 20)
 }
 
-/// What no machine has: sums of it fit their numbers.
+/// A size that no machine has: sums of it fit in 64 bits.
 pub(super) const LARGEST: u64 = 1 << 60;
 
 /// The kind of file system that a directory is on.

@@ -1,4 +1,4 @@
-//! What of a mount that is there can be changed: flags of the kernel, the settings of tiers, and those of our write buffer.
+//! Changing a running mount: the flags of the kernel, the settings of tiers, and those of our write buffer.
 
 use nacre::TierSettings;
 use nacre_fuse::mounts::MountEntry;
@@ -7,8 +7,8 @@ use rustix::mount::MountFlags;
 use super::{MountSettings, PLAIN, TIER_SETTINGS, tier_options};
 
 impl MountSettings {
-    /// The flags of the kernel that a mount with these has after this remount. What is not named stays as it is; with `all`, as
-    /// mount(8) hands it on, it is off, but for that of access times.
+    /// The flags of the kernel that a mount with these has after this remount. A flag that is not named stays as it is.
+    /// With `all`, as mount(8) hands flags on, it is off, except for that of access times.
     pub(crate) fn flags_after(&self, is: MountFlags, all: bool) -> MountFlags {
         let named = |words: &[&str]| self.plain_named.iter().any(|word| words.contains(word));
         let flags = [
@@ -37,14 +37,14 @@ impl MountSettings {
         self.no_symlinks = is.contains(MountFlags::NOSYMFOLLOW);
         self.no_atime = is.contains(MountFlags::NOATIME);
         for (setting, flag) in [(&mut self.dev, MountFlags::NODEV), (&mut self.suid, MountFlags::NOSUID)] {
-            // What was never named is named by its absence.
+            // A flag that was never named stays so while it is off.
             *setting = if is.contains(flag) { Some(false) } else { setting.and(Some(true)) };
         }
     }
 
-    /// What a running mount becomes, and the settings that this names: those of tiers and of our write buffer can be
-    /// changed, but for its size. Whatever else is named must be as it is, as `self` or the kernel says, but for the flags of
-    /// the kernel, of which [`flags_after`](MountSettings::flags_after) tells.
+    /// The settings of a running mount after a remount, and the settings that the remount names. Those of tiers and of
+    /// our write buffer can be changed, except for the buffer's size. Any other named setting must be as `self` or the
+    /// kernel says. Flags of the kernel are the matter of [`flags_after`](MountSettings::flags_after).
     pub(crate) fn remounted(
         &self,
         asked: &MountSettings,
@@ -249,7 +249,7 @@ mod tests {
         );
         // mount(8) leaves out what is off.
         assert_eq!(after("rw,remount,nodev", true), kept | MountFlags::NODEV | MountFlags::NOATIME);
-        // What the server takes up is what the kernel says, and says the same.
+        // The server takes up the flags that the kernel says, and says the same.
         let mut settings = take("nodev,lazy=64M").unwrap();
         settings.take_up_flags(&line("rw,nosuid,noexec,nosymfollow,relatime", "ro"));
         assert_eq!(settings.to_string(), "ro,nosuid,noexec,nosymfollow,lazy=64M");

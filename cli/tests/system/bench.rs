@@ -74,7 +74,7 @@ impl Run {
         command.spawn().expect("nacre bench runs")
     }
 
-    /// What a run said that ended with an error.
+    /// The output of a run that ended with an error.
     pub(crate) fn refused(&self, child: Child) -> String {
         let status = wait(child, LIMIT).unwrap_or_else(|error| panic!("{error}\n{}", self.said()));
         assert!(!status.success(), "{status}\n{}", self.said());

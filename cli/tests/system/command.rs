@@ -153,7 +153,7 @@ fn the_promise_of_a_device_is_told_and_required() {
     assert!(code(&lost) == 32 && !harness::text(&lost).contains("mkfs"), "{}", harness::text(&lost));
 }
 
-/// What a page with a media error held is lost once: a repair writes over it, and says so.
+/// The data of a page with a media error is lost once: a repair writes over the page, and says so.
 #[test]
 fn fsck_repairs_over_media_errors() {
     let dir = harness::memory();

@@ -402,7 +402,7 @@ fn spoil_metadata(preset: Preset, seed: u64) {
             continue;
         }
         kept += 1;
-        // What was written over was good again, and an emulated error would be there anew.
+        // A page that was written over was good again, and its emulated error would be there anew.
         ground.set_options(None);
         ground.mount();
         // The target of a long link is in a block of its own, as data is: it is gone, and that is told.

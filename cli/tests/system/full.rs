@@ -100,7 +100,7 @@ fn filled_emptied_and_filled_again() {
     }
 }
 
-/// What xfs_io(8) says to these commands, standard error included.
+/// The output of xfs_io(8) for these commands, standard error included.
 fn xfs_io(file: &Path, commands: &[&str]) -> String {
     let mut program = harness::program("xfs_io");
     commands.iter().for_each(|command| {
@@ -135,7 +135,7 @@ fn stores_into_holes_of_a_full_device() {
             &[&open, "mmap -w 0 8m", "mwrite -S 0x62 1m 7m", "fsync", "fsync", "file 0", "fsync", "fsync"],
         );
         assert_eq!(told.matches("No space left").count(), 2, "{name}: {told}");
-        // What is kept for removals is still there.
+        // The reserve for removals is still there.
         for index in 0..files {
             fs::remove_file(dir.join(format!("file{index}"))).unwrap();
         }

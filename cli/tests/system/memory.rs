@@ -1,4 +1,4 @@
-//! What a mount takes of DRAM, and what becomes of it when memory is short.
+//! The DRAM that a mount takes, and its server when DRAM is short.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,7 +9,7 @@ use crate::harness::{self, Ground, PRESETS};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a mount says of itself.
+/// The information of a mount about itself.
 fn info(ground: &Ground) -> serde_json::Value {
     let said = harness::succeed(harness::nacre().args(["info", "--json"]).arg(ground.dir()), LIMIT);
     serde_json::from_str(&said).expect("JSON")
@@ -69,7 +69,7 @@ fn what_the_kernel_forgets_is_given_back() {
         let name = ground.name().to_owned();
         make_files(&ground.dir(), 20, 1000);
         ground.remount();
-        // What threads and their buffers take comes with the first requests.
+        // Threads and their buffers take their DRAM with the first requests.
         assert_eq!(look_at_all(&ground.dir().join("dir 0")), 1000);
         harness::until(&name, || {
             forget();
@@ -90,7 +90,7 @@ fn what_the_kernel_forgets_is_given_back() {
             after < before + most.saturating_sub(before) / 4,
             "{name}: {before} bytes before, {most} at most, {after} after"
         );
-        // What is looked at again is there.
+        // A file that is looked at again is there.
         assert_eq!(fs::read_to_string(ground.dir().join("dir 7/file 77")).expect("a file"), "77");
         ground.unmount();
         ground.fsck();

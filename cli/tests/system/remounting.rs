@@ -78,7 +78,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
         fs::write(&path, b"again").unwrap();
         place.free(|| place.umount_command(&place.dir()));
         assert!(place.is_clean());
-        // What was opened to read cannot be written.
+        // A device that was opened to read cannot be written.
         assert!(place.mount(&["-o", "ro"]).status.success());
         let said = text(&remount(&place, "rw"));
         assert!(said.contains("it was mounted read-only"), "{said}");
@@ -104,7 +104,7 @@ fn flags_of_a_mount_are_changed_and_kept() {
     let program = place.dir().join("true");
     fs::copy("/bin/true", &program).unwrap();
     assert!(std::process::Command::new(&program).status().is_err(), "noexec");
-    // What is not named stays.
+    // Flags that are not named stay.
     remounted(&place, "nodev,noatime");
     assert_eq!(options(&place).1, "rw,nosuid,nodev,noexec,noatime,nosymfollow");
     remounted(&place, "dev,suid,exec,symfollow,relatime");

@@ -1,5 +1,5 @@
-//! What people are told of tiers: that one is missing, that a drain cannot end, what a check did not look at; and that nothing which
-//! is in use is overwritten, whatever its name.
+//! Messages about tiers: one that is missing, a drain that cannot end, tiers that a check did not look at. No device in
+//! use is overwritten, under any name.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -50,7 +50,7 @@ fn a_tier_is_found_where_it_was_and_one_that_is_missing_is_told() {
     assert!(words.contains("mounted without tier 1: what is there cannot be read"), "{words}");
     assert!(fs::read(dir.join("0")).is_err() && fs::read(dir.join("1")).is_ok());
     umount(&ground);
-    // Who needs all of them is refused, and nothing is mounted.
+    // A mount that needs all tiers is refused.
     let (mounted, words) = mount_in_background(&ground, "tiers=all");
     assert!(!mounted && words.contains("tier 1: it was not found") && words.contains("tiers=all"), "{words}");
     assert!(fs::read_dir(&dir).unwrap().next().is_none());
@@ -69,7 +69,7 @@ fn a_tier_is_found_where_it_was_and_one_that_is_missing_is_told() {
     assert!(!mounted && words.contains("was not used together with this file system last"), "{words}");
 }
 
-/// What has no room in the superblock is said when it is added.
+/// A path without room in the superblock is reported when its tier is added.
 #[test]
 fn a_tier_that_the_next_mount_does_not_find_is_told_when_it_is_added() {
     if !can_mount("tiers with long paths") {
@@ -207,7 +207,7 @@ fn nothing_that_is_in_use_is_overwritten_whatever_its_name() {
     ground.unmount();
     ground.fsck();
 
-    // A device that is a file system's memory as a loop device: what is below it, and another one over the same file.
+    // A file system whose PM is a loop device: the file below it, and another loop device over the same file.
     succeed(
         nacre()
             .args(["mount", "-o"])

@@ -96,7 +96,7 @@ fn can_make_namespaces(test: &str) -> bool {
     }
     let made =
         run(Command::new("unshare").args(["-m", "true"]), LIMIT).is_ok_and(|output| output.status.success());
-    // What lies there is hidden by the helpers.
+    // The helpers hide the files of /sbin.
     let is_apart = !fs::canonicalize("/sbin").unwrap().join("umount").exists();
     if !made || !is_apart {
         left_out(test, "there are no mount namespaces, or umount(8) is in /sbin");
@@ -219,7 +219,7 @@ fn nothing_waits_for_a_server_that_it_does_not_need() {
     assert!(beside(&["info"], &other.dir()).status.success());
     assert!(beside(&["umount", "-n"], &stopped.dir()).status.success());
     assert!(beside(&["umount"], &other.dir()).status.success());
-    // What needs its answer says why there is none.
+    // A command that needs the server's answer says why there is none.
     thread::scope(|scope| {
         for arguments in [
             &["info"][..],

@@ -1,4 +1,4 @@
-//! What the server changes by itself, beside what the kernel keeps: modes, times, pages.
+//! Changes that the server makes by itself, beside the kernel's caches: modes, times, pages.
 
 use std::fs::{self, File};
 use std::io::Write;

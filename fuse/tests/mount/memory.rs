@@ -128,7 +128,7 @@ fn pages_of_a_mapping_are_no_hole() {
         assert_eq!(seek(hole(0)), Ok(8192));
         mapping.bytes()[8192..65_536].fill(7);
         assert_eq!(seek(hole(0)), Ok(65_536 + 4096));
-        // What cp and tar make of it.
+        // cp and tar copy these pages, too.
         for page in (200_704..LEN).step_by(131_072) {
             mapping.bytes()[page] = 9;
         }

@@ -47,7 +47,7 @@ type Fs = MoverFs<LogFs<SimPm>, Disk>;
 const ONE: [u64; 1] = [4 << 20];
 /// The first is the faster one, and so small that some files are more than a percent of it.
 const TWO: [u64; 2] = [1 << 20, 8 << 20];
-/// What the places begin with where tiers are noted to be.
+/// The prefix of all places that are noted for tiers.
 const PLACE: &str = "/disks/";
 /// The tier of the first disk that becomes one.
 const TIER: u8 = 1;
@@ -88,7 +88,7 @@ impl LogWithDisk {
         fs.layout().note_tier_path(tier, Path::new(&path)).map(drop)
     }
 
-    /// What is wrong with where the tiers are said to be: each has a place of its own, as long as it is one.
+    /// Errors in the noted places of tiers: each tier has a place of its own, as long as it is a tier.
     fn misplaced(pm: &SimPm) -> Result<Vec<String>> {
         let tiers = known_tiers(pm)?;
         let is_right = |(number, path): &(u8, PathBuf)| {

@@ -80,7 +80,7 @@ fn mounts() -> Vec<Workload> {
             &base,
             &[Op::Read("d/a"), Op::SetTimes("b", 77), Op::Read("b"), Op::Sync("d/a"), Op::Remount],
         ),
-        // What is kept lazily is written by who lets go, and what is done next begins with what is on media.
+        // The thread that lets go writes the lazily kept state. The next operations begin with the state on media.
         workload(
             "let-go",
             &base,

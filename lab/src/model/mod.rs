@@ -31,7 +31,7 @@ pub const MAX_XATTR_SIZE: usize = 64 << 10;
 pub struct MemLayout {
     state: Arc<Mutex<State>>,
     root: MemNode,
-    /// What is kept without being held, by number: here that is to hold it.
+    /// Parked inodes, by number: the model holds them.
     parked: Mutex<BTreeMap<u64, MemNode>>,
 }
 

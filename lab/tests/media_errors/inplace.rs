@@ -266,7 +266,8 @@ fn inodes_that_are_lost_take_their_names_along() {
     fs.unmount().unwrap();
 }
 
-/// What only a lost directory named gets names in the root that is there, and nothing is freed; also when the repair crashes.
+/// Files that only a lost directory named get names in the root that is there, and nothing is freed; also when the
+/// repair crashes.
 #[test]
 fn what_a_lost_directory_named_is_found_in_the_root() {
     let pm = image::<Fs>();

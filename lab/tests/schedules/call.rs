@@ -149,7 +149,7 @@ impl<S: Data> Ground<S> {
                 let node = fs.lookup(&dirs[dir], name.as_bytes())?;
                 let (id, found) = (fs.id(&node), Answer::Number(fs.getattr(&node)?.uid.into()));
                 if fs.park(node).is_none() {
-                    // Whatever becomes of its names, it is there.
+                    // The inode is there, whatever becomes of its names.
                     let node = fs.node_by_number(id.number)?;
                     assert_eq!(fs.id(&node), id, "another inode has its number");
                     drop(node);

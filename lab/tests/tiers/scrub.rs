@@ -1,4 +1,5 @@
-//! Scrubbing what files have on tiers, and the tiers' own superblocks. A scrub read memory only, and said that all was well.
+//! Scrubbing blocks of files on tiers, and the tiers' own superblocks. A scrub once read PM only, and said that all was
+//! well.
 
 use std::io::IoSlice;
 

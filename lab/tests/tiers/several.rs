@@ -155,7 +155,7 @@ fn a_drain_that_cannot_end_is_refused_and_one_that_was_begun_says_what_is_missin
         let bytes = vec![number as u8; FILE as usize];
         fs.write(&node, WriteAt::Offset(0), &[IoSlice::new(&bytes)], Durability::Now, time(number))
     };
-    // More than memory has.
+    // More bytes than PM has.
     (0..100).for_each(|number| assert_eq!(put(number).expect("there is room"), 0));
     let before = fs.stat();
     let refused = fs.would_drain(TIER).expect_err("it cannot end");
@@ -164,7 +164,7 @@ fn a_drain_that_cannot_end_is_refused_and_one_that_was_begun_says_what_is_missin
     assert!(words.contains("tier 1: ") && words.contains("too little"), "{words}");
     assert_eq!((fs.stat(), fs.layout().tiers()[0].state), (before, TierState::Active), "nothing is changed");
 
-    // Who begins it all the same is told, and so is, in the log, who finds no room meanwhile, once.
+    // A drain that is begun all the same fails. The log says once that a write found no room meanwhile.
     let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let log = std::sync::Arc::clone(&told);
     fs.tiers().listen(Box::new(move |what| log.lock().unwrap().push(what.to_owned())));

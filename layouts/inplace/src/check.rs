@@ -118,7 +118,8 @@ pub fn check_with<P: Pm>(pm: &P, repair: Repair) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// What is found, and what a repair would do: that is found out by doing it, where it leaves no trace.
+/// The problems that are found, and the repairs that would be done: they are done on an overlay, where they leave no
+/// trace.
 fn would_do<P: Pm>(pm: &P) -> Result<CheckReport> {
     let over = Overlay::new(pm);
     let mut given_up = mend::rescue(&over)?;
@@ -174,7 +175,7 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
     if !bad.damaged.is_empty() {
         let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
         match badblocks::clear_damaged(pm, &superblock, &bad) {
-            // What can be read of it counts, whatever becomes of the rest.
+            // Words that can be read count, whatever becomes of the others.
             Err(error) if error.kind() == Kind::Media => report.add(what, ""),
             done => {
                 done?;

@@ -3,11 +3,11 @@
 //! That happens when somebody lets go of an inode that is not expected back soon ([`Shared::let_go`]), and beyond a limit
 //! ([`Shared::sweep`]), by second chance: an inode stays that was used since the last time.
 //!
-//! **What can go.** Only an inode that is in its shard and nowhere else: the shard is locked, and the inode's count of
-//! references is one. Whoever has an inode has it from its shard or from another reference, so that nobody gets it
-//! meanwhile, and its own lock is free: so atime, which is all that is kept lazily, is written under the lock of the shard.
-//! One that cannot be written stays. So does one without names, to which nothing leads, and all of them after a commit
-//! failed: what is in place may be undone.
+//! **Candidates.** Only an inode that is in its shard and nowhere else can go: the shard is locked, and the inode's
+//! count of references is one. A reference is made from the shard or from another reference. So none is made meanwhile,
+//! and the inode's own lock is free. So atime, which is all that is kept lazily, is written under the lock of the
+//! shard. An inode that cannot be written stays. So does one without names, to which nothing leads. After a failed
+//! commit all of them stay, because the state in place may be undone.
 
 use std::sync::Arc;
 

@@ -176,7 +176,7 @@ pub(crate) struct RawDentry {
 /// Bytes before the name.
 pub(crate) const DENTRY_HEADER: usize = 16;
 
-/// What a block of extended attributes begins with. Behind it stand, as the magic says:
+/// The header of a block of extended attributes. The magic says what stands behind it:
 ///
 /// [`XATTR_LEAF_MAGIC`]: attributes, in the order of their names. The whole block is written anew with each change of it.
 /// [`XATTR_INDEX_MAGIC`]: the first block of an inode's attributes when they do not fit one leaf: the blocks of the
@@ -210,8 +210,8 @@ pub(crate) const XATTR_LEAVES: usize = XATTR_ROOM / 8;
 /// The longest value that stands in a leaf; a longer one has blocks of its own.
 pub(crate) const XATTR_INLINE: usize = 1024;
 
-/// What stands before each attribute: then come its name and its value. In a leaf a long value's place is taken by the
-/// CRC32C of the value (4 bytes) and the blocks that hold it, a word each.
+/// The header of each attribute, before its name and its value. In a leaf a long value's place is taken by the CRC32C
+/// of the value (4 bytes) and the blocks that hold it, a word each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct RawXattr {

@@ -4,10 +4,10 @@
 //! what the block still has is kept. Where a directory is among them, what it named gets names in the root, `#NUMBER`. A root that
 //! is lost is made anew, with such a name for each inode that no other directory names: whatever was below it can be reached.
 //!
-//! The order makes a crash harmless. First the block is written with the pattern of what is lost in its bad lines: as long as an
-//! inode has one word of it, the next repair takes the inode for lost and begins again. Then blocks with new names are written
-//! where nothing leads to them; a root that is there takes them by a transaction. Then names go that refer to what is lost. Only
-//! then the inodes are made free, and a root that is lost is made anew.
+//! The order makes a crash harmless. First the block is written, with the pattern of lost bytes in its bad lines. As
+//! long as an inode has one word of the pattern, the next repair takes the inode for lost and begins again. Then blocks
+//! with new names are written where nothing leads to them; a root that is there takes them by a transaction. Then names
+//! go that refer to what is lost. Only then the inodes are made free, and a root that is lost is made anew.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -44,7 +44,7 @@ struct Lost {
 /// lost, or where more is damaged than this can judge. All of it loses something.
 pub(crate) fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
     let superblock = crate::superblock::read(pm)?.superblock;
-    // What was under way goes first, as far as the journal can be read.
+    // Transactions under way are undone first, as far as the journal can be read.
     let Ok(mut lanes) = read_lanes(pm, &superblock)?.into_iter().collect::<Result<Vec<_>>>() else {
         return Ok(Vec::new());
     };
@@ -62,7 +62,7 @@ pub(crate) fn rescue<P: Pm>(pm: &P) -> Result<Vec<Problem>> {
     Rescue { pm, superblock, table: walk.table, lost, generation }.run()
 }
 
-/// What a block of the table lost.
+/// The inodes that a block of the table lost.
 fn look<P: Pm>(pm: &P, at: u64, block: Block) -> Option<Lost> {
     let over = Overlay::new(pm);
     if is_lost(pm, block) {
@@ -312,7 +312,7 @@ fn pages_of(inodes: &[(u64, RawInode)], taken: &BTreeSet<Vec<u8>>) -> Vec<Page> 
 
 const RECORD_LEN: usize = std::mem::offset_of!(RawDentry, record_len);
 
-/// What the names of all directories refer to.
+/// The inodes that the names of all directories refer to.
 struct Names {
     named: BTreeSet<u64>,
     /// Words that take away names of what is lost.
@@ -338,7 +338,7 @@ impl Names {
                 let start = piece.block().0;
                 blocks.extend(start..start + piece.len);
             });
-            // What cannot be followed is told by the check.
+            // The check reports a directory that cannot be followed.
             if found.is_err() {
                 continue;
             }

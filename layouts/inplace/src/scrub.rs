@@ -228,7 +228,8 @@ pub(crate) fn check_media<P: Pm>(pm: &P, record: bool) -> Result<MediaReport> {
     Ok(MediaReport { errors, told, new_blocks })
 }
 
-/// Says what the bad lines are in, and then those that are in no file. What was not committed is undone first, if it can be.
+/// Says what the bad lines are in, and then those that are in no file. Changes that were not committed are undone
+/// first, if they can be.
 fn locate<P: Pm>(pm: &P, superblock: &Superblock, lines: &BTreeSet<u64>) -> [Vec<String>; 2] {
     if lines.is_empty() {
         return [Vec::new(), Vec::new()];

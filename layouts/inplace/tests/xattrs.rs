@@ -205,7 +205,7 @@ fn a_full_device_refuses_an_attribute_and_keeps_what_is_there() {
     made.assert_has(&expected);
 }
 
-/// Whatever byte of an index or a leaf changes, what reads it says so, and a check finds it.
+/// Any byte of an index or a leaf that changes is reported by its readers, and a check finds it.
 #[test]
 fn damage_in_any_block_is_found() {
     let mut made = Made::new();

@@ -176,7 +176,8 @@ struct Pass {
     evidence: Evidence,
     /// The table of inodes does not validate: nothing behind it was looked at.
     tableless: bool,
-    /// What is not repaired and damages nothing else: images on tiers, and a list of bad blocks that cannot be written.
+    /// Damage that is not repaired and damages nothing else: images on tiers, and a list of bad blocks that cannot be
+    /// written.
     left: Vec<String>,
 }
 
@@ -312,7 +313,7 @@ fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Re
     let mut left = Vec::new();
     if !bad.damaged.is_empty() {
         let what = format!("the list of bad blocks has {} words that do not validate", bad.damaged.len());
-        // What can be read of it counts, whatever becomes of the rest.
+        // Words that can be read count, whatever becomes of the others.
         let stays = repairs && is_refused(badblocks::clear_damaged(pm, &superblock, &bad))?;
         report.add(&*what, if stays { "" } else { "forget what they said; fsck -c finds bad blocks again" });
         left.extend(stays.then_some(what));

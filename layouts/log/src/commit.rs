@@ -161,7 +161,7 @@ pub(crate) struct Batch {
     lines: SmallVec<[[u8; LINE]; 4]>,
     /// First line and number of lines of each entry.
     entries: SmallVec<[(u32, u32); 4]>,
-    /// What its pages are for, where its entries do not say it.
+    /// The purpose of its pages, where its entries do not say it.
     pages: Option<Purpose>,
 }
 

@@ -3,9 +3,9 @@
 //! A slot has 26 bits of the name's hash and the address of the dentry on media, where the name itself is compared; 16
 //! bytes a name. The order for reading the directory is built when it is first read.
 //!
-//! That order is by the hash of names ([`position`]), and not by their age: a name that is replaced, or comes again, has its
-//! place again, and one that is made while somebody reads is as likely behind him as before him. By age, whoever renames each
-//! name that is reported would put it at the end, to be reported again, and so on for ever.
+//! That order is by the hash of names ([`position`]), and not by their age. A name that is replaced, or comes again,
+//! has its place again. A name that is made while a reader goes on is as likely behind it as before it. By age, a
+//! program that renames each name that is reported would put it at the end, to be reported again, and so on for ever.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

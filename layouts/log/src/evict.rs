@@ -3,16 +3,15 @@
 //! That happens when somebody lets go of an inode that is not expected back soon ([`Shared::let_go`]), and beyond a limit
 //! ([`Shared::sweep`]), by second chance: an inode stays that was used since the last time.
 //!
-//! **What can go.** Only an inode that is in its slot and nowhere else: the slot is locked, and its count of references is
-//! one. Whoever has an inode has it from its slot or from another reference, so that nobody gets it meanwhile; who asks for
-//! it then waits for the slot, and reads the log. So no two states of one inode are ever in use.
+//! **Candidates.** Only an inode that is in its slot and nowhere else can go: the slot is locked, and its count of
+//! references is one. A reference is made from the slot or from another reference, so none is made meanwhile. A thread
+//! that asks for the inode then waits for the slot, and reads the log. So no two states of one inode are ever in use.
 //!
-//! **What must be on media before.** What is kept lazily (times, the cached links and parent) is written first, while the
-//! inode is held and its slot is not locked. One that cannot be written stays. So does one without names (nothing leads to
-//! it), with blocks to be freed, or with a log that a failed write has left behind.
+//! **Writes before eviction.** The lazily kept state (times, the cached links and parent) is written first, while the
+//! inode is held and its slot is not locked. An inode that cannot be written stays. So does one without names (nothing
+//! leads to it), with blocks to be freed, or with a log that a failed write has left behind.
 //!
-//! What is left of an inode is its bits in its chunk, and the blocks that it has: they are in use in the allocator, which
-//! nobody asks whose they are.
+//! The bits of an evicted inode stay in its chunk. Its blocks stay in use in the allocator, which knows no owners.
 
 use std::sync::Arc;
 
@@ -79,7 +78,8 @@ impl<P: Pm> Shared<P> {
         if !inode.cached_changed.load(Ordering::Acquire) {
             return Ok(());
         }
-        // One after the other, or the older of two could be written last. Who changes them says so afterwards.
+        // One after the other, or the older of two could be written last. A thread that changes them says so
+        // afterwards.
         let _log = inode.log.lock();
         if inode.cached_changed.swap(false, Ordering::AcqRel) {
             let flushed = self.write_cached(inode).inspect_err(|_| {
@@ -94,7 +94,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn evict(&self, number: u64) {
         let Ok(slot) = self.inodes.slot(number) else { return };
         let mut slot = slot.write();
-        // Nobody else has it, and nobody can get it before the slot is unlocked.
+        // No other reference exists, and none can be made before the slot is unlocked.
         let can_go = slot.as_mut().and_then(Arc::get_mut).is_some_and(|inode| inode.can_go());
         if !can_go {
             return;
@@ -158,7 +158,7 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn unpark(&self, number: u64) {
         let Ok(slot) = self.inodes.slot(number) else { return };
         let node = {
-            // Who reclaims it looks under this lock.
+            // A thread that reclaims it looks under this lock.
             let slot = slot.write();
             self.inodes.set_parked(number, false);
             let Some(inode) = slot.as_ref().filter(|inode| inode.holds.load(Ordering::Acquire) == 0) else {

@@ -1,6 +1,6 @@
 //! An inode in DRAM: its attributes, its log, and the index of its contents.
 //!
-//! What is here is rebuilt from the log when the inode is first used, and goes when nobody uses it any more
+//! This state is rebuilt from the log when the inode is first used, and goes when it is no longer used
 //! ([`evict`](crate::evict)). A [`Node`] holds an inode for a caller.
 //!
 //! Locks, in the order in which they are taken: `extend`, `log`, then `attr`, a directory's index, a leaf of the block

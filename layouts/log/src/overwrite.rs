@@ -1,6 +1,6 @@
 //! Writing on a full device.
 //!
-//! What a file has can be written again, however full the device is, and what was allocated for it can be written for the
+//! Written blocks of a file can be written again, however full the device is, and allocated ones can be written for the
 //! first time:
 //!
 //! 1. Blocks that are allocated and not written are written where they are.
@@ -8,10 +8,11 @@
 //!    time, with a part of the reserve: a long write goes in pieces, each of which is all or nothing.
 //! 3. A file that is overwritten so in any order is in more and more pieces, and each is an entry of its log. That may take a
 //!    quarter of the reserve. Then blocks are overwritten where they are, without an entry: the log says of them what it said
-//!    before. A crash may leave a part of such a write. Blocks that were never written need an entry, for which the log may take
-//!    more of the reserve; it makes all their neighbours written ones, too, so that the log does not grow with each write.
+//!    before. A crash may leave a part of such a write. Blocks that were never written need an entry, for which the log
+//!    may take more of the reserve. The entry makes all their neighbours written ones, too, so that the log does not
+//!    grow with each write.
 //!
-//! The rest of what is written must find space as always; where it finds none, nothing has changed.
+//! All other blocks of a write must find space as always; where they find none, nothing has changed.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -127,7 +128,7 @@ impl<P: Pm> Shared<P> {
 
     /// Writes the first piece of what is left; gives where it ends.
     fn write_next(&self, write: &Write<'_>, rest: Range, supply: &mut Supply) -> Result<Option<u64>> {
-        // What was accepted before has all that it takes set aside.
+        // A write that was accepted before has all its pages reserved.
         let takes = |pages| Range { pages: (rest.purpose == Purpose::Data).then_some(pages), ..rest };
         if !write.borrows {
             return self.write_piece(write, rest, supply);
@@ -273,7 +274,7 @@ impl<P: Pm> Shared<P> {
     fn write_zeros(&self, inode: &Inode, log: &mut Log, block: u64, now: Timestamp) -> Result<()> {
         let map = self.file(inode)?;
         let first = block - block % LEAF;
-        // What is behind the end stays as it is.
+        // Blocks behind the end stay as they are.
         let end = (first + LEAF).min(inode.size().div_ceil(BLOCK_SIZE));
         let mut run: SmallVec<[Piece; 4]> = SmallVec::new();
         let mut is_whole = false;

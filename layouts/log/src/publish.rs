@@ -35,13 +35,13 @@ pub(crate) struct AsWritten {
 const MOST_ENTRIES: usize = 126;
 
 impl<P: Pm> Shared<P> {
-    /// The first blocks of a file on persistent memory that are allocated and not written, in pieces of one place and version.
+    /// The first blocks of a file on PM that are allocated and not written, in pieces of one place and version.
     pub(crate) fn resolve_unwritten(&self, inode: &Inode, most: u64) -> Result<Vec<Movable>> {
         let map = self.file(inode)?;
         let _log = inode.log.lock();
         let mut left = most;
         let mut found = Vec::new();
-        // What a truncation has still to free is not the file's any more.
+        // Blocks that a truncation has still to free are not the file's any more.
         let end = inode.trim.load(Ordering::Acquire).min(MAX_FILE_SIZE / BLOCK_SIZE);
         map.for_each(0, end, |piece| {
             if left == 0 || is_written(piece.place) || place::tier(piece.place) != 0 {
@@ -115,7 +115,7 @@ impl<P: Pm> Shared<P> {
             }
             current.push((copy, start.0, raw));
         }
-        // What leaves memory gives back more than the entries take that say so.
+        // Blocks that leave PM give back more than their entries take.
         let leaves = |copy: &Copied| matches!(copy.from.extent.place, Place::Pm(_) | Place::Unwritten(_));
         let pages = if copied.iter().all(leaves) { Purpose::Removal } else { Purpose::Metadata };
         // In parts: the pages for all of it might be more than the layout keeps, and the first part makes room for the second.
@@ -184,7 +184,7 @@ impl<P: Pm> Shared<P> {
             _ => (Purpose::of_write(durability), now),
         };
         let size = size.max(before);
-        // What was allocated can be written however full the file system is.
+        // Allocated blocks can be written however full the file system is.
         let batch = has.map_or_else(|| Batch::promised(purpose), Batch::with_pages);
         self.commit_changes(inode, &mut log, batch, &changes, size, now, proof, &mut freed)?;
         drop(log);
@@ -274,7 +274,7 @@ impl<P: Pm> Shared<P> {
     ) -> Result<u64> {
         let map = self.file(inode)?;
         let extend = inode.extend.lock();
-        // What a truncation has still to free is not the file's any more.
+        // Blocks that a truncation has still to free are not the file's any more.
         self.finish_trim(inode, &extend);
         let modified = inode.attr.get().mtime;
         let mut log = inode.log.lock();

@@ -124,7 +124,7 @@ impl<P: Pm + 'static> Scrubbed for Shared<P> {
         })?;
         if let Some((image, whose, is_unread)) = image {
             parts.push(TierPart { run: image.run, in_file: None });
-            // No lock is held while a disk is waited for. What cannot be read is told by who reads the part.
+            // No lock is held while a disk is waited for. The reader of a part reports the blocks that cannot be read.
             if is_unread {
                 match self.extents_of(&image, whose) {
                     Ok(pieces) => parts.extend(pieces.iter().filter_map(part_of)),
@@ -152,7 +152,7 @@ fn part_of(piece: &Piece) -> Option<TierPart> {
     (tier != 0 && is_written).then_some(TierPart { run, in_file: Some(piece.start) })
 }
 
-/// What an inode's map has on tiers.
+/// The parts of an inode's map that are on tiers.
 fn mapped_on_tiers(inode: &Inode) -> Vec<TierPart> {
     let mut parts = Vec::new();
     if let Body::File(map) = &inode.body {

@@ -202,7 +202,7 @@ impl InodeTable {
         }
     }
 
-    /// Somebody keeps an inode without holding it, or does not any more.
+    /// Notes that an inode is kept without being held, or no longer is.
     pub(crate) fn set_parked(&self, number: u64, is: bool) {
         let (word, bit) = bit_of(number);
         let Some(chunk) = self.chunk(number / CHUNK_INODES) else { return };
@@ -214,7 +214,8 @@ impl InodeTable {
         }
     }
 
-    /// Whether somebody keeps an inode. Who asks has seen that nobody holds it any more, or has its slot's lock.
+    /// Whether an inode is kept without being held. The caller has seen that it has no holder any more, or has its
+    /// slot's lock.
     #[inline]
     pub(crate) fn is_parked(&self, number: u64) -> bool {
         let (word, bit) = bit_of(number);

@@ -61,7 +61,7 @@ pub enum Purpose {
     Data,
     /// The log of something that exists, and pages that a kernel accepted: leaves half of it.
     Metadata,
-    /// What a full device needs so that what is there can be written: leaves a quarter.
+    /// Blocks that a full device needs to overwrite existing ones: leaves a quarter.
     Overwrite,
     /// The log of a write on a full device that could do with fewer pieces: leaves three quarters.
     Pieces,
@@ -72,7 +72,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// What the blocks of a write are for.
+    /// The purpose of a write's blocks.
     pub fn of_write(durability: Durability) -> Purpose {
         match durability {
             Durability::Lazy | Durability::Now => Purpose::Data,

@@ -72,7 +72,7 @@ impl Eviction {
         self.one_made(in_use)
     }
 
-    /// Somebody is to sweep.
+    /// A sweep is due.
     pub fn is_due(&self) -> bool {
         self.is_due.load(Ordering::Acquire)
     }
@@ -93,8 +93,8 @@ impl Eviction {
         self.absent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What one that left took was freed. Where that was much, the system gets back what DRAM of the heap is free by now: between
-    /// what stays, too, which it would else not.
+    /// The state of one that left was freed. Once much was freed, the system gets back all free DRAM of the heap. That
+    /// includes gaps between blocks in use, which glibc would keep.
     pub fn freed(&self, bytes: u64, in_use: u64) {
         if self.is_much_freed(bytes, self.loaded(in_use)) && !EXPLORED {
             trim_heap();

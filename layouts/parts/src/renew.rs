@@ -2,12 +2,12 @@
 //!
 //! Media errors refuse stores. Only a block that is written as a whole is good again, where the system can clear what it
 //! has. So a repair keeps the lines of the block that can be read, and gives the others a pattern that no structure
-//! has: what was lost stays damage that is seen, also when a crash comes before the rest of the repair.
+//! has. Lost lines stay visible damage, also when a crash comes before the rest of the repair.
 
 use nacre_engine::{BLOCK_SIZE, Block, Kind, LINE_SIZE, Result};
 use nacre_media::{Durable, Pm};
 
-/// What stands in a line that was lost: as a checked word, a checksum, a magic number or a block it is wrong.
+/// The byte that fills a line that was lost: as a checked word, a checksum, a magic number or a block it is wrong.
 const LOST: u8 = 0xbd;
 
 /// The bytes of a block, with the pattern in lines that cannot be read; false when there is none.
@@ -28,8 +28,8 @@ fn what_is_left(pm: &impl Pm, block: Block) -> ([u8; BLOCK_SIZE as usize], bool)
     (bytes, lost)
 }
 
-/// Writes a block anew, changed by `edit`, durable when it returns. [`Media`](Kind::Media) where its errors stay. Who calls
-/// this sees to it that a crash may leave any part of the change.
+/// Writes a block anew, changed by `edit`, durable when it returns. [`Media`](Kind::Media) where its errors stay. The
+/// caller makes sure that a crash may leave any part of the change.
 pub fn renew(pm: &impl Pm, block: Block, edit: impl FnOnce(&mut [u8; BLOCK_SIZE as usize])) -> Result<()> {
     let (mut bytes, _) = what_is_left(pm, block);
     edit(&mut bytes);

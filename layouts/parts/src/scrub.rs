@@ -53,8 +53,8 @@ pub struct ScrubStatus {
     pub total: u64,
     /// What is damaged, in words: file and range where it is in a file. The first thousand.
     pub findings: Vec<String>,
-    /// The same of media errors in blocks that were in the list of bad blocks when this scrub began: whoever put them there
-    /// has told of them, and nothing is to be done about them any more.
+    /// The same of media errors in blocks that were in the list of bad blocks when this scrub began. The run that put
+    /// them there has reported them, and nothing is left to be done about them.
     pub known: Vec<String>,
     /// What of it was repaired.
     pub repaired: u64,
@@ -120,7 +120,7 @@ pub trait Scrubbed: Send + Sync + 'static {
         self.check_tier(number).is_ok()
     }
 
-    /// What an inode has on tiers. [`Corrupt`](Kind::Corrupt) where what says so is damaged.
+    /// The parts of an inode that are on tiers. [`Corrupt`](Kind::Corrupt) where the record of them is damaged.
     fn on_tiers(&self, number: u64) -> Result<Vec<TierPart>> {
         let _ = number;
         Ok(Vec::new())
@@ -457,7 +457,7 @@ fn blocks_of(lines: &BTreeSet<u64>) -> BTreeSet<Block> {
 }
 
 /// The lines of a file system that cannot be read or are listed as bad: those in blocks that may still be allocated, and those in
-/// blocks that are out of use. What these held was told of when they were taken out.
+/// blocks that are out of use. The losses in the latter were reported when they were taken out.
 pub fn all_bad_lines(pm: &impl Pm, superblock: &Superblock) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
     let end = superblock.raw.device_blocks * BLOCK_SIZE;
     let mut lines = listed_lines(pm, end);

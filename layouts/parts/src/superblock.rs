@@ -72,7 +72,7 @@ pub struct Summary {
 /// Bytes of a superblock.
 pub const SUPERBLOCK_SIZE: usize = size_of::<RawSuperblock>();
 
-/// What a copy of a superblock of any layout says, where its device is not ours to open.
+/// The content of a superblock's copy, of any layout, where its device is not ours to open.
 #[derive(Debug, Clone)]
 pub struct Sighting {
     /// The file system's name for machines.
@@ -85,7 +85,7 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    /// What a copy says, if it validates.
+    /// The content of a copy, if it validates.
     pub fn of(bytes: &[u8; SUPERBLOCK_SIZE]) -> Option<Sighting> {
         let raw = RawSuperblock::read_from_bytes(bytes).ok()?;
         (raw.magic.starts_with(b"nacre") && raw.checksum == raw.compute_checksum()).then(|| Sighting {

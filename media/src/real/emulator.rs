@@ -142,7 +142,7 @@ impl Emulator {
         touched.map(|bad| bad.start.max(offset)).min()
     }
 
-    /// What is in a range can be accessed again.
+    /// Makes a range accessible again.
     pub(super) fn heal(&self, healed: Range<u64>) {
         let mut poison = self.poison.write().unwrap_or_else(PoisonError::into_inner);
         let rest = |bad: &Range<u64>| {

@@ -1,14 +1,14 @@
 //! Bus errors on mapped memory become results.
 //!
 //! The kernel sends SIGBUS when a mapped page cannot be had: the file was cut shorter, its file system is full, or the
-//! hardware found the memory damaged. There are three kinds, and the signal's code tells them apart:
+//! hardware found the page damaged. There are three kinds, and the signal's code tells them apart:
 //!
 //! - An access failed. The handler looks whether the processor was inside one of the routines of [`super::asm`]; if so,
 //!   that routine returns the address, and the access becomes an error. Any other access goes to the handler that was
 //!   there before.
 //! - The kernel found a page damaged that this process has mapped, and no access of it failed yet (`BUS_MCEERR_AO`). The
 //!   page is noted ([`noted`]). The interrupted instruction goes on, also inside a routine of ours.
-//! - Another process sent the signal with kill(2). It says nothing of memory and is dropped.
+//! - Another process sent the signal with kill(2). It says nothing of a page and is dropped.
 //!
 //! The last two never reach the handler before ours: that of the Rust runtime takes itself away, and ours with it, for any
 //! bus error that it does not know.
@@ -121,7 +121,7 @@ pub(super) fn noted(mapped: Range<u64>) -> Vec<Range<u64>> {
     pages
 }
 
-/// What is mapped at these addresses from now on is another device's.
+/// Forgets the pages of a range: another device may be mapped there from now on.
 pub(super) fn forget(mapped: Range<u64>) {
     for page in &PAGES {
         let word = page.load(Ordering::Relaxed);

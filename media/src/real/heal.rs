@@ -2,8 +2,8 @@
 //!
 //! A page with a media error is out of the mapping: stores to it fail as loads do. The kernel clears the error when all of
 //! the page is written by write(2) to the file or the block device; a devdax device has no write(2), and its errors are
-//! cleared from outside (ndctl). So a copy, or zeros, that cover whole blocks go on over errors in them, and what is
-//! stored to a part of such a block fails: nothing could say what the rest of it was.
+//! cleared from outside (ndctl). So a copy, or zeros, that cover whole blocks go on over errors in them. A store to a
+//! part of such a block fails, because nothing could say what the rest of it was.
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 
@@ -75,7 +75,7 @@ impl RealPm {
         }
         let address = self.base.addr() as u64 + offset;
         fault::forget(address..address + BLOCK_SIZE);
-        // What counts is what the mapping shows.
+        // The content of the mapping is what counts.
         let mut seen = [0; BLOCK];
         if self.read(offset, &mut seen).is_err() || seen != block {
             return Err(error.advice("the kernel did not clear it"));

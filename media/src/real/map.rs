@@ -21,9 +21,9 @@ pub(super) enum Sharing {
     Synchronous,
     /// Stores reach the file's page cache.
     PageCache,
-    /// Nobody else sees the stores, and what is mapped is the process's own.
+    /// No other process sees the stores, and the mapped pages are the process's own.
     Anonymous,
-    /// Nobody else sees the stores: a page that is stored to is copied to DRAM, and the file keeps what it has.
+    /// No other process sees the stores: a page that is stored to is copied to DRAM, and the file keeps its content.
     Private,
 }
 

@@ -148,7 +148,7 @@ impl RealPm {
         if let Some(emulation) = &options.emulation {
             pm.emulate(emulation.clone());
         }
-        // What stays in DRAM is promised nothing.
+        // Private stores stay in DRAM, so nothing is promised.
         if !options.private && !pm.promise().satisfies(options.require) {
             return Err(Error::new(Kind::Unsupported)
                 .operation("open")
@@ -183,7 +183,7 @@ impl RealPm {
         })
     }
 
-    /// What the device promises about what was fenced. Against power loss only what the kernel says to keep it.
+    /// The promise of the device about fenced stores. It covers power loss only if the kernel says so.
     pub fn promise(&self) -> Promise {
         match self.sharing {
             Sharing::Anonymous | Sharing::Private => Promise::None,

@@ -1,4 +1,5 @@
-//! What the kernel says of a device in sysfs: whether stores survive a power failure, and which parts are known to be bad.
+//! The kernel's statements about a device in sysfs: whether stores survive a power failure, and which parts are known
+//! to be bad.
 //!
 //! A device can be mapped like persistent memory without being any: virtio-pmem is the page cache of the host, e820 and
 //! dax_hmem are DRAM. The kernel knows a region behind each real one, `ndbusN/regionN`, whose attributes say how it

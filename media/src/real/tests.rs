@@ -240,9 +240,9 @@ fn send_bus_error(code: i32, address: u64, shift: u16) {
     assert_eq!(failed, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The handler passed every bus error that was no access of ours on to that of the Rust runtime, which then took itself away,
-/// and ours with it: the next one ended the process, and so did a read behind the end of a truncated device. In a process of
-/// its own, which dies where it is wrong.
+/// The handler passed every bus error that was no access of ours on to that of the Rust runtime. That one then took
+/// itself away, and ours with it. The next bus error ended the process, and so did a read behind the end of a truncated
+/// device. The test runs in a process of its own, which dies where the handler is wrong.
 #[test]
 fn a_bus_error_without_an_access_takes_nothing_away() {
     const CHILD: &str = "NACRE_TEST_BUS_ERRORS";
@@ -268,7 +268,7 @@ fn a_bus_error_without_an_access_takes_nothing_away() {
     for _ in 0..2 {
         send_bus_error(5, base + 8192 + 100, 12);
         send_bus_error(5, base + (2 << 20), 21);
-        // Not ours: memory of the process, and what is behind the device.
+        // Not ours: the process's own stack, and the range behind the device.
         send_bus_error(5, (&raw const buf).addr() as u64, 12);
         send_bus_error(5, base + (4 << 20), 12);
     }

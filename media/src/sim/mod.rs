@@ -54,7 +54,7 @@ pub struct SimPm {
     has_poison: AtomicBool,
     /// Whole blocks are written over such lines.
     clears_poison: AtomicBool,
-    /// What the kernel would list as bad.
+    /// The ranges that the kernel would list as bad.
     known: Mutex<Vec<Range<u64>>>,
     /// The mistake that the layout shall make; 0 for none.
     mistake: AtomicU32,

@@ -197,7 +197,7 @@ fn scattered(turn: u64, below: u64) -> u64 {
     turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) % below
 }
 
-/// What is there can be overwritten however full the device is, in pieces of any size, and again and again.
+/// Existing blocks can be overwritten however full the device is, in pieces of any size, and again and again.
 fn overwritten(fs: &mut Fs<'_>) {
     let fs = fs.view();
     let mut content = pattern(1, 0, 300_000);

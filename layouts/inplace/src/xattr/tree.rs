@@ -107,7 +107,7 @@ impl Record {
     }
 }
 
-/// What an attribute counts for in the limit of an inode.
+/// The bytes that an attribute counts for in the limit of an inode.
 fn counts(name: &[u8], value_len: usize) -> u64 {
     (RECORD + name.len() + value_len) as u64
 }
@@ -122,9 +122,9 @@ struct Tree {
     /// The block above the leaves, where there is more than one.
     index: Option<u64>,
     leaves: Vec<u64>,
-    /// What all attributes count for.
+    /// The bytes that all attributes count for.
     total: u64,
-    /// What the leaf has, where there is one only, until somebody takes it.
+    /// The records of the leaf, if there is one only, until they are taken.
     only: Option<Vec<Record>>,
 }
 
@@ -191,7 +191,7 @@ fn checksum(header: &RawXattrHeader, seed: u32, behind: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(seed, &header.as_bytes()[4..]), behind)
 }
 
-/// What a leaf has: at least one record, in the order of names.
+/// The records of a leaf: at least one, in the order of names.
 fn records_of<P: Pm>(owner: &Owner<'_, P>, header: &RawXattrHeader, behind: &[u8]) -> Result<Vec<Record>> {
     let mut records: Vec<Record> = Vec::new();
     let mut rest = behind;

@@ -287,7 +287,8 @@ fn end_table<P: Pm>(
     Ok(Some(finding))
 }
 
-/// Blocks of inodes that have media errors are made good again, or put elsewhere. What was lost in them is found as such.
+/// Blocks of inodes that have media errors are made good again, or put elsewhere. Inodes that were lost in them are
+/// found as such.
 fn renew_chunks<P: Pm>(
     pm: &P,
     superblock: &Superblock,

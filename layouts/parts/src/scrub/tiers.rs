@@ -1,5 +1,5 @@
-//! What a scrub reads of tiers: their own superblocks, and what files have there. Contents have no checksums: what shows is what
-//! a device cannot read. Free blocks are not read.
+//! The part of a scrub that reads tiers: their own superblocks, and blocks of files. Contents have no checksums, so
+//! only ranges that a device cannot read are found. Free blocks are not read.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::{Scrub, Scrubbed};
 /// Blocks that are read at a time: 1 MiB.
 const AT_ONCE: u64 = 256;
 
-/// What a file has on a tier.
+/// A part of a file on a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TierPart {
     /// The blocks.
