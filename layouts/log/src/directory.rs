@@ -1,7 +1,7 @@
 //! The index of a directory in DRAM: a hash table of its names, rebuilt from the log.
 //!
 //! A slot has 26 bits of the name's hash and the address of the dentry on media, where the name itself is compared; 16
-//! bytes a name. The order for reading the directory is built when it is first read.
+//! bytes a name. The order for reading the directory is built when it is read, and goes when it is not read any more.
 //!
 //! That order is by the hash of names ([`position`]), and not by their age. A name that is replaced, or comes again,
 //! has its place again. A name that is made while a reader goes on is as likely behind it as before it. By age, a
@@ -108,8 +108,32 @@ pub(crate) struct Directory {
 #[derive(Default)]
 struct Inner {
     table: HashTable<Slot>,
-    /// Cookie and address of each name, in the order for reading; built on first use.
-    order: Option<BTreeSet<(u64, u64)>>,
+    /// Built by a reader that finds none.
+    order: Option<Order>,
+}
+
+/// The order for reading. A directory that changes and is not read pays for it with each change, and so it is dropped
+/// after as many changes as its names are worth ([`Order::is_worth_keeping`]).
+struct Order {
+    /// Cookie and address of each name.
+    names: BTreeSet<(u64, u64)>,
+    /// Changes since the last reader.
+    unread: AtomicUsize,
+}
+
+impl Order {
+    /// Building it again costs a read of each name on media, a few changes' worth.
+    const CHANGES_A_NAME: usize = 4;
+
+    fn change(&mut self) -> &mut BTreeSet<(u64, u64)> {
+        // Changed alone, so that a plain store will do.
+        self.unread.store(self.unread.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        &mut self.names
+    }
+
+    fn is_worth_keeping(&self) -> bool {
+        self.unread.load(Ordering::Relaxed) <= Self::CHANGES_A_NAME * self.names.len().max(64)
+    }
 }
 
 /// A dentry as it is read from media.
@@ -248,9 +272,9 @@ impl Directory {
         }
         let cookie = position(hash, sequence);
         if let Some(order) = &mut inner.order
-            && order.remove(&(cookie, old_address))
+            && order.names.remove(&(cookie, old_address))
         {
-            order.insert((cookie, new.1));
+            order.names.insert((cookie, new.1));
         }
     }
 
@@ -269,13 +293,14 @@ impl Directory {
         let inner = self.inner.read();
         let Some(order) = &inner.order else { return Ok(Vec::new()) };
         let behind = (Bound::Excluded((after, u64::MAX)), Bound::Unbounded);
-        order.range(behind).take(limit).map(|&(_, address)| Dentry::read(pm, address)).collect()
+        order.unread.store(0, Ordering::Relaxed);
+        order.names.range(behind).take(limit).map(|&(_, address)| Dentry::read(pm, address)).collect()
     }
 
     pub(crate) fn heap_bytes(&self) -> u64 {
         let inner = self.inner.read();
         // Nodes of the tree are two thirds full, or more.
-        let order = inner.order.as_ref().map_or(0, |order| order.len() * 24);
+        let order = inner.order.as_ref().map_or(0, |order| order.names.len() * 24);
         (size_of::<Directory>() + inner.table.allocation_size() + order) as u64
     }
 }
@@ -292,7 +317,7 @@ impl DirectoryChange<'_> {
         let DirectoryChange { directory, inner } = self;
         inner.table.insert_unique(slot.spread(), slot, |slot| slot.spread());
         if let Some(order) = &mut inner.order {
-            order.insert((cookie, slot.address()));
+            order.change().insert((cookie, slot.address()));
         }
         // Changed under the lock only, so that a plain store will do.
         directory.len.store(directory.len() + 1, Ordering::Relaxed);
@@ -328,8 +353,9 @@ impl DirectoryChange<'_> {
             }
         }
         if let Some(order) = &mut inner.order {
-            order.remove(&(position(hash, sequence), removed.address()));
+            order.change().remove(&(position(hash, sequence), removed.address()));
         }
+        inner.order.take_if(|order| !order.is_worth_keeping());
         directory.len.store(directory.len() - 1, Ordering::Relaxed);
         if kind == FileKind::Directory {
             directory.subdirectories.store(directory.subdirectories() - 1, Ordering::Relaxed);
@@ -365,7 +391,7 @@ impl Inner {
             let dentry = Dentry::read(pm, slot.address())?;
             entries.push((dentry.cookie(hash_seed), slot.address()));
         }
-        self.order = Some(entries.into_iter().collect());
+        self.order = Some(Order { names: entries.into_iter().collect(), unread: AtomicUsize::new(0) });
         Ok(())
     }
 }

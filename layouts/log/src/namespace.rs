@@ -507,8 +507,11 @@ pub(crate) fn lock_directories<'a>(
         order.sort_unstable_by_key(|inode| inode.number);
     }
     order.dedup_by_key(|inode| inode.number);
-    let list = order.into_iter().map(Locked::new).collect::<Result<_>>()?;
-    Ok(LockedDirectories { list })
+    let mut locked = LockedDirectories { list: SmallVec::new() };
+    for inode in order {
+        locked.list.push(Locked::new(inode)?);
+    }
+    Ok(locked)
 }
 
 impl<'a> LockedDirectories<'a> {
