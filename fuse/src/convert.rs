@@ -37,7 +37,7 @@ pub(crate) fn file_attr(attr: &Attr, id: INodeNo) -> FileAttr {
     FileAttr {
         ino: id,
         size: attr.size,
-        blocks: attr.allocated.div_ceil(512),
+        blocks: sectors(attr),
         atime: system_time(attr.atime),
         mtime: system_time(attr.mtime),
         ctime: system_time(attr.ctime),
@@ -51,6 +51,13 @@ pub(crate) fn file_attr(attr: &Attr, id: INodeNo) -> FileAttr {
         blksize: BLOCK_SIZE as u32,
         flags: 0,
     }
+}
+
+/// Sectors of 512 bytes that the kernel reports. A file with a size has one at least. A mapping, or the kernel's
+/// writeback cache, may hold content that no block has yet, and tar(1) takes a file without blocks for one hole.
+fn sectors(attr: &Attr) -> u64 {
+    let may_have_pages = attr.kind == FileKind::Regular && attr.size > 0;
+    attr.allocated.div_ceil(512).max(u64::from(may_have_pages))
 }
 
 /// A time of ours for a reply; `fuser` encodes every one of these exactly.

@@ -147,6 +147,33 @@ fn pages_of_a_mapping_are_no_hole() {
     }
 }
 
+/// tar(1) takes a file that reports no blocks for one hole and asks for nothing.
+#[test]
+fn a_file_whose_pages_have_no_blocks_yet_is_no_hole_for_tar() {
+    const LEN: usize = 1 << 20;
+    for writeback in [false, true] {
+        let Some(mount) = Mounted::with(ServeOptions { writeback, ..root_options() }) else { return };
+        let file =
+            |name| File::options().read(true).write(true).create_new(true).open(mount.path(name)).unwrap();
+        let mapped = file("mapped");
+        mapped.set_len(LEN as u64).unwrap();
+        let mut mapping = Mapping::of(&mapped, LEN);
+        mapping.bytes().fill(7);
+        let written = file("written");
+        written.write_all_at(&[8; LEN], 0).unwrap();
+        written.sync_all().unwrap();
+        for (name, byte) in [("mapped", 7), ("written", 8)] {
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-ec", "tar -C $D -S -cf - $F | tar -xOf - >$D/copy"]);
+            assert!(shell.env("D", mount.dir()).env("F", name).status().unwrap().success());
+            let copy = fs::read(mount.path("copy")).unwrap();
+            assert!(copy == [byte; LEN], "{name}, writeback {writeback}");
+        }
+        drop((mapping, mapped, written));
+        mount.end().unwrap();
+    }
+}
+
 /// A file handle as the kernel gives it out: at most 128 bytes after its header.
 #[repr(C)]
 #[derive(Clone)]

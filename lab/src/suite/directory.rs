@@ -3,7 +3,9 @@
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
-use nacre_engine::{Attr, FallocateMode, FileKind, Kind, RenameMode, SeekTo, Timestamp, XattrMode};
+use nacre_engine::{
+    Attr, BLOCK_SIZE, FallocateMode, FileKind, Kind, RenameMode, SeekTo, Timestamp, XattrMode,
+};
 use rustix::fd::OwnedFd;
 use rustix::fs::{
     AtFlags, CWD, Dir, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, SeekFrom, Timespec,
@@ -128,7 +130,8 @@ fn stat_from(stat: &fs::Stat) -> Stat {
         gid: stat.st_gid,
         rdev: stat.st_rdev,
         size: stat.st_size as u64,
-        allocated: stat.st_blocks as u64 * 512,
+        // Whole blocks: a mount reports one sector at least for a file with a size.
+        allocated: stat.st_blocks as u64 * 512 / BLOCK_SIZE * BLOCK_SIZE,
         atime: time(stat.st_atime, stat.st_atime_nsec),
         mtime: time(stat.st_mtime, stat.st_mtime_nsec),
         ctime: time(stat.st_ctime, stat.st_ctime_nsec),
