@@ -70,7 +70,10 @@ impl Drop for Workplace {
         if self.keep && leftovers::keep(&self.path).is_ok() {
             eprintln!("kept: {}", self.path.display());
         } else {
-            // Only what is empty is removed: a mount that could not be undone keeps its directory.
+            // Only what is empty is removed: a mount that could not be undone keeps its directory. A directory to mount on
+            // is left where its target was interrupted before something was mounted.
+            let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+            entries.for_each(|entry| drop(fs::remove_dir(entry.path())));
             let _ = fs::remove_dir(&self.path);
         }
     }
@@ -139,5 +142,27 @@ impl Drop for Tmpfs {
         if let Err(error) = removed {
             eprintln!("{}: cannot be removed: {error}", self.path.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::Workplace;
+
+    #[test]
+    fn a_workplace_goes_with_directories_that_nothing_was_mounted_on() {
+        let root = tempfile::tempdir().unwrap();
+        let place = Workplace::new_in(root.path(), false).unwrap();
+        place.directory("target").unwrap();
+        drop(place);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+
+        let place = Workplace::new_in(root.path(), false).unwrap();
+        let used = place.directory("target").unwrap();
+        fs::write(used.join("file"), "x").unwrap();
+        drop(place);
+        assert!(used.join("file").exists(), "what is not empty stays");
     }
 }
