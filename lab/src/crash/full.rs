@@ -56,13 +56,11 @@ fn overwritten() -> Vec<Workload> {
         Op::Fallocate("d/p", FallocateMode::Allocate, 0, SIZE),
     ];
     let mut all = Vec::new();
-    for (left, entries) in
-        [(Left::Blocks(0), 0), (Left::Blocks(0), 2), (Left::Removals, 0), (Left::Removals, 2)]
-    {
-        let mut setup = full_setup_with(&there, left, 0);
-        for entry in 0..entries {
-            setup.extend(["d/w", "d/p"].map(|path| Op::SetAttr(path, 0o700 + entry)));
-        }
+    // The last ones give each of both logs a second page.
+    let kinds = [Left::Blocks(0), Left::Removals].into_iter().flat_map(|left| [0, 2, 70].map(|n| (left, n)));
+    for (left, entries) in kinds {
+        let touched = (0..entries).flat_map(|n| ["d/w", "d/p"].map(|path| Op::SetAttr(path, 0o700 + n)));
+        let setup = full_setup_with(&there.iter().cloned().chain(touched).collect::<Vec<_>>(), left, 0);
         for (path, (offset, len)) in
             ["d/w", "d/p"].into_iter().flat_map(|path| writes.map(|write| (path, write)))
         {

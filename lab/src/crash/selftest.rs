@@ -181,7 +181,13 @@ fn workloads<S: Subject>(subject: &S, seed: u64) -> Vec<(Workload, Settings)> {
     };
     all.extend(deep().into_iter().filter(first).map(|workload| (workload, few)));
     // Of full devices, and of several lanes, what others do not reach.
-    let names = ["full at an unmount", "full of removals", "extents of both, 0", "inodes run out, 0"];
+    let names = [
+        "full at an unmount",
+        "full of removals",
+        "overwritten on a full device (Removals",
+        "extents of both, 0",
+        "inodes run out, 0",
+    ];
     let is_named = |workload: &Workload| names.iter().any(|name| workload.name.contains(name));
     all.extend(full().into_iter().chain(lanes(seed)).filter(is_named).map(|workload| (workload, few)));
     all.sort_by_key(|(workload, _)| workload.ops.len());

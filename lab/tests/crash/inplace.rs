@@ -1,4 +1,4 @@
-//! The in-place layout, crashed at every fence, as `tests/crash.rs` does it with the log layout: a slice of what
+//! The in-place layout, crashed at every fence, as `log.rs` does it with the log layout: a slice of what
 //! `nacre crash --layout inplace` explores.
 //!
 //! `NACRE_CRASH_SEED` is what samples and random workloads depend on (1 by default), `NACRE_CRASH_IMAGES` how many images
