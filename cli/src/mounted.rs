@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::asking::{self, Answer, Asked};
 use crate::control::{Envelope, Order};
 use crate::failure::Failure;
+use crate::names::Names;
 use crate::servers::Server;
 
 /// What a mount is asked about itself.
@@ -195,11 +196,18 @@ pub(crate) fn order_within(
     }
     match ask_as(operation, path, &result).map_err(or_gone)? {
         Value::Object(mut answer) => match answer.remove("error") {
-            Some(error) => Err(Failure::named(operation, error.as_str().unwrap_or_default())),
+            Some(error) => {
+                Err(Failure::named(operation, with_names(path, error.as_str().unwrap_or_default())))
+            }
             None => Ok(answer.remove("result").unwrap_or_default()),
         },
         other => Err(failed(format!("the mount's answer: {other}"))),
     }
+}
+
+/// What a mount said, in which it knows files by their numbers only.
+fn with_names(path: &Path, said: &str) -> String {
+    by_name(path).map_or_else(|| said.to_owned(), |mount| Names::of(&mount.mountpoint).put_paths_into(said))
 }
 
 /// What a mount answers to a question, which is the name of a virtual extended attribute.

@@ -171,7 +171,7 @@ fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
             return failed("it is paused; nacre mover resume ends that".to_owned());
         }
         if let Some(failure) = status["failure"].as_str() {
-            return failed(failure.to_owned());
+            return failed(Names::of(mount).put_into(failure));
         }
         if status["phase"] == OUTSIDE_HOURS && is_above(&status) {
             return failed(format!("{}, and there is more to move", reason(&status)));
@@ -201,6 +201,11 @@ fn name_files(status: &mut Value, mount: &Path) {
         add(&mut status["doing"]);
     }
     status["queue"]["first"].as_array_mut().into_iter().flatten().for_each(add);
+    for field in ["failure", "refused"] {
+        if let Some(text) = status[field].as_str() {
+            status[field] = Value::String(names.put_into(text));
+        }
+    }
 }
 
 /// Whether more of persistent memory is in use than is to be.

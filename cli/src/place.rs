@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::control::{FilesMoved, FilesToMove, Order};
 use crate::failure::Failure;
-use crate::{mounted, output, tier};
+use crate::{mounted, names, output, tier};
 
 /// Files that a mount is told to move at once: as many move together at the most, and their numbers, of up to 14 digits
 /// each, are the value of an attribute.
@@ -139,7 +139,9 @@ impl Found<'_> {
             self.moved += done.moved;
             self.failed += done.failed.len();
             for (file, why) in done.failed {
-                if let Some((path, _)) = left.get(file) {
+                if let Some((path, inode)) = left.get(file) {
+                    let name = |number| (number == *inode).then(|| path.display().to_string());
+                    let why = names::named(&why, name);
                     Failure::named(self.operation, why).of(path).report();
                 }
             }
