@@ -374,15 +374,20 @@ fn to_add(new: &NewArgs, device: &Path) -> TierToAdd {
 fn add(operation: &str, mount: &Path, new: &NewArgs, device: &Path) -> Result<u64, Failure> {
     let result = mounted::order(operation, mount, Order::AddTier(to_add(new, device)))?;
     if result["found"] == false {
-        let device = device.display();
-        // It is added, whoever hears this.
-        let _ = writeln!(
-            std::io::stderr(),
-            "nacre: {operation}: {device}: the next mount will not find it: its path is too long to be noted, and it is neither \
-             a block device nor beside the memory; mount with -o tier={device}"
-        );
+        is_not_found(operation, device);
     }
     Ok(result["tier"].as_u64().unwrap_or_default())
+}
+
+/// Warns of a tier that the next mount does not find by itself. It is a tier, whoever hears this.
+pub(crate) fn is_not_found(operation: &str, device: &Path) {
+    let device = device.display();
+    let _ = writeln!(
+        std::io::stderr(),
+        "nacre: {operation}: {device}: the next mount will not find it: the superblock has no room for its path (255 bytes \
+         for one, about 1000 for all), and it is neither a block device nor in the directory of the PM; mount with \
+         -o tier={device}"
+    );
 }
 
 /// Moves what is on a tier elsewhere; gives the bytes, or none when it is only said what would be done.

@@ -11,7 +11,7 @@ use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, 
 use nacre_layout_log::{LogFs, Summary};
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
-use nacre_media::{Frames, RealPm, resize_unowned};
+use nacre_media::{Frames, PmOptions, RealPm, resize_unowned};
 use nacre_mover::{Drained, LargeWrites, MoverFs, NOT_ATTACHED, TrimFrom, Trimmed};
 use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
@@ -280,6 +280,19 @@ fn tier_at(path: &Path, volume: Uuid) -> Result<Option<Uuid>> {
 fn is_same(device: Option<&str>, path: &Path) -> bool {
     let there = device.and_then(|device| fs::canonicalize(device).ok());
     there.is_some() && there == fs::canonicalize(path).ok()
+}
+
+/// Those of these tiers of a file system, by their paths, that its next mount does not find by itself.
+pub fn lost_tiers<'t>(device: impl AsRef<Path>, tiers: &'t [NewTier]) -> Result<Vec<&'t Path>> {
+    let device = device.as_ref();
+    let pm = RealPm::open(device, &PmOptions { read_only: true, ..PmOptions::default() })?;
+    let known = nacre_layout_log::known_tier_paths(&pm)?.into_iter().map(|(_, path)| path);
+    let places: Vec<PathBuf> = known.chain(candidates(device, Path::new(BLOCK_DEVICES))).collect();
+    let is_lost = |path: &&Path| {
+        let real = fs::canonicalize(path).ok();
+        real.is_none() || !places.iter().any(|place| fs::canonicalize(place).ok() == real)
+    };
+    Ok(tiers.iter().map(|tier| tier.device.path.as_path()).filter(is_lost).collect())
 }
 
 /// How fast a device is, as far as the kernel says.

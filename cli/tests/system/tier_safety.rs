@@ -85,6 +85,16 @@ fn a_tier_that_the_next_mount_does_not_find_is_told_when_it_is_added() {
     ground.remount();
     assert!(tiers(&dir)[0]["missing"].as_str().is_some_and(|why| why == "it was not found"));
     ground.unmount();
+    // So does mkfs, of those alone that are not found.
+    let (other, beside) = (ground.beside().join("other"), ground.beside().join("near"));
+    let far = deep.join("far");
+    let sized = |path: &Path| format!("{}:64M", path.display());
+    let mut command = nacre();
+    command.args(["mkfs", "--size", "64M", "--tier", &sized(&beside), "--tier", &sized(&far)]).arg(&other);
+    let words = text(&run(&mut command, LIMIT).unwrap());
+    let warning = format!("mkfs: {}: the next mount will not find it", far.display());
+    assert!(words.contains(&warning) && words.matches("will not find").count() == 1, "{words}");
+    assert!(words.contains("-o tier=") && words.contains("made a file system"), "{words}");
 }
 
 /// It began, placed nothing there any more, and so the file system was full.
