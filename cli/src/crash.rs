@@ -345,7 +345,7 @@ fn outcome_json<S: Subject>(
 
 fn replay<S: Subject>(subject: &S, file: &Path, as_json: bool) -> Result<bool, Failure> {
     let text = std::fs::read_to_string(file).map_err(|error| Failure::new("read", file.display(), error))?;
-    let (layout, case) = Case::parse(&text).map_err(|error| Failure::on(file, &error))?;
+    let (layout, case) = Case::parse(&text).map_err(|error| Failure::on("crash", file, &error))?;
     if layout != subject.name() {
         return Err(Failure::usage(format!("{}: this is a trace of the layout {layout}", file.display())));
     }

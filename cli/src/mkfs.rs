@@ -61,7 +61,8 @@ pub(crate) fn run(args: MkfsArgs) -> Result<(), Failure> {
     if args.dry_run {
         return dry_run(&args, &options, layout);
     }
-    let made = nacre::mkfs(&args.device, &options).map_err(|error| Failure::on(&args.device, &error))?;
+    let made =
+        nacre::mkfs(&args.device, &options).map_err(|error| Failure::on("mkfs", &args.device, &error))?;
     if !options.tiers.is_empty() {
         // What was just made can be looked at; if not, that is no failure of making it.
         let lost = nacre::lost_tiers(&args.device, &options.tiers).unwrap_or_default();
@@ -141,8 +142,8 @@ fn report(args: &MkfsArgs, made: &VolumeInfo) -> Result<(), Failure> {
 }
 
 fn dry_run(args: &MkfsArgs, options: &MkfsOptions, layout: LayoutKind) -> Result<(), Failure> {
-    let found =
-        nacre::would_make(&args.device, options).map_err(|error| Failure::on(&args.device, &error))?;
+    let found = nacre::would_make(&args.device, options)
+        .map_err(|error| Failure::on("mkfs", &args.device, &error))?;
     let is_lost = !found.is_empty();
     let wiped = if is_lost { "its content would be lost" } else { "nothing that is known would be lost" };
     let size = args.size.map_or_else(|| "the device's size".to_owned(), size::print);

@@ -241,7 +241,17 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         mounted::answers("mount", &there)
             .map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE))?;
     }
-    plan.was_dead = mounts::clear_dead(&plan.dir)?;
+    plan.was_dead = if plan.dry_run { is_dead_of_ours(&plan.dir)? } else { mounts::clear_dead(&plan.dir)? };
+    if plan.settings.remount && plan.was_dead {
+        let done = if plan.dry_run { "" } else { "; the dead mount is cleared away" };
+        return Err(Refusal(
+            format!(
+                "remount: {}: its server has ended{done}; mount it without remount, which recovers it",
+                plan.dir.display()
+            ),
+            MOUNT_FAILURE,
+        ));
+    }
     if plan.settings.remount {
         let how = (plan.names_all_flags, plan.dry_run);
         return remount::run(&plan.dir, &plan.settings, how)
@@ -255,7 +265,9 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     let refuse = |why: &str| Err(Refusal(format!("mount: {}: {why}", plan.dir.display()), MOUNT_FAILURE));
     match plan.dir.metadata() {
         Ok(metadata) if metadata.is_dir() => {}
-        Ok(_) => return refuse("not a directory"),
+        // What is mounted there would be cleared away.
+        Err(_) if plan.was_dead && plan.dry_run => {}
+        Ok(_) => return refuse("it is not a directory; give one to mount it on"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return refuse("there is no such directory; make it first");
         }
@@ -264,13 +276,19 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     if plan.dry_run {
         let device =
             FileSystem::would_open(&plan.device, &open_options(&plan.settings)).map_err(|error| {
-                Refusal(Failure::on(&plan.device, &error).message().to_owned(), MOUNT_FAILURE)
+                Refusal(Failure::on("mount", &plan.device, &error).message().to_owned(), MOUNT_FAILURE)
             })?;
         let (name, dir) = (plan.device.display(), plan.dir.display());
         println!("{name}: would be mounted on {dir}; {}", device.promise_explanation);
         return Ok(None);
     }
     Ok(Some(plan))
+}
+
+/// Whether a mount of ours is there whose server has died.
+fn is_dead_of_ours(dir: &Path) -> nacre::Result<bool> {
+    let is_ours = mounts::at(dir)?.is_some_and(|mount| mount.fstype == mounts::FSTYPE);
+    Ok(is_ours && mounts::is_dead(dir))
 }
 
 /// The process that serves the mount, from here to its end.
@@ -309,7 +327,9 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         Err(error) if error.kind() == Kind::NotFound && plan.settings.no_fail => {
             return readiness.ready().map_or(ExitCode::from(SYSTEM_ERROR), |()| ExitCode::SUCCESS);
         }
-        Err(error) => return readiness.fail(Failure::on(&plan.device, &error).message(), MOUNT_FAILURE),
+        Err(error) => {
+            return readiness.fail(Failure::on("mount", &plan.device, &error).message(), MOUNT_FAILURE);
+        }
     };
     let plan = &plan;
     if file_system.is_recovered_in_dram() {

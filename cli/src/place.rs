@@ -212,8 +212,8 @@ fn each(
     act: &mut dyn FnMut(&Path, &Metadata) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let failed = |path: &Path, error: std::io::Error| Failure::new(operation, path.display(), error);
-    if mounted::serving(top)?.is_none() {
-        return Err(Failure::new(operation, top.display(), "it is not on a mounted nacre file system"));
+    if mounted::serving(operation, top)?.is_none() {
+        return Err(mounted::is_not_ours(operation, top).advice("nacre df lists those that are mounted"));
     }
     let metadata = fs::symlink_metadata(top).map_err(|error| failed(top, error))?;
     if metadata.is_dir() && !args.recursive && matches!(operation, "promote" | "demote") {

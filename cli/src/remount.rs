@@ -30,7 +30,7 @@ pub(crate) fn run(
     let Some(entry) = mounts::at(dir)?.filter(|mount| mount.fstype == FSTYPE) else {
         return Err(failed("no nacre file system is mounted there".into()));
     };
-    let said = mounted::ask_as("remount", dir, mounted::INFO)?;
+    let said = mounted::ask("remount", dir, mounted::INFO)?;
     let mut running = MountSettings::default();
     let options = said["mount"]["options"].as_str().unwrap_or_default();
     running.take(options, false).map_err(failed)?;
@@ -59,7 +59,7 @@ pub(crate) fn run(
             write_down(dir)?;
         }
         set_flags(&entry, is, becomes)?;
-        mounted::ask_as("remount", dir, FLAGS)?;
+        mounted::ask("remount", dir, FLAGS)?;
     }
     if was_read_only { set_options(dir, &named) } else { Ok(()) }
 }

@@ -104,11 +104,12 @@ fn cells(extent: &Extent) -> Vec<String> {
 }
 
 fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
-    let metadata = std::fs::metadata(path).map_err(|error| Failure::new("stat", path.display(), error))?;
-    if mounted::serving(path)?.is_none() {
-        return Err(Failure::new("stat", path.display(), "it is not on a mounted nacre file system")
-            .advice("--device DEVICE looks on one that is not mounted"));
+    if mounted::serving("stat", path)?.is_none() {
+        return Err(
+            mounted::is_not_ours("stat", path).advice("--device DEVICE looks on one that is not mounted")
+        );
     }
+    let metadata = std::fs::metadata(path).map_err(|error| Failure::new("stat", path.display(), error))?;
     if !metadata.is_file() {
         return Err(Failure::new("stat", path.display(), "only regular files have extents"));
     }
@@ -116,7 +117,7 @@ fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
     let mut extents = Vec::new();
     let mut next = Some(0);
     while let Some(start) = next {
-        let answer = mounted::ask(path, &format!("{QUESTION}.{start}"))?;
+        let answer = mounted::ask("stat", path, &format!("{QUESTION}.{start}"))?;
         let page: Page = serde_json::from_value(answer)
             .map_err(|error| Failure::new("stat", path.display(), format!("the mount's answer: {error}")))?;
         extents.extend(page.extents);
@@ -133,7 +134,7 @@ fn from_device(device: &Path, path: &Path) -> Result<(u64, Vec<Extent>), Failure
         let extents = if metadata.is_file() { Some(fs.extents(path)?) } else { None };
         fs.close().map(|()| (metadata.len(), extents))
     };
-    match look().map_err(|error| Failure::on(device, &error))? {
+    match look().map_err(|error| Failure::on("stat", device, &error))? {
         (size, Some(extents)) => Ok((size, extents.iter().map(extent).collect())),
         (_, None) => Err(Failure::new("stat", path.display(), "only regular files have extents")),
     }

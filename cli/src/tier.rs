@@ -343,7 +343,7 @@ fn list(path: &Path, tiers: &[Tier]) -> Result<(), Failure> {
 /// The tiers of the mount that serves a path or a device, also as it tells of them.
 pub(crate) fn tiers_of(operation: &str, path: &Path) -> Result<(Vec<Tier>, Value), Failure> {
     let mount = mounted::mountpoint(operation, path)?;
-    let said = mounted::ask(&mount, QUESTION)?;
+    let said = mounted::ask(operation, &mount, QUESTION)?;
     let tiers = serde_json::from_value(said["tiers"].clone())
         .map_err(|error| Failure::new(operation, path.display(), format!("the mount's answer: {error}")))?;
     Ok((tiers, said))
@@ -521,7 +521,7 @@ fn is_elsewhere(operation: &str, mount: &Path, device: &Path) -> Result<(), Fail
     let mut places = nacre::made_of(device);
     places.extend(device.parent().filter(|_| places.is_empty()).map(Path::to_owned));
     let is_here = |place: &PathBuf| {
-        mounted::serving(place).ok().flatten().is_some_and(|serving| serving.mountpoint == mount)
+        mounted::serving(operation, place).ok().flatten().is_some_and(|serving| serving.mountpoint == mount)
     };
     if places.iter().any(is_here) {
         return Err(Failure::new(
