@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::fs::{FileSystem, OpenOptions};
 use crate::keeper::local_ahead_s;
 use crate::layout::{AnyNode, TieredLog};
-use crate::mkfs::{Prepared, prepare};
+use crate::mkfs::{Prepared, prepare_tier};
 use crate::mover::TrafficInfo;
 use crate::preset::Preset;
 use crate::tier_settings::TierSettings;
@@ -398,8 +398,7 @@ impl FileSystem {
     fn prepare_tier(&self, new: &NewTier) -> Result<Prepared> {
         let path = &new.device.path;
         let _mover = self.mover()?;
-        prepare(path, new.size, new.force)
-            .map_err(|error| error.operation("add the tier").object(path.display().to_string()))
+        prepare_tier(new).map_err(|error| error.operation("add the tier").object(path.display().to_string()))
     }
 
     /// Makes a device a tier; gives its number.

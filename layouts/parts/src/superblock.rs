@@ -460,7 +460,8 @@ fn text(bytes: &[u8]) -> String {
 pub fn put_text(field: &mut [u8], value: &str, what: &str) -> Result<()> {
     if value.len() > field.len() || value.contains('\0') {
         return Err(Error::new(Kind::InvalidInput)
-            .object(format!("{what} {value:?} (at most {} bytes)", field.len())));
+            .object(format!("{what} {value:?}, in a field of {} bytes", field.len()))
+            .advice("give a shorter one, without zero bytes"));
     }
     field[..value.len()].copy_from_slice(value.as_bytes());
     Ok(())
