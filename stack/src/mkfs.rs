@@ -342,7 +342,7 @@ fn refuse_content(path: &Path, name: &str, signatures: &[Signature], plain_file:
 /// The size that a file is to get: an empty one what is given, another one a new size when that is forced.
 fn new_size(len: u64, name: &str, size: Option<u64>, force: bool) -> Result<Option<u64>> {
     let advice = match size {
-        None if len == 0 => "the file is empty: give a size",
+        None if len == 0 => "the file is empty: give a size, as --size 1G",
         Some(size) if size != len && len != 0 && !force => {
             "the file has another size; leave the size out, or have -f (force) change it"
         }
@@ -358,7 +358,7 @@ fn length(mut file: &File, name: &str) -> Result<u64> {
 pub(crate) fn open_error(name: &str, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => Kind::NotFound,
-        std::io::ErrorKind::PermissionDenied => Kind::AccessDenied,
+        std::io::ErrorKind::PermissionDenied => return nacre_media::no_access(name),
         _ => return Error::io("open", name, error),
     };
     Error::new(kind).operation("open").object(name)

@@ -392,7 +392,7 @@ fn region_is_inside(region: &Region, device_blocks: u64) -> bool {
 
 fn read_copy(pm: &impl Pm, offset: u64, format: &'static LayoutFormat) -> Result<Superblock> {
     if pm.len() < MIN_DEVICE_SIZE {
-        return Err(not_nacre(format!("a device of {}", size::exact(pm.len()))));
+        return Err(not_nacre("a device of less than 16 MiB".to_owned()));
     }
     let mut raw = RawSuperblock::new_zeroed();
     pm.read(offset, raw.as_mut_bytes())?;
