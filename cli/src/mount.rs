@@ -95,7 +95,7 @@ struct Refusal(String, u8);
 
 impl From<nacre::Error> for Refusal {
     fn from(error: nacre::Error) -> Refusal {
-        Refusal(error.to_string(), MOUNT_FAILURE)
+        Refusal(Failure::named("mount", error).message().to_owned(), MOUNT_FAILURE)
     }
 }
 
@@ -103,7 +103,7 @@ impl From<nacre::Error> for Refusal {
 pub(crate) fn run(args: MountArgs) -> ExitCode {
     match plan(args) {
         Ok(plan) => mount(plan),
-        Err(message) => refuse(&message, WRONG_CALL),
+        Err(message) => refuse(&format!("mount: {message}"), WRONG_CALL),
     }
 }
 
@@ -134,9 +134,10 @@ pub(crate) fn plan(args: MountArgs) -> Result<Plan, String> {
 pub(crate) fn run_helper(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match parse_helper(args) {
         Ok(plan) => mount(plan),
-        Err(message) => {
-            refuse(&format!("{message}; usage: mount.nacre DEVICE DIR [-sfnv] [-o OPTIONS]"), WRONG_CALL)
-        }
+        Err(message) => refuse(
+            &format!("mount: {message}; usage: mount.nacre DEVICE DIR [-sfnv] [-o OPTIONS]"),
+            WRONG_CALL,
+        ),
     }
 }
 
@@ -210,7 +211,7 @@ fn mount(plan: Plan) -> ExitCode {
 
 /// Everything that can be found out without touching the device; `None` when nothing is left to do.
 fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
-    plan.settings.check().map_err(|message| Refusal(message, WRONG_CALL))?;
+    plan.settings.check().map_err(|message| Refusal(format!("mount: {message}"), WRONG_CALL))?;
     for warning in plan.settings.warnings() {
         eprintln!("nacre: mount: {warning}");
     }
@@ -232,8 +233,9 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     // The server works in another directory.
     for tier in &mut plan.settings.tiers {
         let absolute = std::path::absolute(&tier.path);
-        tier.path = absolute
-            .map_err(|error| Refusal(format!("tier {}: {error}", tier.path.display()), SYSTEM_ERROR))?;
+        tier.path = absolute.map_err(|error| {
+            Refusal(without_number(format!("mount: tier {}: {error}", tier.path.display())), SYSTEM_ERROR)
+        })?;
     }
     plan.dir = mounts::absolute(&plan.dir)?;
     // Whatever looks at a mount that hangs would hang, too.
@@ -260,7 +262,10 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     }
     if let Some(log) = &plan.settings.log {
         let absolute = std::path::absolute(log);
-        plan.settings.log = Some(absolute.map_err(|error| Refusal(format!("log: {error}"), SYSTEM_ERROR))?);
+        plan.settings.log = Some(
+            absolute
+                .map_err(|error| Refusal(without_number(format!("mount: log: {error}")), SYSTEM_ERROR))?,
+        );
     }
     let refuse = |why: &str| Err(Refusal(format!("mount: {}: {why}", plan.dir.display()), MOUNT_FAILURE));
     match plan.dir.metadata() {
@@ -298,7 +303,13 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     daemon::serve_while_memory_is_short();
     let log = match Log::new(plan.settings.log.as_deref(), readiness.in_background()) {
         Ok(log) => log,
-        Err(error) => return readiness.fail(&format!("open the log file: {error}"), SYSTEM_ERROR),
+        Err(error) => {
+            let log = plan.settings.log.as_deref().unwrap_or(Path::new("")).display();
+            let said = format!(
+                "mount: open the log {log}: {error}; give a file in a directory that is there, as log=FILE"
+            );
+            return readiness.fail(&without_number(said), SYSTEM_ERROR);
+        }
     };
     daemon::abort_on_panic(&log);
     if let Err(error) = daemon::be_ended_last() {
@@ -376,7 +387,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
             log.say(&format!("{}: {error}", plan.dir.display()));
             ExitCode::from(MOUNT_FAILURE)
         }
-        Err(error) => readiness.fail(&error.to_string(), MOUNT_FAILURE),
+        Err(error) => readiness.fail(Failure::named("mount", error).message(), MOUNT_FAILURE),
     }
 }
 

@@ -94,7 +94,10 @@ struct ChangeArgs {
 struct Rate(Option<u64>);
 
 fn rate(text: &str) -> Result<Rate, String> {
-    let rate = if text == "none" { None } else { Some(size::parse(text)?) };
+    let rate = match text {
+        "none" => None,
+        _ => Some(size::parse(text).map_err(|error| format!("{error}, or none"))?),
+    };
     MoverLimit::of(rate).map(|_| Rate(rate)).map_err(|error| error.to_string())
 }
 

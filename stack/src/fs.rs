@@ -338,7 +338,7 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
     if inode_cache < InodeCache::MIN_LIMIT {
         return Err(Error::new(Kind::InvalidInput)
             .object(format!("{inode_cache} inodes in DRAM (inode_cache)"))
-            .advice("give it at least 1024"));
+            .advice("give 1024 or more"));
     }
     Ok(match layout {
         LayoutKind::Log => {
