@@ -398,14 +398,14 @@ fn tell_of_begin(plan: &Plan, file_system: &FileSystem, before: Option<&Info>, l
     let needed_recovery = |before: &Info| before.volume.mount_epoch > 0 && !before.volume.clean;
     if before.is_some_and(needed_recovery) {
         log.tell(&format!(
-            "{device}: it was not unmounted in order; recovered in {:.3} s: {} directories and {} other inodes read, {} \
-             operations erased and {} undone that were under way, {} link counts corrected",
+            "{device}: it was not unmounted in order; recovered in {:.3} s: {} and {} read, {} erased and {} undone that \
+             were under way, {} corrected",
             report.duration.as_secs_f64(),
-            report.directories,
-            report.files,
-            report.torn,
+            size::count(report.directories, "directory", "directories"),
+            size::count(report.files, "other inode", "other inodes"),
+            size::count(report.torn, "operation", "operations"),
             report.rolled_back,
-            report.relinked,
+            size::count(report.relinked, "link count", "link counts"),
         ));
     }
     if report.damage_count > 0 {

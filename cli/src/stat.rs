@@ -81,8 +81,8 @@ pub(crate) fn run(args: StatArgs) -> Result<(), Failure> {
         }
     }
     let places = if places.is_empty() { "no blocks".to_owned() } else { places.join(", ") };
-    let count = extents.len();
-    let mut text = format!("{}: {}, {places}, {count} extents\n", args.path.display(), size::print(bytes));
+    let count = output::count(extents.len() as u64, "extent", "extents");
+    let mut text = format!("{}: {}, {places}, {count}\n", args.path.display(), size::print(bytes));
     if !extents.is_empty() {
         text += &output::table(
             &["offset", "size", "place ", "block"],

@@ -184,7 +184,11 @@ impl Tier {
             (None, None, true) => "draining, takes nothing new".to_owned(),
             (None, None, false) => "in use".to_owned(),
         };
-        if self.errors > 0 { format!("{state}, {} errors", self.errors) } else { state }
+        if self.errors > 0 {
+            format!("{state}, {}", output::count(self.errors, "error", "errors"))
+        } else {
+            state
+        }
     }
 
     fn place(&self) -> String {
