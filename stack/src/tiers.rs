@@ -27,6 +27,8 @@ use crate::tier_settings::TierSettings;
 
 /// The rank of a tier of which nobody says how fast it is.
 const USUAL_RANK: u8 = 2;
+/// What can be done about one that is missing.
+const MISSING: &str = "nacre tier online says where it is now; until then choose another tier";
 /// Where the kernel names block devices.
 const BLOCK_DEVICES: &str = "/sys/class/block";
 
@@ -633,7 +635,7 @@ fn is_there(mover: &TieredLog, number: u8) -> Result<()> {
     }
     match mover.tiers().attachment(number) {
         Some(Attachment { device: Err(why), .. }) => {
-            Err(Error::new(Kind::DeviceLost).object(format!("tier {number}: {why}")))
+            Err(Error::new(Kind::DeviceLost).object(format!("tier {number}: {why}")).advice(MISSING))
         }
         _ => Ok(()),
     }
