@@ -290,6 +290,17 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     Ok(Some(plan))
 }
 
+/// What it means that the kernel may end the server first, and what can be done.
+fn is_ended_first(dir: &Path, error: io::Error) -> String {
+    let why = without_number(error.to_string());
+    format!(
+        "{}: when DRAM is short, the kernel may end this server before other processes; the mount then fails until it is \
+         mounted again, which keeps what was synchronised; its oom_score_adj cannot be set to -999 ({why}): mount it with \
+         CAP_SYS_RESOURCE, which root has outside most containers, or with OOMScoreAdjust=-999 in a systemd unit",
+        dir.display()
+    )
+}
+
 /// Whether a mount of ours is there whose server has died.
 fn is_dead_of_ours(dir: &Path) -> nacre::Result<bool> {
     let is_ours = mounts::at(dir)?.is_some_and(|mount| mount.fstype == mounts::FSTYPE);
@@ -313,16 +324,11 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     };
     daemon::abort_on_panic(&log);
     if let Err(error) = daemon::be_ended_last() {
-        log.say(&format!(
-            "{}: when memory is short, the kernel may end this server before other processes: it is not \
-             protected from that ({}); that takes CAP_SYS_RESOURCE, which root has outside of containers",
-            plan.dir.display(),
-            without_number(nacre_engine::Error::io("set", "oom_score_adj", error).to_string())
-        ));
+        log.say(&is_ended_first(&plan.dir, error));
     }
     if plan.was_dead {
         log.say(&format!(
-            "{}: the server that was mounted here before had died: it was killed, or memory was short",
+            "{}: the server that was mounted here before had died: it was killed, or DRAM was short",
             plan.dir.display()
         ));
     }
@@ -606,10 +612,18 @@ fn is_mounted(device: &Path) -> bool {
 mod tests {
     use std::path::Path;
 
-    use super::{is_helper, parse_helper};
+    use super::{is_ended_first, is_helper, parse_helper};
 
     fn parse(args: &[&str]) -> Result<super::Plan, String> {
         parse_helper(args.iter().map(Into::into))
+    }
+
+    #[test]
+    fn a_server_without_protection_says_what_that_means_and_the_way_out() {
+        let said = is_ended_first(Path::new("/mnt"), std::io::Error::from_raw_os_error(13));
+        let words =
+            ["/mnt: when DRAM is short", "keeps what was", "-999 (Permission denied): mount", "CAP_SYS"];
+        assert!(words.iter().all(|word| said.contains(word)) && !said.contains("os error"), "{said}");
     }
 
     #[test]
