@@ -261,7 +261,10 @@ fn question_with(
     let answer =
         asking::ask(PATIENCE, notice, |buffer| rustix::fs::lgetxattr(name.as_c_str(), question, buffer));
     match answer {
-        Answer::Bytes(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string())),
+        // An answer may be that there is nothing to say, which is `null`.
+        Answer::Bytes(bytes) => serde_json::from_slice::<Value>(&bytes)
+            .map(Some)
+            .map_err(|error| failed(format!("the mount's answer: {error}"))),
         Answer::Refused(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
         Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => Err(ended(operation, path)),
         Answer::Refused(error) => Err(failed(error.to_string())),
