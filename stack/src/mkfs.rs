@@ -301,6 +301,11 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
     if metadata.is_dir() {
         return refuse(Kind::IsDirectory, "give a device or a file");
     }
+    let file_type = metadata.file_type();
+    // Who opens a pipe waits for its other end.
+    if !(file_type.is_file() || file_type.is_block_device() || file_type.is_char_device()) {
+        return refuse(Kind::Unsupported, "give a device or a file, not a pipe or a socket");
+    }
     let signatures = signatures(path)?;
     // What is in use is not overwritten by force either.
     require_free(path)?;
