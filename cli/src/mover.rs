@@ -165,6 +165,12 @@ fn status(operation: &str, mount: &Path) -> Result<Value, Failure> {
     })
 }
 
+/// Whether the mount of a path has one: its layout can have tiers.
+pub(crate) fn is_there(operation: &str, path: &Path) -> Result<bool, Failure> {
+    let mount = mounted::mountpoint(operation, path)?;
+    Ok(mounted::question(operation, &mount, QUESTION)?.is_some())
+}
+
 fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
     let begun = Instant::now();
     loop {

@@ -68,8 +68,13 @@ fn set_options(dir: &Path, named: &str) -> Result<(), Failure> {
     if named.is_empty() {
         return Ok(());
     }
-    rustix::fs::setxattr(dir, OPTIONS, named.as_bytes(), XattrFlags::empty())
-        .map_err(|error| Failure::new("remount", dir.display(), format!("set {named}: {error}")))
+    rustix::fs::setxattr(dir, OPTIONS, named.as_bytes(), XattrFlags::empty()).map_err(|error| match error {
+        rustix::io::Errno::OPNOTSUPP => {
+            let cause = format!("{named} cannot be had: its layout has no tiers");
+            Failure::new("remount", dir.display(), cause).advice("leave it out")
+        }
+        error => Failure::new("remount", dir.display(), format!("set {named}: {error}")),
+    })
 }
 
 /// Has the server write what waits in DRAM; what cannot be written keeps the mount as it is.

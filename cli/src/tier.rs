@@ -11,10 +11,14 @@ use serde_json::{Value, json};
 
 use crate::control::{Order, TierToAdd, TierToTrim};
 use crate::failure::Failure;
-use crate::{mounted, output};
+use crate::{mounted, mover, output};
 
 /// What a mount is asked for its tiers.
 const QUESTION: &str = "system.nacre.tiers";
+/// How a file system without tiers has one: where its layout can, and where it cannot.
+pub(crate) const MAKE_ONE: &str = "nacre tier add makes one";
+pub(crate) const NO_TIERS: &str =
+    "its layout cannot have any; make a file system with one of the presets nacre, nova and tpfs";
 /// Passes over all files of a drain: what is written while one goes on may need another.
 const PASSES: u32 = 4;
 
@@ -201,7 +205,14 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
     match args.command {
         TierCommand::List { json, path } => {
             let (tiers, said) = tiers_of("tier list", &path)?;
-            if json { output::json(said) } else { list(&path, &tiers) }
+            match (json, &tiers[..]) {
+                (true, _) => output::json(said),
+                (false, []) => {
+                    let advice = if mover::is_there("tier list", &path)? { MAKE_ONE } else { NO_TIERS };
+                    output::text_out(&format!("{}: it has no tiers; {advice}\n", path.display()))
+                }
+                (false, tiers) => list(tiers),
+            }
         }
         TierCommand::Add { new, how, path, device } => {
             let mount = mounted::mountpoint("tier add", &path)?;
@@ -325,10 +336,7 @@ fn trim_one(operation: &str, mount: &Path, tier: u8, minimum: u64) -> Result<Opt
     Ok(Some(trimmed))
 }
 
-fn list(path: &Path, tiers: &[Tier]) -> Result<(), Failure> {
-    if tiers.is_empty() {
-        return output::text_out(&format!("{}: it has no tiers; nacre tier add makes one\n", path.display()));
-    }
+fn list(tiers: &[Tier]) -> Result<(), Failure> {
     let cells = |tier: &Tier| {
         vec![
             tier.number.to_string(),

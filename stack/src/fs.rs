@@ -393,6 +393,12 @@ fn check_options(layout: LayoutKind, options: &OpenOptions) -> Result<()> {
             "leave it out: this layout always has an index of names",
         );
     }
+    if let Some(tier) = options.tiers.first().filter(|_| layout != LayoutKind::Log) {
+        return refuse(
+            format!("tier {} on the layout {layout}", tier.path.display()),
+            "leave it out: this layout has no tiers",
+        );
+    }
     if options.tier_settings != TierSettings::default() && layout != LayoutKind::Log {
         return refuse(
             format!("settings of tiers on the layout {layout}"),
