@@ -173,15 +173,14 @@ fn look_for(
     let mut paths: Vec<PathBuf> = missing.iter().filter_map(last).collect();
     paths.extend(candidates(beside, Path::new(BLOCK_DEVICES)));
     let mut unreadable = Vec::new();
-    let ours: Vec<String> = mover
-        .layout()
-        .tiers()
-        .iter()
-        .filter_map(|tier| mover.tiers().attachment(tier.number)?.device.ok())
-        .collect();
+    // Also what was found on the way: each would say that it is in use, by us.
+    let is_ours = |path: &Path| {
+        let known = mover.layout().tiers();
+        let device = |tier: &Tier| mover.tiers().attachment(tier.number)?.device.ok();
+        known.iter().filter_map(device).any(|device| is_same(Some(&device), path))
+    };
     for path in paths {
-        // It would say that it is in use.
-        if ours.iter().any(|device| is_same(Some(device), &path)) {
+        if is_ours(&path) {
             continue;
         }
         let uuid = match tier_at(&path, volume) {
