@@ -38,7 +38,11 @@ impl Failure {
     /// gives way to it.
     pub(crate) fn named(operation: &str, cause: impl fmt::Display) -> Failure {
         let cause = cause.to_string();
-        let is_ours = |within: &str| within == operation || WITHIN.contains(&within);
+        let is_ours = |within: &str| {
+            within == operation
+                || operation.rsplit_once(' ').is_some_and(|(_, last)| last == within)
+                || WITHIN.contains(&within)
+        };
         let said =
             cause.split_once(": ").filter(|(within, _)| is_ours(within)).map_or(&cause[..], |(_, said)| said);
         Failure {
@@ -136,6 +140,8 @@ mod tests {
         }
         assert_eq!(said("open", "/y"), "mkfs: /x: /y: no space left on the device");
         assert_eq!(said("create", "/x"), "mkfs: create: /x: no space left on the device");
+        let drain = Failure::named("tier drain", "drain: tier 1: in use");
+        assert_eq!(drain.message(), "tier drain: tier 1: in use");
         assert_eq!(Failure::usage("wrong").of(Path::new("/x")).message(), "/x: wrong");
     }
 

@@ -192,7 +192,8 @@ pub(crate) fn order_within(
             return Err(failed("only root and the user that mounted it may do this".to_owned()));
         }
         Answer::Refused(Errno::ROFS) => {
-            return Err(failed("the file system is mounted read-only".to_owned()));
+            return Err(failed("the file system is mounted read-only".to_owned())
+                .advice("mount -o remount,rw lets it change"));
         }
         Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => {
             return Err(or_gone(ended(operation, path)));
