@@ -189,7 +189,9 @@ fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
             return Ok(status);
         }
         if timeout.is_some_and(|seconds| begun.elapsed() >= Duration::from_secs(seconds)) {
-            return failed("there is more to move".to_owned());
+            return failed(
+                "there is more to move; nacre mover status says what, and why it waits".to_owned(),
+            );
         }
         std::thread::sleep(PERIOD);
     }

@@ -130,8 +130,9 @@ fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
 fn from_device(device: &Path, path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
     let look = || {
         let fs = FileSystem::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
-        let metadata = fs.metadata(path)?;
-        let extents = if metadata.is_file() { Some(fs.extents(path)?) } else { None };
+        let named = |error: nacre::Error| error.object(path.display().to_string());
+        let metadata = fs.metadata(path).map_err(named)?;
+        let extents = if metadata.is_file() { Some(fs.extents(path).map_err(named)?) } else { None };
         fs.close().map(|()| (metadata.len(), extents))
     };
     match look().map_err(|error| Failure::on("stat", device, &error))? {
