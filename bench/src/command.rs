@@ -1,6 +1,6 @@
 //! The command line of `nacre bench`.
 
-use std::io::Write;
+use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -23,7 +23,7 @@ use crate::target::disk;
 use crate::target::plan::{self, Plan};
 use crate::trace::command::TraceCommand;
 use crate::workload::group;
-use crate::{Error, figures, workload};
+use crate::{Error, figures, say, workload};
 
 /// Measures nacre beside other file systems, on the same work, in one run
 #[derive(Debug, Args)]
@@ -136,7 +136,7 @@ pub fn run(args: BenchArgs) -> Result<(), Error> {
 }
 
 fn list() -> Result<(), Error> {
-    let mut out = std::io::stdout().lock();
+    let mut out = String::new();
     writeln!(out, "workloads (parameters behind the name, as micro.write,io=4k):")?;
     for kind in workload::KINDS {
         let spec = kind.name.parse()?;
@@ -155,7 +155,7 @@ fn list() -> Result<(), Error> {
     for (name, about) in plan::kinds() {
         writeln!(out, "  {name:<22} {about}")?;
     }
-    Ok(())
+    Ok(say::out(&out)?)
 }
 
 impl RunArgs {

@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::mount::UnmountFlags;
 
 use crate::run::memory::Groups;
+use crate::say;
 
 /// What the names of everything that a run makes begin with.
 pub(crate) const PREFIX: &str = "nacre-bench-";
@@ -60,7 +61,7 @@ fn remove_left(process: u32, path: &Path, first: impl FnOnce()) {
     first();
     match fs::remove_dir_all(path) {
         Ok(()) => eprintln!("{}: a run that was killed had left it; it is removed", path.display()),
-        Err(error) => eprintln!("{}: left by a run that was killed: {error}", path.display()),
+        Err(error) => say::failed(path.display(), format_args!("left by a run that was killed: {error}")),
     }
 }
 

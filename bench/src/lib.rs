@@ -8,6 +8,7 @@
 //! - [`paper`]: what the papers measured, as experiments that can be run here.
 //! - `session`: options that every run has, and a report that is valid whenever it ends.
 //! - [`place`]: where it happens; what a run that was killed left there is taken away by the next one.
+//! - `say`: what people are told, on standard output and of what failed.
 //! - [`figures`]: the figures that nacre itself is to reach, with hand-written loops.
 //! - [`command`]: the command line.
 
@@ -21,6 +22,7 @@ pub mod paper;
 pub mod place;
 pub mod report;
 pub mod run;
+mod say;
 mod session;
 pub mod spec;
 pub mod stats;

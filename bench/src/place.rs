@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::leftovers;
+use crate::{leftovers, say};
 
 /// A directory of our own that is removed at the end.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl Drop for Tmpfs {
             fs::remove_dir_all(&self.path)
         };
         if let Err(error) = removed {
-            eprintln!("{}: cannot be removed: {error}", self.path.display());
+            say::failed(self.path.display(), format_args!("cannot be removed: {error}"));
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::run::effort::Effort;
 use crate::run::memory::Groups;
 use crate::run::rounds::{FoundGroups, Setting};
 use crate::run::stop::Stop;
-use crate::{Error, leftovers};
+use crate::{Error, leftovers, say};
 
 /// What every run takes.
 #[derive(Debug, Args)]
@@ -141,7 +141,7 @@ impl<'a> Session<'a> {
             absent: Vec::new(),
         };
         if !common.to_stdout() {
-            println!("{}", report.machine.line());
+            say::out(&format!("{}\n", report.machine.line()))?;
         }
         Ok(Session {
             common,
@@ -219,7 +219,7 @@ impl<'a> Session<'a> {
     /// As [`Session::add`], shown in these words.
     pub(crate) fn add_as(&mut self, done: Experiment, said: &str) -> Result<(), Error> {
         if !self.common.to_stdout() {
-            self.progress.bar.suspend(|| print!("{said}"));
+            self.progress.bar.suspend(|| say::out(said))?;
         }
         self.report.experiments.push(done);
         self.judge();
@@ -242,9 +242,9 @@ impl<'a> Session<'a> {
         // What was left out after the last one is not written yet.
         self.write()?;
         if self.common.to_stdout() {
-            println!("{}", serde_json::to_string_pretty(&self.report)?);
+            say::out(&format!("{}\n", serde_json::to_string_pretty(&self.report)?))?;
         } else {
-            print!("{}", text::tail(&self.report));
+            say::out(&text::tail(&self.report))?;
         }
         Ok(self.report)
     }

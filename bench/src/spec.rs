@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use nacre_engine::size;
@@ -76,6 +77,14 @@ impl Spec {
         self.take(key, default, size::parse)
     }
 
+    /// A number of bytes from `range`.
+    pub fn size_within(&self, key: &str, default: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
+        self.take(key, default, |text| match size::parse(text)? {
+            bytes if range.contains(&bytes) => Ok(bytes),
+            _ => Err(format!("give {} to {}", size::exact(*range.start()), size::exact(*range.end()))),
+        })
+    }
+
     /// A number, at least `least`.
     pub fn number(&self, key: &str, default: u64, least: u64) -> Result<u64, String> {
         self.take(key, &default.to_string(), |text| match text.parse() {
@@ -85,7 +94,7 @@ impl Spec {
     }
 
     /// A number that need not be whole, from `range`.
-    pub fn real(&self, key: &str, default: f64, range: std::ops::RangeInclusive<f64>) -> Result<f64, String> {
+    pub fn real(&self, key: &str, default: f64, range: RangeInclusive<f64>) -> Result<f64, String> {
         self.take(key, &default.to_string(), |text| match text.parse() {
             Ok(number) if range.contains(&number) => Ok(number),
             _ => Err(format!("not a number from {} to {}", range.start(), range.end())),
@@ -142,6 +151,7 @@ mod tests {
         let spec: Spec = "x,n=0,w=c,r=2".parse().unwrap();
         assert!(spec.number("n", 1, 1).unwrap_err().contains("at least 1"));
         assert!(spec.word("w", "a", &[("a", 1), ("b", 2)]).unwrap_err().contains("one of a, b"));
+        assert!(spec.size_within("n", "1", 1..=1 << 20).unwrap_err().contains("give 1 byte to 1 MiB"));
         assert!(spec.real("r", 0.0, 0.0..=1.0).is_err());
     }
 }

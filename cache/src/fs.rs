@@ -6,7 +6,7 @@ use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::sync::thread::{self, JoinHandle};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{
-    BLOCK_SIZE, Data, Error, Extents, FileKind, FsStat, Kind, LINE_SIZE, PromiseCost, Result,
+    BLOCK_SIZE, Data, Error, Extents, FileKind, FsStat, Kind, LINE_SIZE, PromiseCost, Result, size,
 };
 use nacre_policy::ghost::ghosts_for;
 use nacre_policy::{Checker, Model, Newcomers};
@@ -77,8 +77,8 @@ impl<L: Data + Extents> CacheFs<L> {
         let blocks = options.size / BLOCK_SIZE;
         if !(MIN_BLOCKS..=MAX_BLOCKS).contains(&blocks) {
             return Err(Error::new(Kind::InvalidInput)
-                .object(format!("a cache of {} bytes", options.size))
-                .advice("give it at least 16 KiB, and some MiB to be of use"));
+                .object(format!("a write buffer of {}", size::exact(options.size)))
+                .advice("give it 16 KiB to 8 TiB, and some MiB to be of use"));
         }
         let shared = Shared {
             unit_lines: (layout.write_unit() / LINE_SIZE).clamp(1, LINES as u64) as usize,

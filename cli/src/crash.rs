@@ -56,7 +56,7 @@ pub(crate) struct CrashArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Threads; the number of CPUs by default
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     jobs: Option<usize>,
     /// Stop after so many seconds
     #[arg(long, value_name = "SECONDS")]
@@ -65,7 +65,7 @@ pub(crate) struct CrashArgs {
     #[arg(long, value_name = "COUNT")]
     images: Option<u64>,
     /// Stop after so many violations
-    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = at_least_one)]
     violations: usize,
     /// Go on from what this file says, and keep it up to date
     #[arg(long, value_name = "FILE")]
@@ -139,9 +139,16 @@ fn run_on<S: Subject>(subject: &S, args: &CrashArgs) -> Result<ExitCode, Failure
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILURE) })
 }
 
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| *count > 0)
+        .ok_or_else(|| format!("{text:?} is no number of them; give 1 or more"))
+}
+
 impl CrashArgs {
     fn jobs(&self) -> usize {
-        self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1)
+        self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
     }
 
     fn campaign(&self) -> Campaign {
@@ -173,7 +180,7 @@ fn explore<S: Subject>(subject: &S, args: &CrashArgs) -> Result<bool, Failure> {
         jobs: args.jobs(),
         time: args.time.map(Duration::from_secs),
         images: args.images,
-        violations: args.violations.max(1),
+        violations: args.violations,
     };
     let mut line = ProgressLine::new();
     let outcome = args.campaign().run(subject, &limits, args.resume.as_deref(), &mut |progress| {
@@ -248,12 +255,12 @@ fn rate(images: u64, elapsed: Duration) -> f64 {
 fn describe_progress(progress: &Progress<'_>) -> String {
     let covered = progress.report.commit_points.iter().filter(|&&count| count >= COVERED).count();
     format!(
-        "{} of {} workloads, {} images, {:.0} images/s, {} violations, {covered} of {} commit points covered",
+        "{} of {} workloads, {} images, {:.0} images/s, {}, {covered} of {} commit points covered",
         progress.workloads.0,
         progress.workloads.1,
         progress.report.images + progress.report.recovery_crashes,
         rate(progress.images, progress.elapsed),
-        progress.report.violations.len(),
+        output::count(progress.report.violations.len() as u64, "violation", "violations"),
         progress.report.commit_points.len(),
     )
 }
@@ -345,7 +352,7 @@ fn outcome_json<S: Subject>(
 
 fn replay<S: Subject>(subject: &S, file: &Path, as_json: bool) -> Result<bool, Failure> {
     let text = std::fs::read_to_string(file).map_err(|error| Failure::new("read", file.display(), error))?;
-    let (layout, case) = Case::parse(&text).map_err(|error| Failure::on(file, &error))?;
+    let (layout, case) = Case::parse(&text).map_err(|error| Failure::on("crash", file, &error))?;
     if layout != subject.name() {
         return Err(Failure::usage(format!("{}: this is a trace of the layout {layout}", file.display())));
     }

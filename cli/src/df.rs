@@ -91,7 +91,7 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 fn find(path: &Path) -> Result<Row, Failure> {
-    let mount = match mounted::serving(path)? {
+    let mount = match mounted::serving("df", path)? {
         Some(mount) => Some(mount),
         None => mounted::of_device(path)?,
     };
@@ -123,7 +123,7 @@ fn of_device(path: &Path) -> Result<Row, Failure> {
         let info = fs.info()?;
         fs.close().map(|()| info.space.expect("an open file system knows its space"))
     };
-    let space = space().map_err(|error| Failure::on(path, &error))?;
+    let space = space().map_err(|error| Failure::on("df", path, &error))?;
     Ok(Row {
         device: path.display().to_string(),
         mountpoint: None,

@@ -13,10 +13,15 @@ pub(crate) const EXIT_FAILURE: u8 = 1;
 /// The command line was wrong.
 pub(crate) const EXIT_USAGE: u8 = 2;
 
+/// Operations of the library that are a part of whatever a command does with a device.
+const WITHIN: [&str; 4] = ["open", "check", "add the tier", "attach the tier"];
+
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
+    /// Bytes of the message that name the operation, which stands in front.
+    operation_len: usize,
     code: u8,
     /// The process that was asked has not answered in time.
     is_silence: bool,
@@ -25,19 +30,30 @@ pub(crate) struct Failure {
 impl Failure {
     /// `operation: object: cause`.
     pub(crate) fn new(operation: &str, object: impl fmt::Display, cause: impl fmt::Display) -> Failure {
-        Failure::of_message(format!("{operation}: {object}: {cause}"), EXIT_FAILURE)
+        let message = format!("{operation}: {object}: {cause}");
+        Failure { operation_len: operation.len(), ..Failure::of_message(message, EXIT_FAILURE) }
     }
 
-    /// `operation: cause`, where the cause names its object.
+    /// `operation: cause`, where the cause names its object. An operation of the library within it that says no more than ours
+    /// gives way to it.
     pub(crate) fn named(operation: &str, cause: impl fmt::Display) -> Failure {
-        Failure::of_message(format!("{operation}: {cause}"), EXIT_FAILURE)
+        let cause = cause.to_string();
+        let is_ours = |within: &str| {
+            within == operation
+                || operation.rsplit_once(' ').is_some_and(|(_, last)| last == within)
+                || WITHIN.contains(&within)
+        };
+        let said =
+            cause.split_once(": ").filter(|(within, _)| is_ours(within)).map_or(&cause[..], |(_, said)| said);
+        Failure {
+            operation_len: operation.len(),
+            ..Failure::of_message(format!("{operation}: {said}"), EXIT_FAILURE)
+        }
     }
 
     /// A failure of the library on a device or file, which the message then names if it does not yet.
-    pub(crate) fn on(path: &Path, error: &nacre_engine::Error) -> Failure {
-        let (name, message) = (path.display().to_string(), error.to_string());
-        let message = if message.contains(&name) { message } else { format!("{name}: {message}") };
-        let failure = Failure::of_message(message, EXIT_FAILURE);
+    pub(crate) fn on(operation: &str, path: &Path, error: &nacre_engine::Error) -> Failure {
+        let failure = Failure::named(operation, error).of(path);
         if error.kind() != Kind::Busy {
             return failure;
         }
@@ -48,7 +64,7 @@ impl Failure {
     }
 
     fn of_message(message: String, code: u8) -> Failure {
-        Failure { message: without_number(message), code, is_silence: false }
+        Failure { message: without_number(message), operation_len: 0, code, is_silence: false }
     }
 
     /// The failure of who was asked and has not answered in time.
@@ -83,7 +99,10 @@ impl Failure {
     pub(crate) fn of(mut self, path: &Path) -> Failure {
         let name = path.display().to_string();
         if !self.message.contains(&name) {
-            self.message = format!("{name}: {}", self.message);
+            match self.operation_len {
+                0 => self.message.insert_str(0, &format!("{name}: ")),
+                len => self.message.insert_str(len, &format!(": {name}")),
+            }
         }
         self
     }
@@ -103,7 +122,28 @@ impl From<nacre_engine::Error> for Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use nacre_engine::{Error, Kind};
+
     use super::{Failure, without_number};
+
+    #[test]
+    fn the_operation_of_the_command_stands_in_front_of_the_object() {
+        let said = |operation: &'static str, object: &str| {
+            let error = Error::new(Kind::NoSpace).operation(operation).object(object);
+            Failure::on("mkfs", Path::new("/x"), &error).message().to_owned()
+        };
+        assert_eq!(said("", "tier 1"), "mkfs: /x: tier 1: no space left on the device");
+        for same in ["", "open", "mkfs"] {
+            assert_eq!(said(same, "/x"), "mkfs: /x: no space left on the device");
+        }
+        assert_eq!(said("open", "/y"), "mkfs: /x: /y: no space left on the device");
+        assert_eq!(said("create", "/x"), "mkfs: create: /x: no space left on the device");
+        let drain = Failure::named("tier drain", "drain: tier 1: in use");
+        assert_eq!(drain.message(), "tier drain: tier 1: in use");
+        assert_eq!(Failure::usage("wrong").of(Path::new("/x")).message(), "/x: wrong");
+    }
 
     #[test]
     fn messages_have_no_numbers_of_errors() {

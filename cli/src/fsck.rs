@@ -93,7 +93,7 @@ fn check(args: &FsckArgs) -> Result<u8, (Failure, u8)> {
     };
     let report = nacre::check(&args.device, repair, &checked).map_err(|error| {
         let code = if error.kind() == Kind::Corrupt { UNCORRECTED } else { OPERATIONAL_ERROR };
-        (Failure::on(&args.device, &error), code)
+        (Failure::on("fsck", &args.device, &error), code)
     })?;
     if args.json {
         let report = json!(report);

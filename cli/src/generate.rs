@@ -2,7 +2,7 @@
 //! command line itself.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use clap::CommandFactory;
@@ -10,17 +10,22 @@ use clap_complete::Shell;
 
 use crate::args::Cli;
 use crate::failure::Failure;
+use crate::output;
 
 /// Writes the completion script of a shell to standard output.
 pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "nacre", &mut script);
-    io::stdout().write_all(&script).map_err(|error| Failure::new("completions", "standard output", error))
+    output::text_out(&String::from_utf8_lossy(&script))
 }
 
 /// Writes `nacre.8` and one page for each subcommand into a directory.
 pub(crate) fn man(dir: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(dir).map_err(|error| Failure::new("man", dir.display(), error))?;
+    fs::create_dir_all(dir).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Failure::new("man", dir.display(), "it is not a directory")
+            .advice("give one, which is made if it is not there"),
+        _ => Failure::new("man", dir.display(), error),
+    })?;
     let mut command = Cli::command();
     // Without this, subcommands do not know the names that their pages go by.
     command.build();

@@ -30,16 +30,16 @@ pub(crate) fn run(args: InfoArgs) -> Result<(), Failure> {
 
 /// From the mount where there is one, else from the device itself.
 fn find(path: &Path) -> Result<Value, Failure> {
-    if let Some(mount) = mounted::serving(path)? {
+    if let Some(mount) = mounted::serving("info", path)? {
         return from_mount(path, &mount.mountpoint);
     }
     match nacre::info(path) {
         Ok(info) => Ok(with_dead_mount(json!(info), path)?),
         Err(error) if error.kind() == Kind::Busy => match mounted::of_device(path)? {
             Some(mount) => from_mount(&mount.mountpoint, &mount.mountpoint),
-            None => Err(Failure::on(path, &error)),
+            None => Err(Failure::on("info", path, &error)),
         },
-        Err(error) => Err(Failure::on(path, &error)),
+        Err(error) => Err(Failure::on("info", path, &error)),
     }
 }
 
@@ -52,7 +52,7 @@ fn with_dead_mount(mut info: Value, path: &Path) -> Result<Value, Failure> {
 }
 
 fn from_mount(path: &Path, mountpoint: &Path) -> Result<Value, Failure> {
-    let mut info = mounted::ask(path, mounted::INFO)?;
+    let mut info = mounted::ask("info", path, mounted::INFO)?;
     info["mountpoint"] = json!(mountpoint.display().to_string());
     Ok(info)
 }

@@ -1,6 +1,6 @@
 //! `nacre mkfs`: makes a file system.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nacre::{Emulation, LayoutKind, MkfsOptions, NewTier, Preset, Promise, VolumeInfo};
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::failure::Failure;
 use crate::mount_options::TierOption;
-use crate::output;
+use crate::{output, tier};
 
 /// What `nacre mkfs` is told.
 #[derive(Debug, Args)]
@@ -61,7 +61,15 @@ pub(crate) fn run(args: MkfsArgs) -> Result<(), Failure> {
     if args.dry_run {
         return dry_run(&args, &options, layout);
     }
-    let made = nacre::mkfs(&args.device, &options).map_err(|error| Failure::on(&args.device, &error))?;
+    let made =
+        nacre::mkfs(&args.device, &options).map_err(|error| Failure::on("mkfs", &args.device, &error))?;
+    if !options.tiers.is_empty() {
+        // What was just made can be looked at; if not, that is no failure of making it.
+        let lost = nacre::lost_tiers(&args.device, &options.tiers).unwrap_or_default();
+        let warn =
+            |path: &Path| tier::is_not_found("mkfs", &std::path::absolute(path).unwrap_or(path.into()));
+        lost.into_iter().for_each(warn);
+    }
     report(&args, &made)
 }
 
@@ -134,8 +142,8 @@ fn report(args: &MkfsArgs, made: &VolumeInfo) -> Result<(), Failure> {
 }
 
 fn dry_run(args: &MkfsArgs, options: &MkfsOptions, layout: LayoutKind) -> Result<(), Failure> {
-    let found =
-        nacre::would_make(&args.device, options).map_err(|error| Failure::on(&args.device, &error))?;
+    let found = nacre::would_make(&args.device, options)
+        .map_err(|error| Failure::on("mkfs", &args.device, &error))?;
     let is_lost = !found.is_empty();
     let wiped = if is_lost { "its content would be lost" } else { "nothing that is known would be lost" };
     let size = args.size.map_or_else(|| "the device's size".to_owned(), size::print);

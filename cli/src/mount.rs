@@ -95,7 +95,7 @@ struct Refusal(String, u8);
 
 impl From<nacre::Error> for Refusal {
     fn from(error: nacre::Error) -> Refusal {
-        Refusal(error.to_string(), MOUNT_FAILURE)
+        Refusal(Failure::named("mount", error).message().to_owned(), MOUNT_FAILURE)
     }
 }
 
@@ -103,7 +103,7 @@ impl From<nacre::Error> for Refusal {
 pub(crate) fn run(args: MountArgs) -> ExitCode {
     match plan(args) {
         Ok(plan) => mount(plan),
-        Err(message) => refuse(&message, WRONG_CALL),
+        Err(message) => refuse(&format!("mount: {message}"), WRONG_CALL),
     }
 }
 
@@ -134,9 +134,10 @@ pub(crate) fn plan(args: MountArgs) -> Result<Plan, String> {
 pub(crate) fn run_helper(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match parse_helper(args) {
         Ok(plan) => mount(plan),
-        Err(message) => {
-            refuse(&format!("{message}; usage: mount.nacre DEVICE DIR [-sfnv] [-o OPTIONS]"), WRONG_CALL)
-        }
+        Err(message) => refuse(
+            &format!("mount: {message}; usage: mount.nacre DEVICE DIR [-sfnv] [-o OPTIONS]"),
+            WRONG_CALL,
+        ),
     }
 }
 
@@ -210,7 +211,7 @@ fn mount(plan: Plan) -> ExitCode {
 
 /// Everything that can be found out without touching the device; `None` when nothing is left to do.
 fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
-    plan.settings.check().map_err(|message| Refusal(message, WRONG_CALL))?;
+    plan.settings.check().map_err(|message| Refusal(format!("mount: {message}"), WRONG_CALL))?;
     for warning in plan.settings.warnings() {
         eprintln!("nacre: mount: {warning}");
     }
@@ -232,8 +233,9 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     // The server works in another directory.
     for tier in &mut plan.settings.tiers {
         let absolute = std::path::absolute(&tier.path);
-        tier.path = absolute
-            .map_err(|error| Refusal(format!("tier {}: {error}", tier.path.display()), SYSTEM_ERROR))?;
+        tier.path = absolute.map_err(|error| {
+            Refusal(without_number(format!("mount: tier {}: {error}", tier.path.display())), SYSTEM_ERROR)
+        })?;
     }
     plan.dir = mounts::absolute(&plan.dir)?;
     // A command that looks at a mount that hangs would hang, too.
@@ -241,7 +243,17 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
         mounted::answers("mount", &there)
             .map_err(|failure| Refusal(failure.message().to_owned(), MOUNT_FAILURE))?;
     }
-    plan.was_dead = mounts::clear_dead(&plan.dir)?;
+    plan.was_dead = if plan.dry_run { is_dead_of_ours(&plan.dir)? } else { mounts::clear_dead(&plan.dir)? };
+    if plan.settings.remount && plan.was_dead {
+        let done = if plan.dry_run { "" } else { "; the dead mount is cleared away" };
+        return Err(Refusal(
+            format!(
+                "remount: {}: its server has ended{done}; mount it without remount, which recovers it",
+                plan.dir.display()
+            ),
+            MOUNT_FAILURE,
+        ));
+    }
     if plan.settings.remount {
         let how = (plan.names_all_flags, plan.dry_run);
         return remount::run(&plan.dir, &plan.settings, how)
@@ -250,12 +262,17 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     }
     if let Some(log) = &plan.settings.log {
         let absolute = std::path::absolute(log);
-        plan.settings.log = Some(absolute.map_err(|error| Refusal(format!("log: {error}"), SYSTEM_ERROR))?);
+        plan.settings.log = Some(
+            absolute
+                .map_err(|error| Refusal(without_number(format!("mount: log: {error}")), SYSTEM_ERROR))?,
+        );
     }
     let refuse = |why: &str| Err(Refusal(format!("mount: {}: {why}", plan.dir.display()), MOUNT_FAILURE));
     match plan.dir.metadata() {
         Ok(metadata) if metadata.is_dir() => {}
-        Ok(_) => return refuse("not a directory"),
+        // What is mounted there would be cleared away.
+        Err(_) if plan.was_dead && plan.dry_run => {}
+        Ok(_) => return refuse("it is not a directory; give one to mount it on"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return refuse("there is no such directory; make it first");
         }
@@ -264,13 +281,30 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     if plan.dry_run {
         let device =
             FileSystem::would_open(&plan.device, &open_options(&plan.settings)).map_err(|error| {
-                Refusal(Failure::on(&plan.device, &error).message().to_owned(), MOUNT_FAILURE)
+                Refusal(Failure::on("mount", &plan.device, &error).message().to_owned(), MOUNT_FAILURE)
             })?;
         let (name, dir) = (plan.device.display(), plan.dir.display());
         println!("{name}: would be mounted on {dir}; {}", device.promise_explanation);
         return Ok(None);
     }
     Ok(Some(plan))
+}
+
+/// What it means that the kernel may end the server first, and what can be done.
+fn is_ended_first(dir: &Path, error: io::Error) -> String {
+    let why = without_number(error.to_string());
+    format!(
+        "{}: when DRAM is short, the kernel may end this server before other processes; the mount then fails until it is \
+         mounted again, which keeps what was synchronised; its oom_score_adj cannot be set to -999 ({why}): mount it with \
+         CAP_SYS_RESOURCE, which root has outside most containers, or with OOMScoreAdjust=-999 in a systemd unit",
+        dir.display()
+    )
+}
+
+/// Whether a mount of ours is there whose server has died.
+fn is_dead_of_ours(dir: &Path) -> nacre::Result<bool> {
+    let is_ours = mounts::at(dir)?.is_some_and(|mount| mount.fstype == mounts::FSTYPE);
+    Ok(is_ours && mounts::is_dead(dir))
 }
 
 /// The process that serves the mount, from here to its end.
@@ -280,20 +314,21 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
     daemon::serve_while_memory_is_short();
     let log = match Log::new(plan.settings.log.as_deref(), readiness.in_background()) {
         Ok(log) => log,
-        Err(error) => return readiness.fail(&format!("open the log file: {error}"), SYSTEM_ERROR),
+        Err(error) => {
+            let log = plan.settings.log.as_deref().unwrap_or(Path::new("")).display();
+            let said = format!(
+                "mount: open the log {log}: {error}; give a file in a directory that is there, as log=FILE"
+            );
+            return readiness.fail(&without_number(said), SYSTEM_ERROR);
+        }
     };
     daemon::abort_on_panic(&log);
     if let Err(error) = daemon::be_ended_last() {
-        log.say(&format!(
-            "{}: when memory is short, the kernel may end this server before other processes: it is not \
-             protected from that ({}); that takes CAP_SYS_RESOURCE, which root has outside of containers",
-            plan.dir.display(),
-            without_number(nacre_engine::Error::io("set", "oom_score_adj", error).to_string())
-        ));
+        log.say(&is_ended_first(&plan.dir, error));
     }
     if plan.was_dead {
         log.say(&format!(
-            "{}: the server that was mounted here before had died: it was killed, or memory was short",
+            "{}: the server that was mounted here before had died: it was killed, or DRAM was short",
             plan.dir.display()
         ));
     }
@@ -309,7 +344,9 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
         Err(error) if error.kind() == Kind::NotFound && plan.settings.no_fail => {
             return readiness.ready().map_or(ExitCode::from(SYSTEM_ERROR), |()| ExitCode::SUCCESS);
         }
-        Err(error) => return readiness.fail(Failure::on(&plan.device, &error).message(), MOUNT_FAILURE),
+        Err(error) => {
+            return readiness.fail(Failure::on("mount", &plan.device, &error).message(), MOUNT_FAILURE);
+        }
     };
     let plan = &plan;
     if file_system.is_recovered_in_dram() {
@@ -356,7 +393,7 @@ fn serve(plan: &Plan, mut readiness: Readiness) -> ExitCode {
             log.say(&format!("{}: {error}", plan.dir.display()));
             ExitCode::from(MOUNT_FAILURE)
         }
-        Err(error) => readiness.fail(&error.to_string(), MOUNT_FAILURE),
+        Err(error) => readiness.fail(Failure::named("mount", error).message(), MOUNT_FAILURE),
     }
 }
 
@@ -367,14 +404,14 @@ fn tell_of_begin(plan: &Plan, file_system: &FileSystem, before: Option<&Info>, l
     let needed_recovery = |before: &Info| before.volume.mount_epoch > 0 && !before.volume.clean;
     if before.is_some_and(needed_recovery) {
         log.tell(&format!(
-            "{device}: it was not unmounted in order; recovered in {:.3} s: {} directories and {} other inodes read, {} \
-             operations erased and {} undone that were under way, {} link counts corrected",
+            "{device}: it was not unmounted in order; recovered in {:.3} s: {} and {} read, {} erased and {} undone that \
+             were under way, {} corrected",
             report.duration.as_secs_f64(),
-            report.directories,
-            report.files,
-            report.torn,
+            size::count(report.directories, "directory", "directories"),
+            size::count(report.files, "other inode", "other inodes"),
+            size::count(report.torn, "operation", "operations"),
             report.rolled_back,
-            report.relinked,
+            size::count(report.relinked, "link count", "link counts"),
         ));
     }
     if report.damage_count > 0 {
@@ -575,10 +612,18 @@ fn is_mounted(device: &Path) -> bool {
 mod tests {
     use std::path::Path;
 
-    use super::{is_helper, parse_helper};
+    use super::{is_ended_first, is_helper, parse_helper};
 
     fn parse(args: &[&str]) -> Result<super::Plan, String> {
         parse_helper(args.iter().map(Into::into))
+    }
+
+    #[test]
+    fn a_server_without_protection_says_what_that_means_and_the_way_out() {
+        let said = is_ended_first(Path::new("/mnt"), std::io::Error::from_raw_os_error(13));
+        let words =
+            ["/mnt: when DRAM is short", "keeps what was", "-999 (Permission denied): mount", "CAP_SYS"];
+        assert!(words.iter().all(|word| said.contains(word)) && !said.contains("os error"), "{said}");
     }
 
     #[test]

@@ -189,6 +189,8 @@ const PREFIXES_FOR_OTHERS: [&str; 8] =
 const LAZY_DEFAULT: u64 = 256 << 20;
 /// The least that it may name.
 const LAZY_MIN: u64 = 1 << 20;
+/// The most that it may name.
+const LAZY_MAX: u64 = 8 << 40;
 /// How data comes to tiers and from there: all that a remount can change, with the settings of the buffer.
 const TIER_SETTINGS: [&str; 11] = [
     "tier_cache",
@@ -217,7 +219,7 @@ impl MountSettings {
     pub(crate) fn take(&mut self, options: &str, sloppy: bool) -> Result<(), String> {
         for option in split(options)? {
             if !option.is_empty() && !self.take_one(&option)? && !sloppy {
-                return Err(format!("the mount option {option:?} is unknown{}", hint(&option)));
+                return Err(format!("the mount option {option:?} is unknown; {}", hint(&option)));
             }
         }
         Ok(())
@@ -257,7 +259,9 @@ impl MountSettings {
                 self.without_effect.extend(without_effect::reason(option));
             }
             "remount" => self.remount = true,
-            "bind" | "rbind" | "move" => return Err(format!("{option:?} is done by mount(8) itself")),
+            "bind" | "rbind" | "move" => {
+                return Err(format!("{option:?} is done by mount(8) itself: mount --{option} FROM TO"));
+            }
             _ => {
                 let known = without_effect::reason(option);
                 let is_known = known.is_some() || without_effect::is_so_anyway(option);
@@ -290,6 +294,9 @@ impl MountSettings {
             "inode_cache" => self.inode_cache = Some(inodes(value).map_err(|error| wrong(&error))?),
             "emulate" => self.emulation = Some(value.parse().map_err(|error| wrong(&error))?),
             "require" => self.require = Some(value.parse().map_err(|error| wrong(&error))?),
+            "tier" | "log" if value.is_empty() => {
+                return Err(wrong(&"give a path, as tier=/dev/sdb or log=/var/log/nacre.log"));
+            }
             "tier" => self.tiers.push(TierOption::parse(value)),
             "tiers" => self.all_tiers = all_or_found(value).map_err(|error| wrong(&error))?,
             _ if TIER_SETTINGS.contains(&key) => {
@@ -319,20 +326,23 @@ impl MountSettings {
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.writeback && self.direct_io {
             return Err(
-                "writeback and direct_io exclude each other: one uses the page cache, one goes past it"
+                "writeback and direct_io exclude each other: one uses the page cache, one goes past it; leave one of them out"
                     .into(),
             );
         }
         if self.lazy.is_some() && (self.writeback || self.sync) {
             return Err(
-                "lazy excludes writeback and sync: writes are buffered here, in the kernel, or nowhere"
+                "lazy excludes writeback and sync: writes are buffered here, in the kernel, or nowhere; choose one"
                     .into(),
             );
         }
         if let Some(Lazy { settings, .. }) = &self.lazy
             && settings.low_percent > settings.high_percent
         {
-            return Err("lazy_low must not exceed lazy_high".into());
+            return Err(format!(
+                "lazy_low={} exceeds lazy_high={}; give a smaller lazy_low, or a larger lazy_high",
+                settings.low_percent, settings.high_percent
+            ));
         }
         if let Some(preset) = self.preset
             && preset.buffers_writes()
@@ -345,7 +355,7 @@ impl MountSettings {
             ));
         }
         if self.writeback && self.sync {
-            return Err("writeback and sync exclude each other: one defers writes, one does not".into());
+            return Err("writeback and sync exclude each other: one defers writes, one does not; leave one of them out".into());
         }
         Ok(())
     }
@@ -486,7 +496,7 @@ fn inodes(text: &str) -> Result<u64, String> {
     text.parse()
         .ok()
         .filter(|count| (least..=u64::from(u32::MAX)).contains(count))
-        .ok_or_else(|| format!("{text:?} is no number of inodes; give {least} or more"))
+        .ok_or_else(|| format!("{text:?} is no number of inodes; give {least} to {}", u32::MAX))
 }
 
 impl Lazy {
@@ -517,10 +527,10 @@ impl Lazy {
 /// The size of the write buffer.
 fn lazy_size(text: &str) -> Result<u64, String> {
     let size = nacre_engine::size::parse(text)?;
-    if size < LAZY_MIN {
-        Err(format!("{text:?} is too little for a write buffer; give at least 1M"))
-    } else {
+    if (LAZY_MIN..=LAZY_MAX).contains(&size) {
         Ok(size)
+    } else {
+        Err(format!("{text:?} is no size of a write buffer; give 1M to 8T"))
     }
 }
 
@@ -556,7 +566,10 @@ fn take_tier_setting(settings: &mut TierSettings, key: &str, value: &str) -> Res
             }
         }
         _ if value == NO_LIMIT => settings.mover_limit = Some(MoverLimit::None),
-        _ => settings.mover_limit = Some(MoverLimit::Rate(size()?)),
+        _ => {
+            let rate = size().map_err(|error| format!("{error}, or none"))?;
+            settings.mover_limit = Some(MoverLimit::Rate(rate));
+        }
     }
     settings.check().map_err(|error| error.to_string())
 }
@@ -589,10 +602,10 @@ const WITHIN_VALUES: [&str; 9] = [
 fn hint(option: &str) -> &'static str {
     match option.split_once('=') {
         Some((key, _)) if WITHIN_VALUES.contains(&key) => {
-            ": a comma ends an option, so what belongs to emulate= or tier=PATH@DISK stands behind a colon, as in \
+            "a comma ends an option, so what belongs to emulate= or tier=PATH@DISK stands behind a colon, as in \
              emulate=latency=200:bandwidth=1G"
         }
-        _ => "",
+        _ => "leave it out, or see nacre mount --help for those that are known",
     }
 }
 
@@ -709,14 +722,19 @@ mod tests {
             ("commit", "commit"),
             ("threads=0", "1 to 256"),
             ("threads=many", "1 to 256"),
-            ("lazy=4K", "at least 1M"),
+            ("lazy=4K", "1M to 8T"),
+            ("lazy=9T", "1M to 8T"),
+            ("tier=", "a path"),
+            ("log=", "a path"),
+            ("mover_limit=slow", "or none"),
+            ("inode_cache=4294967296", "1024 to 4294967295"),
             ("lazy_low=101", "percentage"),
             ("lazy_period=0", "milliseconds"),
             ("lazy_forget=86400001", "milliseconds"),
             ("lazy_color=red", "lazy_color"),
             ("preset=spfs", "not built yet"),
             ("name_index=maybe", "neither on nor off"),
-            ("inode_cache=1023", "1024 or more"),
+            ("inode_cache=1023", "1024 to 4294967295"),
             ("inode_cache=all", "number of inodes"),
             ("tier_cache=64K", "1 MiB to 1 TiB"),
             ("tier_cache=2T", "1 MiB to 1 TiB"),

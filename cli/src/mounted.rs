@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::asking::{self, Answer, Asked};
 use crate::control::{Envelope, Order};
 use crate::failure::Failure;
+use crate::names::Names;
 use crate::servers::Server;
 
 /// What a mount is asked about itself.
@@ -39,8 +40,8 @@ pub(crate) fn all() -> Result<Vec<MountEntry>, Failure> {
 }
 
 /// The mount of ours that a file or directory is on.
-pub(crate) fn serving(path: &Path) -> Result<Option<MountEntry>, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::new("look at", path.display(), error);
+pub(crate) fn serving(operation: &str, path: &Path) -> Result<Option<MountEntry>, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(operation, path.display(), error);
     // Its own directory is found in the table, also when nothing answers there.
     let absolute = std::path::absolute(path).map_err(|error| failed(&error))?;
     let mounts = mounts::list()?;
@@ -49,9 +50,9 @@ pub(crate) fn serving(path: &Path) -> Result<Option<MountEntry>, Failure> {
             return Ok(None);
         }
         // The next question would wait without end for a mount that hangs.
-        return answers("look at", mount)?
+        return answers(operation, mount)?
             .map(|()| Some(mount.clone()))
-            .ok_or_else(|| ended("look at", path));
+            .ok_or_else(|| ended(operation, path));
     }
     let name = as_c_string(path)?;
     let answer = asking::ask(PATIENCE, waiting(path), |buffer| {
@@ -61,9 +62,9 @@ pub(crate) fn serving(path: &Path) -> Result<Option<MountEntry>, Failure> {
     });
     let device = match answer {
         Answer::Bytes(bytes) => u64::from_ne_bytes(bytes.try_into().unwrap_or_default()),
-        Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => return Err(ended("look at", path)),
+        Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => return Err(ended(operation, path)),
         Answer::Refused(error) => return Err(failed(&error)),
-        Answer::None => return Err(silent("look at", path)),
+        Answer::None => return Err(silent(operation, path)),
     };
     let device = (rustix::fs::major(device), rustix::fs::minor(device));
     Ok(mounts.into_iter().rfind(|mount| mount.fstype == FSTYPE && mount.device == device))
@@ -143,13 +144,19 @@ pub(crate) fn of_device(device: &Path) -> Result<Option<MountEntry>, Failure> {
 
 /// The place in the tree of the mount that serves a path or a device.
 pub(crate) fn mountpoint(operation: &str, path: &Path) -> Result<PathBuf, Failure> {
-    let mount = match serving(path)? {
+    let mount = match serving(operation, path)? {
         Some(mount) => Some(mount),
         None => of_device(path)?,
     };
-    mount
-        .map(|mount| mount.mountpoint)
-        .ok_or_else(|| Failure::new(operation, path.display(), "it is not on a mounted nacre file system"))
+    mount.map(|mount| mount.mountpoint).ok_or_else(|| {
+        is_not_ours(operation, path)
+            .advice("give a path on one, or the device of one; nacre df lists those that are mounted")
+    })
+}
+
+/// The failure of a command on a path that no mount of ours serves.
+pub(crate) fn is_not_ours(operation: &str, path: &Path) -> Failure {
+    Failure::new(operation, path.display(), "it is not on a mounted nacre file system")
 }
 
 /// Has a mount do something, with the file of this path where it is for one; gives what came of it.
@@ -167,7 +174,7 @@ pub(crate) fn order_within(
 ) -> Result<Value, Failure> {
     let failed = |cause: String| Failure::new(operation, path.display(), cause);
     // It goes on for long, and is given again and again.
-    let or_gone = |failure| match serving(path) {
+    let or_gone = |failure| match serving(operation, path) {
         Ok(None) => failed("it is not mounted any more".to_owned()),
         _ => failure,
     };
@@ -185,7 +192,8 @@ pub(crate) fn order_within(
             return Err(failed("only root and the user that mounted it may do this".to_owned()));
         }
         Answer::Refused(Errno::ROFS) => {
-            return Err(failed("the file system is mounted read-only".to_owned()));
+            return Err(failed("the file system is mounted read-only".to_owned())
+                .advice("mount -o remount,rw lets it change"));
         }
         Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => {
             return Err(or_gone(ended(operation, path)));
@@ -193,22 +201,25 @@ pub(crate) fn order_within(
         Answer::Refused(error) => return Err(or_gone(failed(error.to_string()))),
         Answer::None => return Err(silent(operation, path)),
     }
-    match ask_as(operation, path, &result).map_err(or_gone)? {
+    match ask(operation, path, &result).map_err(or_gone)? {
         Value::Object(mut answer) => match answer.remove("error") {
-            Some(error) => Err(Failure::named(operation, error.as_str().unwrap_or_default())),
+            Some(error) => {
+                Err(Failure::named(operation, with_names(path, error.as_str().unwrap_or_default())))
+            }
             None => Ok(answer.remove("result").unwrap_or_default()),
         },
         other => Err(failed(format!("the mount's answer: {other}"))),
     }
 }
 
-/// What a mount answers to a question, which is the name of a virtual extended attribute.
-pub(crate) fn ask(path: &Path, question: &str) -> Result<Value, Failure> {
-    ask_as("ask the mount", path, question)
+/// What a mount said, in which it knows files by their numbers only.
+fn with_names(path: &Path, said: &str) -> String {
+    by_name(path).map_or_else(|| said.to_owned(), |mount| Names::of(&mount.mountpoint).put_paths_into(said))
 }
 
-/// The same for an operation that fails without the answer.
-pub(crate) fn ask_as(operation: &str, path: &Path, question: &str) -> Result<Value, Failure> {
+/// What a mount answers to a question, which is the name of a virtual extended attribute, for an operation that fails without
+/// the answer.
+pub(crate) fn ask(operation: &str, path: &Path, question: &str) -> Result<Value, Failure> {
     let failed = |cause: &str| Failure::new(operation, path.display(), cause);
     question_with(waiting(path), operation, path, question)?.ok_or_else(|| {
         failed("it does not answer").advice("it must be a file on a mounted nacre file system")
@@ -251,7 +262,10 @@ fn question_with(
     let answer =
         asking::ask(PATIENCE, notice, |buffer| rustix::fs::lgetxattr(name.as_c_str(), question, buffer));
     match answer {
-        Answer::Bytes(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string())),
+        // An answer may be that there is nothing to say, which is `null`.
+        Answer::Bytes(bytes) => serde_json::from_slice::<Value>(&bytes)
+            .map(Some)
+            .map_err(|error| failed(format!("the mount's answer: {error}"))),
         Answer::Refused(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
         Answer::Refused(Errno::NOTCONN | Errno::CONNABORTED) => Err(ended(operation, path)),
         Answer::Refused(error) => Err(failed(error.to_string())),

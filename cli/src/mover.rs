@@ -94,7 +94,10 @@ struct ChangeArgs {
 struct Rate(Option<u64>);
 
 fn rate(text: &str) -> Result<Rate, String> {
-    let rate = if text == "none" { None } else { Some(size::parse(text)?) };
+    let rate = match text {
+        "none" => None,
+        _ => Some(size::parse(text).map_err(|error| format!("{error}, or none"))?),
+    };
     MoverLimit::of(rate).map(|_| Rate(rate)).map_err(|error| error.to_string())
 }
 
@@ -162,6 +165,12 @@ fn status(operation: &str, mount: &Path) -> Result<Value, Failure> {
     })
 }
 
+/// Whether the mount of a path has one: its layout can have tiers.
+pub(crate) fn is_there(operation: &str, path: &Path) -> Result<bool, Failure> {
+    let mount = mounted::mountpoint(operation, path)?;
+    Ok(mounted::question(operation, &mount, QUESTION)?.is_some())
+}
+
 fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
     let begun = Instant::now();
     loop {
@@ -171,7 +180,7 @@ fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
             return failed("it is paused; nacre mover resume ends that".to_owned());
         }
         if let Some(failure) = status["failure"].as_str() {
-            return failed(failure.to_owned());
+            return failed(Names::of(mount).put_into(failure));
         }
         if status["phase"] == OUTSIDE_HOURS && is_above(&status) {
             return failed(format!("{}, and there is more to move", reason(&status)));
@@ -180,7 +189,9 @@ fn wait(mount: &Path, timeout: Option<u64>) -> Result<Value, Failure> {
             return Ok(status);
         }
         if timeout.is_some_and(|seconds| begun.elapsed() >= Duration::from_secs(seconds)) {
-            return failed("there is more to move".to_owned());
+            return failed(
+                "there is more to move; nacre mover status says what, and why it waits".to_owned(),
+            );
         }
         std::thread::sleep(PERIOD);
     }
@@ -201,6 +212,11 @@ fn name_files(status: &mut Value, mount: &Path) {
         add(&mut status["doing"]);
     }
     status["queue"]["first"].as_array_mut().into_iter().flatten().for_each(add);
+    for field in ["failure", "refused"] {
+        if let Some(text) = status[field].as_str() {
+            status[field] = Value::String(names.put_into(text));
+        }
+    }
 }
 
 /// Whether more of persistent memory is in use than is to be.

@@ -5,10 +5,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// How texts of a mount name a file.
+const INODE: &str = "inode ";
 /// Names that are looked at for one answer at the most, and for how long.
 const MOST_NAMES: usize = 100_000;
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -74,10 +77,44 @@ impl Names {
         }
     }
 
+    /// A text of the mount in which inodes have their names, as far as these are found.
+    pub(crate) fn put_into(&mut self, text: &str) -> String {
+        self.look_for(numbers(text).map(|(_, number)| number));
+        named(text, |inode| self.get(inode))
+    }
+
+    /// The same with whole paths, for messages that stand alone.
+    pub(crate) fn put_paths_into(&mut self, text: &str) -> String {
+        self.look_for(numbers(text).map(|(_, number)| number));
+        named(text, |inode| Some(self.mountpoint.join(self.known.get(&inode)?).display().to_string()))
+    }
+
     /// The name of a file, where it was found.
     pub(crate) fn get(&self, inode: u64) -> Option<String> {
         self.known.get(&inode).map(|path| path.display().to_string())
     }
+}
+
+/// A text of a mount, which tells `inode 7`, with names for the inodes that have one.
+pub(crate) fn named(text: &str, name_of: impl Fn(u64) -> Option<String>) -> String {
+    let (mut named, mut end) = (String::new(), 0);
+    for (place, number) in numbers(text) {
+        if let Some(name) = name_of(number) {
+            named.push_str(&text[end..place.start]);
+            named.push_str(&name);
+            end = place.end;
+        }
+    }
+    named + &text[end..]
+}
+
+/// Where a text has `inode` and a number, and the number.
+fn numbers(text: &str) -> impl Iterator<Item = (Range<usize>, u64)> {
+    text.match_indices(INODE).filter_map(|(start, _)| {
+        let digits = &text[start + INODE.len()..];
+        let len = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
+        Some((start..start + INODE.len() + len, digits[..len].parse().ok()?))
+    })
 }
 
 #[cfg(test)]
@@ -104,5 +141,21 @@ mod tests {
         fs::remove_file(dir.path().join("other")).unwrap();
         names.look_for([inode]);
         assert_eq!(names.get(inode), None);
+    }
+
+    #[test]
+    fn texts_name_files_that_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a b"), "").unwrap();
+        let inode = fs::metadata(dir.path().join("a b")).unwrap().ino();
+        let mut names = Names::of(dir.path());
+        let text = format!("inode {inode}: tier 1: in use; log of inode {inode}, inode 0, inode of inode ");
+        let expected = "a b: tier 1: in use; log of a b, inode 0, inode of inode ";
+        assert_eq!(names.put_into(&text), expected);
+        let whole = dir.path().join("a b").display().to_string();
+        assert_eq!(names.put_paths_into(&text), expected.replace("a b", &whole));
+        for same in ["", "inode", "inode 99999999999999999999999", "inode -1", "inode 0x1"] {
+            assert_eq!(names.put_into(same), same);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+pub(crate) use nacre_engine::size::count;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
@@ -47,11 +48,6 @@ pub(crate) fn text_is_read(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// So many of something, in words.
-pub(crate) fn count(number: u64, one: &str, more: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { more })
-}
-
 /// Lines `name: value` with the values below one another.
 pub(crate) fn fields(fields: &[(&str, String)]) -> String {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
@@ -86,15 +82,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{count, fields, table};
-
-    #[test]
-    fn one_thing_is_no_many() {
-        assert_eq!(
-            (count(1, "file", "files"), count(0, "file", "files"), count(2, "file", "files")),
-            ("1 file".into(), "0 files".into(), "2 files".into())
-        );
-    }
+    use super::{fields, table};
 
     #[test]
     fn values_stand_below_one_another() {

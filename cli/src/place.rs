@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::control::{FilesMoved, FilesToMove, Order};
 use crate::failure::Failure;
-use crate::{mounted, output, tier};
+use crate::{mounted, mover, names, output, tier};
 
 /// Files that a mount is told to move at once: as many move together at the most, and their numbers, of up to 14 digits
 /// each, are the value of an attribute.
@@ -61,10 +61,15 @@ pub(crate) fn demote(args: &DemoteArgs) -> Result<bool, Failure> {
 fn fastest(path: &Path) -> Result<u8, Failure> {
     let (tiers, _) = tier::tiers_of("demote", path)?;
     let usable = tiers.iter().filter(|tier| tier.is_in_use()).min_by_key(|tier| (tier.rank, tier.number));
-    usable.map(|tier| tier.number).ok_or_else(|| {
-        Failure::new("demote", path.display(), "its file system has no tier in use")
-            .advice("nacre tier add makes one")
-    })
+    if let Some(tier) = usable {
+        return Ok(tier.number);
+    }
+    let advice = match (mover::is_there("demote", path)?, tiers.is_empty()) {
+        (false, _) => tier::NO_TIERS,
+        (true, true) => tier::MAKE_ONE,
+        (true, false) => "nacre tier list says why; --tier chooses one all the same",
+    };
+    Err(Failure::new("demote", path.display(), "its file system has no tier in use").advice(advice))
 }
 
 /// Moves files; false when one of them failed, which was said.
@@ -139,7 +144,9 @@ impl Found<'_> {
             self.moved += done.moved;
             self.failed += done.failed.len();
             for (file, why) in done.failed {
-                if let Some((path, _)) = left.get(file) {
+                if let Some((path, inode)) = left.get(file) {
+                    let name = |number| (number == *inode).then(|| path.display().to_string());
+                    let why = names::named(&why, name);
                     Failure::named(self.operation, why).of(path).report();
                 }
             }
@@ -210,8 +217,8 @@ fn each(
     act: &mut dyn FnMut(&Path, &Metadata) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let failed = |path: &Path, error: std::io::Error| Failure::new(operation, path.display(), error);
-    if mounted::serving(top)?.is_none() {
-        return Err(Failure::new(operation, top.display(), "it is not on a mounted nacre file system"));
+    if mounted::serving(operation, top)?.is_none() {
+        return Err(mounted::is_not_ours(operation, top).advice("nacre df lists those that are mounted"));
     }
     let metadata = fs::symlink_metadata(top).map_err(|error| failed(top, error))?;
     if metadata.is_dir() && !args.recursive && matches!(operation, "promote" | "demote") {

@@ -30,7 +30,7 @@ pub(crate) fn run(
     let Some(entry) = mounts::at(dir)?.filter(|mount| mount.fstype == FSTYPE) else {
         return Err(failed("no nacre file system is mounted there".into()));
     };
-    let said = mounted::ask_as("remount", dir, mounted::INFO)?;
+    let said = mounted::ask("remount", dir, mounted::INFO)?;
     let mut running = MountSettings::default();
     let options = said["mount"]["options"].as_str().unwrap_or_default();
     running.take(options, false).map_err(failed)?;
@@ -59,7 +59,7 @@ pub(crate) fn run(
             write_down(dir)?;
         }
         set_flags(&entry, is, becomes)?;
-        mounted::ask_as("remount", dir, FLAGS)?;
+        mounted::ask("remount", dir, FLAGS)?;
     }
     if was_read_only { set_options(dir, &named) } else { Ok(()) }
 }
@@ -68,8 +68,13 @@ fn set_options(dir: &Path, named: &str) -> Result<(), Failure> {
     if named.is_empty() {
         return Ok(());
     }
-    rustix::fs::setxattr(dir, OPTIONS, named.as_bytes(), XattrFlags::empty())
-        .map_err(|error| Failure::new("remount", dir.display(), format!("set {named}: {error}")))
+    rustix::fs::setxattr(dir, OPTIONS, named.as_bytes(), XattrFlags::empty()).map_err(|error| match error {
+        rustix::io::Errno::OPNOTSUPP => {
+            let cause = format!("{named} cannot be had: its layout has no tiers");
+            Failure::new("remount", dir.display(), cause).advice("leave it out")
+        }
+        error => Failure::new("remount", dir.display(), format!("set {named}: {error}")),
+    })
 }
 
 /// Has the server write what waits in DRAM; what cannot be written keeps the mount as it is.

@@ -11,6 +11,9 @@ use crate::{mounted, output};
 
 /// What a mount is asked, and told, about scrubbing.
 const QUESTION: &str = "system.nacre.scrub";
+/// What it is called where it fails.
+const START: &str = "scrub start";
+const STATUS: &str = "scrub status";
 
 /// What `nacre scrub` is told.
 #[derive(Debug, Args)]
@@ -47,7 +50,7 @@ pub(crate) fn run(args: ScrubArgs) -> Result<bool, Failure> {
     match args.command {
         ScrubCommand::Start { rate, path } => start(&path, rate).map(|()| true),
         ScrubCommand::Status { json, path } => {
-            let mut status = mounted::ask(&mount_of(&path)?, QUESTION)?;
+            let mut status = mounted::ask(STATUS, &mount_of(STATUS, &path)?, QUESTION)?;
             let sound = status["findings"].as_array().is_none_or(Vec::is_empty);
             if json {
                 status["path"] = json!(path.display().to_string());
@@ -61,22 +64,30 @@ pub(crate) fn run(args: ScrubArgs) -> Result<bool, Failure> {
 }
 
 /// The place in the tree of the mount that serves a path or a device.
-fn mount_of(path: &Path) -> Result<PathBuf, Failure> {
-    mounted::mountpoint("scrub", path)
-        .map_err(|failure| failure.advice("nacre fsck -c checks a device that is not mounted"))
+fn mount_of(operation: &str, path: &Path) -> Result<PathBuf, Failure> {
+    let is_served = mounted::serving(operation, path)?.is_some() || mounted::of_device(path)?.is_some();
+    if !is_served {
+        return Err(mounted::is_not_ours(operation, path)
+            .advice("nacre fsck -c checks a device that is not mounted; nacre df lists those that are"));
+    }
+    mounted::mountpoint(operation, path)
 }
 
 fn start(path: &Path, rate: Option<u64>) -> Result<(), Failure> {
     let word = rate.map_or_else(|| "start".to_owned(), |rate| format!("start {rate}"));
-    let mountpoint = mount_of(path)?;
+    let mountpoint = mount_of(START, path)?;
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(&mountpoint, QUESTION, word.as_bytes(), flags).map_err(|error| {
-        let failed = Failure::new("scrub", mountpoint.display(), error);
+        let failed = |cause: &str| Failure::new(START, mountpoint.display(), cause);
+        let rate = size::exact(rate.unwrap_or(0));
         match error {
-            rustix::io::Errno::BUSY => failed.advice("one is under way: nacre scrub status shows it"),
-            rustix::io::Errno::INVAL => failed.advice("give a rate of at least 256K in a second"),
-            rustix::io::Errno::PERM => failed.advice("only root and who mounted it may start one"),
-            _ => failed,
+            rustix::io::Errno::BUSY => failed("a scrub is under way").advice("nacre scrub status shows it"),
+            rustix::io::Errno::INVAL => {
+                failed(&format!("{rate} in a second are too few")).advice("give a rate of at least 256K")
+            }
+            rustix::io::Errno::PERM => failed("only root and the user that mounted it may do this"),
+            rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED => mounted::ended(START, &mountpoint),
+            other => failed(&other.to_string()),
         }
     })
 }

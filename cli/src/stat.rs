@@ -81,8 +81,8 @@ pub(crate) fn run(args: StatArgs) -> Result<(), Failure> {
         }
     }
     let places = if places.is_empty() { "no blocks".to_owned() } else { places.join(", ") };
-    let count = extents.len();
-    let mut text = format!("{}: {}, {places}, {count} extents\n", args.path.display(), size::print(bytes));
+    let count = output::count(extents.len() as u64, "extent", "extents");
+    let mut text = format!("{}: {}, {places}, {count}\n", args.path.display(), size::print(bytes));
     if !extents.is_empty() {
         text += &output::table(
             &["offset", "size", "place ", "block"],
@@ -104,11 +104,12 @@ fn cells(extent: &Extent) -> Vec<String> {
 }
 
 fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
-    let metadata = std::fs::metadata(path).map_err(|error| Failure::new("stat", path.display(), error))?;
-    if mounted::serving(path)?.is_none() {
-        return Err(Failure::new("stat", path.display(), "it is not on a mounted nacre file system")
-            .advice("--device DEVICE looks on one that is not mounted"));
+    if mounted::serving("stat", path)?.is_none() {
+        return Err(
+            mounted::is_not_ours("stat", path).advice("--device DEVICE looks on one that is not mounted")
+        );
     }
+    let metadata = std::fs::metadata(path).map_err(|error| Failure::new("stat", path.display(), error))?;
     if !metadata.is_file() {
         return Err(Failure::new("stat", path.display(), "only regular files have extents"));
     }
@@ -116,7 +117,7 @@ fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
     let mut extents = Vec::new();
     let mut next = Some(0);
     while let Some(start) = next {
-        let answer = mounted::ask(path, &format!("{QUESTION}.{start}"))?;
+        let answer = mounted::ask("stat", path, &format!("{QUESTION}.{start}"))?;
         let page: Page = serde_json::from_value(answer)
             .map_err(|error| Failure::new("stat", path.display(), format!("the mount's answer: {error}")))?;
         extents.extend(page.extents);
@@ -129,11 +130,12 @@ fn from_mount(path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
 fn from_device(device: &Path, path: &Path) -> Result<(u64, Vec<Extent>), Failure> {
     let look = || {
         let fs = FileSystem::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
-        let metadata = fs.metadata(path)?;
-        let extents = if metadata.is_file() { Some(fs.extents(path)?) } else { None };
+        let named = |error: nacre::Error| error.object(path.display().to_string());
+        let metadata = fs.metadata(path).map_err(named)?;
+        let extents = if metadata.is_file() { Some(fs.extents(path).map_err(named)?) } else { None };
         fs.close().map(|()| (metadata.len(), extents))
     };
-    match look().map_err(|error| Failure::on(device, &error))? {
+    match look().map_err(|error| Failure::on("stat", device, &error))? {
         (size, Some(extents)) => Ok((size, extents.iter().map(extent).collect())),
         (_, None) => Err(Failure::new("stat", path.display(), "only regular files have extents")),
     }

@@ -11,10 +11,14 @@ use serde_json::{Value, json};
 
 use crate::control::{Order, TierToAdd, TierToTrim};
 use crate::failure::Failure;
-use crate::{mounted, output};
+use crate::{mounted, mover, output};
 
 /// What a mount is asked for its tiers.
 const QUESTION: &str = "system.nacre.tiers";
+/// How a file system without tiers has one: where its layout can, and where it cannot.
+pub(crate) const MAKE_ONE: &str = "nacre tier add makes one";
+pub(crate) const NO_TIERS: &str =
+    "its layout cannot have any; make a file system with one of the presets nacre, nova and tpfs";
 /// Passes over all files of a drain: what is written while one goes on may need another.
 const PASSES: u32 = 4;
 
@@ -184,7 +188,11 @@ impl Tier {
             (None, None, true) => "draining, takes nothing new".to_owned(),
             (None, None, false) => "in use".to_owned(),
         };
-        if self.errors > 0 { format!("{state}, {} errors", self.errors) } else { state }
+        if self.errors > 0 {
+            format!("{state}, {}", output::count(self.errors, "error", "errors"))
+        } else {
+            state
+        }
     }
 
     fn place(&self) -> String {
@@ -197,7 +205,14 @@ pub(crate) fn run(args: TierArgs) -> Result<(), Failure> {
     match args.command {
         TierCommand::List { json, path } => {
             let (tiers, said) = tiers_of("tier list", &path)?;
-            if json { output::json(said) } else { list(&path, &tiers) }
+            match (json, &tiers[..]) {
+                (true, _) => output::json(said),
+                (false, []) => {
+                    let advice = if mover::is_there("tier list", &path)? { MAKE_ONE } else { NO_TIERS };
+                    output::text_out(&format!("{}: it has no tiers; {advice}\n", path.display()))
+                }
+                (false, tiers) => list(tiers),
+            }
         }
         TierCommand::Add { new, how, path, device } => {
             let mount = mounted::mountpoint("tier add", &path)?;
@@ -321,10 +336,7 @@ fn trim_one(operation: &str, mount: &Path, tier: u8, minimum: u64) -> Result<Opt
     Ok(Some(trimmed))
 }
 
-fn list(path: &Path, tiers: &[Tier]) -> Result<(), Failure> {
-    if tiers.is_empty() {
-        return output::text_out(&format!("{}: it has no tiers; nacre tier add makes one\n", path.display()));
-    }
+fn list(tiers: &[Tier]) -> Result<(), Failure> {
     let cells = |tier: &Tier| {
         vec![
             tier.number.to_string(),
@@ -343,7 +355,7 @@ fn list(path: &Path, tiers: &[Tier]) -> Result<(), Failure> {
 /// The tiers of the mount that serves a path or a device, also as it tells of them.
 pub(crate) fn tiers_of(operation: &str, path: &Path) -> Result<(Vec<Tier>, Value), Failure> {
     let mount = mounted::mountpoint(operation, path)?;
-    let said = mounted::ask(&mount, QUESTION)?;
+    let said = mounted::ask(operation, &mount, QUESTION)?;
     let tiers = serde_json::from_value(said["tiers"].clone())
         .map_err(|error| Failure::new(operation, path.display(), format!("the mount's answer: {error}")))?;
     Ok((tiers, said))
@@ -374,15 +386,20 @@ fn to_add(new: &NewArgs, device: &Path) -> TierToAdd {
 fn add(operation: &str, mount: &Path, new: &NewArgs, device: &Path) -> Result<u64, Failure> {
     let result = mounted::order(operation, mount, Order::AddTier(to_add(new, device)))?;
     if result["found"] == false {
-        let device = device.display();
-        // It is added, whoever hears this.
-        let _ = writeln!(
-            std::io::stderr(),
-            "nacre: {operation}: {device}: the next mount will not find it: its path is too long to be noted, and it is neither \
-             a block device nor beside the memory; mount with -o tier={device}"
-        );
+        is_not_found(operation, device);
     }
     Ok(result["tier"].as_u64().unwrap_or_default())
+}
+
+/// Warns of a tier that the next mount does not find by itself. It is a tier, whoever hears this.
+pub(crate) fn is_not_found(operation: &str, device: &Path) {
+    let device = device.display();
+    let _ = writeln!(
+        std::io::stderr(),
+        "nacre: {operation}: {device}: the next mount will not find it: the superblock has no room for its path (255 bytes \
+         for one, about 1000 for all), and it is neither a block device nor in the directory of the PM; mount with \
+         -o tier={device}"
+    );
 }
 
 /// Moves what is on a tier elsewhere; gives the bytes, or none when it is only said what would be done.
@@ -516,7 +533,7 @@ fn is_elsewhere(operation: &str, mount: &Path, device: &Path) -> Result<(), Fail
     let mut places = nacre::made_of(device);
     places.extend(device.parent().filter(|_| places.is_empty()).map(Path::to_owned));
     let is_here = |place: &PathBuf| {
-        mounted::serving(place).ok().flatten().is_some_and(|serving| serving.mountpoint == mount)
+        mounted::serving(operation, place).ok().flatten().is_some_and(|serving| serving.mountpoint == mount)
     };
     if places.iter().any(is_here) {
         return Err(Failure::new(

@@ -5,6 +5,8 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -312,7 +314,10 @@ fn find(path: &Path) -> Result<MountEntry, Failure> {
     match mount {
         Some(mount) if mount.fstype == mounts::FSTYPE => Ok(mount),
         Some(mount) => wrong(format!("a mount of type {}, not of nacre", mount.fstype)),
-        None => wrong("nothing is mounted there".to_owned()),
+        None if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {
+            wrong("there is no such directory".to_owned())
+        }
+        None => wrong("nothing is mounted there; nacre df lists what is".to_owned()),
     }
 }
 

@@ -202,6 +202,14 @@ impl fmt::Display for Error {
                 write!(f, "{}: ", detail.object)?;
             }
         }
+        // Object and advice name the cause and what can be had: the kind says no more than that.
+        if let Some(Detail { object, advice, source: None, .. }) = self.detail.as_deref()
+            && self.kind == Kind::InvalidInput
+            && !object.is_empty()
+            && !advice.is_empty()
+        {
+            return f.write_str(advice);
+        }
         let source = self.detail.as_ref().and_then(|detail| detail.source.as_ref());
         let source = source.map(|source| without_number(source.to_string()));
         match source {
@@ -281,6 +289,16 @@ mod tests {
     fn a_message_names_operation_object_cause_and_way_out() {
         let error = Error::new(Kind::Busy).operation("mount").object("/dev/pmem0").advice("unmount it first");
         assert_eq!(error.to_string(), "mount: /dev/pmem0: in use; unmount it first");
+    }
+
+    #[test]
+    fn an_argument_is_said_to_be_invalid_only_where_nothing_else_is() {
+        let invalid = || Error::new(Kind::InvalidInput).operation("mkfs");
+        let named = invalid().object("a size of 1 byte");
+        assert_eq!(named.to_string(), "mkfs: a size of 1 byte: invalid argument");
+        let error = named.advice("give a multiple of 4096");
+        assert_eq!(error.to_string(), "mkfs: a size of 1 byte: give a multiple of 4096");
+        assert_eq!(invalid().advice("give a size").to_string(), "mkfs: invalid argument; give a size");
     }
 
     #[test]

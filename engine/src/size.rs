@@ -1,4 +1,4 @@
-//! Sizes as people write them: `1G`, `512M`, `4096`.
+//! Sizes as people write them: `1G`, `512M`, `4096`; numbers of things as they read them.
 
 /// Suffixes, from large to small.
 const UNITS: [(char, u64); 5] =
@@ -52,9 +52,20 @@ pub fn exact(bytes: u64) -> String {
     }
 }
 
+/// So many of something, in words.
+pub fn count(number: u64, one: &str, more: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { more })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{exact, parse, print};
+    use super::{count, exact, parse, print};
+
+    #[test]
+    fn one_thing_is_no_many() {
+        let files = |number| count(number, "file", "files");
+        assert_eq!((&files(1)[..], &files(0)[..], &files(2)[..]), ("1 file", "0 files", "2 files"));
+    }
 
     #[test]
     fn exact_sizes_are_not_rounded() {

@@ -172,14 +172,16 @@ impl TimeRange {
 
     /// The time from its form on media, or `None` when the nanoseconds are out of range.
     pub const fn unpack(self, packed: u64) -> Option<Timestamp> {
-        if !Self::is_packed(packed) {
-            return None;
-        }
+        if Self::is_packed(packed) { Some(self.unpack_own(packed)) } else { None }
+    }
+
+    /// The time that [`pack`](Self::pack) made a word of.
+    pub const fn unpack_own(self, packed: u64) -> Timestamp {
         let nanos = (packed & ((1 << Self::NANOS_BITS) - 1)) as u32;
         // Seconds since the first one of the range.
         let since =
             (packed >> Self::NANOS_BITS).wrapping_sub(self.min_secs() as u64) & ((1 << Self::SECS_BITS) - 1);
-        Some(Timestamp { secs: self.min_secs() + since as i64, nanos })
+        Timestamp { secs: self.min_secs() + since as i64, nanos }
     }
 }
 

@@ -189,8 +189,12 @@ fn unmount_as_user(mountpoint: &Path, lazily: bool) -> Result<()> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
-    let kind = if said.contains("busy") { Kind::Busy } else { Kind::NotPermitted };
-    Err(Error::new(kind).operation("unmount").object(object()).source(said))
+    let error = if said.contains("busy") {
+        Error::new(Kind::Busy)
+    } else {
+        Error::new(Kind::NotPermitted).advice("only root and the user that mounted it may unmount it")
+    };
+    Err(error.operation("unmount").object(object()).source(said))
 }
 
 /// Whether a path has to be written differently among the options of fusermount3, which are separated by commas.

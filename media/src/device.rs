@@ -126,8 +126,10 @@ impl Device {
         };
         let len = len - len % LINE_SIZE;
         if len == 0 {
-            let advice =
-                if metadata.len() == 0 { "it is empty" } else { "it is too small to hold anything of ours" };
+            let advice = match metadata.len() {
+                0 => "it is empty: give another one, or restore what was in it",
+                _ => "it is too small to hold anything of nacre: give another one, or restore its size",
+            };
             return Err(Error::new(Kind::InvalidInput).operation("open").object(name).advice(advice));
         }
         Ok(Device { file, kind, len, align, name })
@@ -191,12 +193,20 @@ pub fn resize_unowned(path: &Path, len: u64) -> Result<()> {
 pub(crate) fn open_error(name: &str, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => Kind::NotFound,
-        io::ErrorKind::PermissionDenied => Kind::AccessDenied,
+        io::ErrorKind::PermissionDenied => return no_access(name),
         io::ErrorKind::ReadOnlyFilesystem => Kind::ReadOnly,
         io::ErrorKind::ResourceBusy => return busy(name),
         _ => return Error::io("open", name, error),
     };
     Error::new(kind).operation("open").object(name)
+}
+
+/// The error of a user who may not open a device or a file.
+pub fn no_access(name: &str) -> Error {
+    Error::new(Kind::AccessDenied)
+        .operation("open")
+        .object(name)
+        .advice("this user may not open it: do it as root, or have its owner change its mode")
 }
 
 fn busy(name: &str) -> Error {
@@ -250,7 +260,10 @@ fn allocate(file: &File, len: u64, name: &str) -> Result<()> {
 
 fn allocation_error(name: &str, errno: Errno) -> Error {
     match errno {
-        Errno::NOSPC | Errno::DQUOT => Error::new(Kind::NoSpace).operation("allocate").object(name),
+        Errno::NOSPC | Errno::DQUOT => Error::new(Kind::NoSpace)
+            .operation("allocate")
+            .object(name)
+            .advice("make room where the file lies, or make it smaller"),
         Errno::FBIG => Error::new(Kind::FileTooBig).operation("allocate").object(name),
         _ => Error::io("allocate", name, errno.into()),
     }

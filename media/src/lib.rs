@@ -26,7 +26,7 @@ mod thread;
 mod token;
 pub mod usage;
 
-pub use device::{DeviceKind, resize_unowned};
+pub use device::{DeviceKind, no_access, resize_unowned};
 pub use dram::Frame;
 pub use emulation::Emulation;
 pub use frames::Frames;

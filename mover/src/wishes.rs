@@ -194,7 +194,9 @@ impl<L: Tiered<Proof = Durable>, D: BlockDevice + 'static> MoverFs<L, D> {
         if let Some(tier) = to
             && let Some(Attachment { device: Err(why), .. }) = self.tiers.attachment(tier)
         {
-            return Err(Error::new(Kind::DeviceLost).object(format!("tier {tier}: {why}")));
+            return Err(Error::new(Kind::DeviceLost)
+                .object(format!("tier {tier}: {why}"))
+                .advice("nacre tier online says where it is now; until then choose another tier"));
         }
         Ok(to)
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
 pub use nacre_layout_log::check::Repair;
 use nacre_layout_parts::report::MediaReport;
 use nacre_media::block::RealDisk;
@@ -86,7 +86,10 @@ impl CheckReport {
         self.told_before = media.told;
         if media.new_blocks > 0 {
             self.problems.push(Problem {
-                what: format!("{} blocks with media errors may be allocated", media.new_blocks),
+                what: format!(
+                    "{} with media errors may be allocated",
+                    size::count(media.new_blocks, "block", "blocks")
+                ),
                 repair: Some("put them into the list of bad blocks"),
                 advice: None,
                 loses: false,

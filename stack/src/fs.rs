@@ -338,7 +338,7 @@ fn mount(pm: Arc<RealPm>, options: &OpenOptions, tiers_come: bool) -> Result<Any
     if inode_cache < InodeCache::MIN_LIMIT {
         return Err(Error::new(Kind::InvalidInput)
             .object(format!("{inode_cache} inodes in DRAM (inode_cache)"))
-            .advice("give it at least 1024"));
+            .advice("give 1024 or more"));
     }
     Ok(match layout {
         LayoutKind::Log => {
@@ -391,6 +391,12 @@ fn check_options(layout: LayoutKind, options: &OpenOptions) -> Result<()> {
         return refuse(
             format!("name_index on the layout {layout}"),
             "leave it out: this layout always has an index of names",
+        );
+    }
+    if let Some(tier) = options.tiers.first().filter(|_| layout != LayoutKind::Log) {
+        return refuse(
+            format!("tier {} on the layout {layout}", tier.path.display()),
+            "leave it out: this layout has no tiers",
         );
     }
     if options.tier_settings != TierSettings::default() && layout != LayoutKind::Log {

@@ -27,7 +27,7 @@ pub(crate) fn require_free(path: &Path) -> Result<()> {
         let tier = label.as_ref().filter(|label| label.volume() == mounted.uuid);
         let is_tier = tier.filter(|label| mounted.has_tier(label.uuid(), label.token()));
         let what = match (is_memory, is_tier) {
-            (true, _) => "the memory".to_owned(),
+            (true, _) => "the persistent memory".to_owned(),
             (_, Some(label)) => format!("tier {}", label.number()),
             _ => continue,
         };

@@ -104,4 +104,4 @@ pub use mover::{
 pub use nacre_mover::{Drained, Hours, PIN, TIER, TrimFrom, Trimmed};
 pub use preset::{LayoutKind, Preset};
 pub use tier_settings::{MoverLimit, TierSettings};
-pub use tiers::{MovedFiles, NewTier, TierDevice, TierInfo};
+pub use tiers::{MovedFiles, NewTier, TierDevice, TierInfo, lost_tiers};

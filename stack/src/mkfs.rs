@@ -1,12 +1,15 @@
 //! Making a file system on a device or in a file.
 
 use std::fs::{self, File};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::SystemTime;
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
+use nacre_layout_parts::format::{MAX_DEVICE_SIZE, MIN_DEVICE_SIZE};
 use nacre_media::{Emulation, PmOptions, Promise, RealPm, resize_unowned};
+use nacre_tiers::MIN_TIER_SIZE;
 use uuid::Uuid;
 
 use crate::fs::{FileSystem, OpenOptions, WriteBuffer};
@@ -15,6 +18,9 @@ use crate::info::VolumeInfo;
 use crate::preset::{LayoutKind, Preset};
 use crate::signature::{self, Signature};
 use crate::tiers::NewTier;
+
+/// The most bytes of a label.
+const LABEL_SIZE: usize = 64;
 
 /// What [`mkfs`] makes.
 #[derive(Debug, Clone)]
@@ -176,10 +182,54 @@ fn prepare_all(path: &Path, options: &MkfsOptions) -> Result<Prepared> {
             .object(format!("tiers on the layout {layout}"))
             .advice("the layout log, as of the presets nacre, nova and tpfs, can have them"));
     }
-    for tier in &options.tiers {
-        let _prepared = prepare(&tier.device.path, tier.size, tier.force)?;
+    if options.label.len() > LABEL_SIZE {
+        return Err(Error::new(Kind::InvalidInput)
+            .object(format!("a label of {}", size::exact(options.label.len() as u64)))
+            .advice("give one of at most 64 bytes"));
     }
-    prepare(path, options.size, options.force)
+    for tier in &options.tiers {
+        let _prepared = prepare_tier(tier)?;
+    }
+    let prepared = prepare(path, options.size, options.force)?;
+    let sizes = MIN_DEVICE_SIZE..=MAX_DEVICE_SIZE;
+    require_size(path, &prepared, sizes, "a file system takes 16 MiB to 16 TiB")?;
+    Ok(prepared)
+}
+
+/// The same for a tier.
+pub(crate) fn prepare_tier(new: &NewTier) -> Result<Prepared> {
+    let path = &new.device.path;
+    let prepared = prepare(path, new.size, new.force)?;
+    require_size(path, &prepared, MIN_TIER_SIZE..=u64::MAX, "a tier takes at least 1 MiB")?;
+    Ok(prepared)
+}
+
+/// Refuses a size that cannot be had while the device is as it was.
+fn require_size(
+    path: &Path,
+    prepared: &Prepared,
+    sizes: RangeInclusive<u64>,
+    advice: &'static str,
+) -> Result<()> {
+    let name = path.display().to_string();
+    let len = match prepared {
+        Prepared::Absent(size) | Prepared::Present { resize: Some(size), .. } => *size,
+        Prepared::Present { .. } => {
+            let file = File::open(path).map_err(|error| open_error(&name, error))?;
+            let is_devdax = file.metadata().is_ok_and(|found| found.file_type().is_char_device());
+            // Its length is in sysfs; who opens it is told.
+            if is_devdax {
+                return Ok(());
+            }
+            length(&file, &name)?
+        }
+    };
+    if sizes.contains(&(len - len % BLOCK_SIZE)) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::InvalidInput)
+        .object(format!("{name}: a size of {}", size::exact(len)))
+        .advice(advice))
 }
 
 /// Says what [`mkfs`] with these options would overwrite there, with the errors that it would give; nothing is changed.
@@ -240,7 +290,10 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return match size {
                 Some(size) => Ok(Prepared::Absent(size)),
-                None => refuse(Kind::NotFound, "give a size and the file is made"),
+                None => refuse(
+                    Kind::NotFound,
+                    "give a size and the file is made: --size 1G, or of a tier of mkfs PATH:1G",
+                ),
             };
         }
         Err(error) => return Err(open_error(&name, error)),
@@ -248,11 +301,17 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
     if metadata.is_dir() {
         return refuse(Kind::IsDirectory, "give a device or a file");
     }
+    let file_type = metadata.file_type();
+    // Who opens a pipe waits for its other end.
+    if !(file_type.is_file() || file_type.is_block_device() || file_type.is_char_device()) {
+        return refuse(Kind::Unsupported, "give a device or a file, not a pipe or a socket");
+    }
     let signatures = signatures(path)?;
+    // What is in use is not overwritten by force either.
+    require_free(path)?;
     if !force {
         refuse_content(path, &name, &signatures, metadata.is_file())?;
     }
-    require_free(path)?;
     let mut resize = None;
     if metadata.is_file() {
         resize = new_size(metadata.len(), &name, size, force)?;
@@ -288,7 +347,7 @@ fn refuse_content(path: &Path, name: &str, signatures: &[Signature], plain_file:
 /// The size that a file is to get: an empty one what is given, another one a new size when that is forced.
 fn new_size(len: u64, name: &str, size: Option<u64>, force: bool) -> Result<Option<u64>> {
     let advice = match size {
-        None if len == 0 => "the file is empty: give a size",
+        None if len == 0 => "the file is empty: give a size, as --size 1G",
         Some(size) if size != len && len != 0 && !force => {
             "the file has another size; leave the size out, or have -f (force) change it"
         }
@@ -304,7 +363,7 @@ fn length(mut file: &File, name: &str) -> Result<u64> {
 pub(crate) fn open_error(name: &str, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => Kind::NotFound,
-        std::io::ErrorKind::PermissionDenied => Kind::AccessDenied,
+        std::io::ErrorKind::PermissionDenied => return nacre_media::no_access(name),
         _ => return Error::io("open", name, error),
     };
     Error::new(kind).operation("open").object(name)

@@ -1,6 +1,6 @@
 //! Which layout a device holds, and what there is where none can be found.
 
-use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
 use nacre_layout_log::Summary;
 use nacre_layout_parts::superblock::more_telling;
 use nacre_media::{Pm, RealPm};
@@ -44,7 +44,7 @@ fn without_superblock(pm: &RealPm, error: Error) -> Error {
         Err(error) => return error,
     };
     if found.iter().any(|mark| mark.name == NACRE) {
-        return Error::corrupt(format!("a nacre file system of which {} bytes are left", pm.len()))
+        return Error::corrupt(format!("a nacre file system of which {} are left", size::exact(pm.len())))
             .advice("the device was truncated: restore its size before anything else");
     }
     if found.iter().any(|mark| mark.name == TIER) {

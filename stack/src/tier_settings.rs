@@ -118,7 +118,7 @@ impl TierSettings {
         for (name, bytes, range, unit, advice) in settings {
             let Some(bytes) = bytes else { continue };
             if !range.contains(&bytes) || !bytes.is_multiple_of(unit) {
-                let object = format!("{name} of {}", size::print(bytes));
+                let object = format!("{name} of {}", size::exact(bytes));
                 return Err(Error::new(Kind::InvalidInput).object(object).advice(advice));
             }
         }
@@ -224,7 +224,7 @@ mod tests {
             (TierSettings { sync_threshold: Some(1), ..none }, "sync_threshold", "4 KiB to 1 TiB"),
             (
                 TierSettings { mover_limit: Some(MoverLimit::Rate(9)), ..none },
-                "mover_limit of 9 B",
+                "mover_limit of 9 bytes",
                 "1 TiB, or none",
             ),
             (TierSettings { disk_threshold: Some(101), ..none }, "disk_threshold of 101", "0 to 100"),

@@ -11,7 +11,7 @@ use nacre_engine::{BLOCK_SIZE, Error, FileBlock, FileKind, Kind, Names, Result, 
 use nacre_layout_log::{LogFs, Summary};
 use nacre_media::block::{BlockDevice, DiskOptions, Io, Pages, RealDisk};
 use nacre_media::disk::Disk;
-use nacre_media::{Frames, RealPm, resize_unowned};
+use nacre_media::{Frames, PmOptions, RealPm, resize_unowned};
 use nacre_mover::{Drained, LargeWrites, MoverFs, NOT_ATTACHED, TrimFrom, Trimmed};
 use nacre_tiers::{Attachment, Label};
 use serde::Serialize;
@@ -20,13 +20,15 @@ use uuid::Uuid;
 use crate::fs::{FileSystem, OpenOptions};
 use crate::keeper::local_ahead_s;
 use crate::layout::{AnyNode, TieredLog};
-use crate::mkfs::{Prepared, prepare};
+use crate::mkfs::{Prepared, prepare_tier};
 use crate::mover::TrafficInfo;
 use crate::preset::Preset;
 use crate::tier_settings::TierSettings;
 
 /// The rank of a tier of which nobody says how fast it is.
 const USUAL_RANK: u8 = 2;
+/// What can be done about one that is missing.
+const MISSING: &str = "nacre tier online says where it is now; until then choose another tier";
 /// Where the kernel names block devices.
 const BLOCK_DEVICES: &str = "/sys/class/block";
 
@@ -171,15 +173,14 @@ fn look_for(
     let mut paths: Vec<PathBuf> = missing.iter().filter_map(last).collect();
     paths.extend(candidates(beside, Path::new(BLOCK_DEVICES)));
     let mut unreadable = Vec::new();
-    let ours: Vec<String> = mover
-        .layout()
-        .tiers()
-        .iter()
-        .filter_map(|tier| mover.tiers().attachment(tier.number)?.device.ok())
-        .collect();
+    // Also what was found on the way: each would say that it is in use, by us.
+    let is_ours = |path: &Path| {
+        let known = mover.layout().tiers();
+        let device = |tier: &Tier| mover.tiers().attachment(tier.number)?.device.ok();
+        known.iter().filter_map(device).any(|device| is_same(Some(&device), path))
+    };
     for path in paths {
-        // It would say that it is in use.
-        if ours.iter().any(|device| is_same(Some(device), &path)) {
+        if is_ours(&path) {
             continue;
         }
         let uuid = match tier_at(&path, volume) {
@@ -280,6 +281,19 @@ fn tier_at(path: &Path, volume: Uuid) -> Result<Option<Uuid>> {
 fn is_same(device: Option<&str>, path: &Path) -> bool {
     let there = device.and_then(|device| fs::canonicalize(device).ok());
     there.is_some() && there == fs::canonicalize(path).ok()
+}
+
+/// Those of these tiers of a file system, by their paths, that its next mount does not find by itself.
+pub fn lost_tiers<'t>(device: impl AsRef<Path>, tiers: &'t [NewTier]) -> Result<Vec<&'t Path>> {
+    let device = device.as_ref();
+    let pm = RealPm::open(device, &PmOptions { read_only: true, ..PmOptions::default() })?;
+    let known = nacre_layout_log::known_tier_paths(&pm)?.into_iter().map(|(_, path)| path);
+    let places: Vec<PathBuf> = known.chain(candidates(device, Path::new(BLOCK_DEVICES))).collect();
+    let is_lost = |path: &&Path| {
+        let real = fs::canonicalize(path).ok();
+        real.is_none() || !places.iter().any(|place| fs::canonicalize(place).ok() == real)
+    };
+    Ok(tiers.iter().map(|tier| tier.device.path.as_path()).filter(is_lost).collect())
 }
 
 /// How fast a device is, as far as the kernel says.
@@ -385,8 +399,7 @@ impl FileSystem {
     fn prepare_tier(&self, new: &NewTier) -> Result<Prepared> {
         let path = &new.device.path;
         let _mover = self.mover()?;
-        prepare(path, new.size, new.force)
-            .map_err(|error| error.operation("add the tier").object(path.display().to_string()))
+        prepare_tier(new).map_err(|error| error.operation("add the tier").object(path.display().to_string()))
     }
 
     /// Makes a device a tier; gives its number.
@@ -621,7 +634,7 @@ fn is_there(mover: &TieredLog, number: u8) -> Result<()> {
     }
     match mover.tiers().attachment(number) {
         Some(Attachment { device: Err(why), .. }) => {
-            Err(Error::new(Kind::DeviceLost).object(format!("tier {number}: {why}")))
+            Err(Error::new(Kind::DeviceLost).object(format!("tier {number}: {why}")).advice(MISSING))
         }
         _ => Ok(()),
     }

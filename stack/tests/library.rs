@@ -100,6 +100,45 @@ fn mkfs_overwrites_nothing_unasked() {
     assert_eq!(mkfs(&path, &MkfsOptions::with_size(SIZE)).unwrap().size, SIZE);
 }
 
+/// A file was cut to a size that was refused then, and marks were gone before a label was found too long.
+#[test]
+fn a_forced_mkfs_that_is_refused_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, other) = (dir.path().join("device"), dir.path().join("other"));
+    std::fs::write(&path, b"my thesis").unwrap();
+    let force = |size: Option<u64>| MkfsOptions { force: true, size, ..MkfsOptions::default() };
+    for (size, words) in
+        [(None, "9 bytes"), (Some(0), "0 bytes"), (Some(1 << 20), "1 MiB"), (Some(1 << 50), "1 PiB")]
+    {
+        let error = mkfs(&path, &force(size)).unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidInput);
+        assert!(
+            error.to_string().contains(&format!("a size of {words}: a file system takes 16 MiB")),
+            "{error}"
+        );
+    }
+    let tier = |size| nacre::NewTier {
+        device: nacre::TierDevice { path: path.clone(), emulation: None },
+        size,
+        rank: None,
+        force: true,
+    };
+    for (size, words) in [(None, "9 bytes"), (Some(0), "0 bytes"), (Some(4096), "4 KiB")] {
+        let make = MkfsOptions { tiers: vec![tier(size)], ..MkfsOptions::with_size(SIZE) };
+        let error = mkfs(&other, &make).unwrap_err();
+        assert!(
+            error.to_string().contains(&format!("a size of {words}: a tier takes at least 1 MiB")),
+            "{error}"
+        );
+        assert!(!other.exists());
+    }
+    let long = MkfsOptions { label: "x".repeat(65), ..force(Some(SIZE)) };
+    assert!(
+        mkfs(&path, &long).unwrap_err().to_string().contains("a label of 65 bytes: give one of at most 64")
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), b"my thesis");
+}
+
 #[test]
 fn a_forced_mkfs_erases_the_old_marks() {
     let dir = tempfile::tempdir().unwrap();

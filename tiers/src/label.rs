@@ -14,6 +14,8 @@ use crate::format::{MAGIC, OLDEST_READER, RawLabel, VERSION};
 pub const COPIES: [&str; 2] = ["first", "last"];
 /// Blocks of the smallest tier.
 const MIN_BLOCKS: u64 = 256;
+/// The least bytes of a device that may be a tier.
+pub const MIN_TIER_SIZE: u64 = MIN_BLOCKS * BLOCK_SIZE;
 
 /// What a new tier is called.
 #[derive(Debug, Clone, Copy)]

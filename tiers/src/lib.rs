@@ -22,7 +22,7 @@ mod queues;
 mod set;
 mod traffic;
 
-pub use label::{COPIES, Label, NewLabel};
+pub use label::{COPIES, Label, MIN_TIER_SIZE, NewLabel};
 pub use pages::{PageCache, PageCounters};
 pub use set::{Attachment, Detached, Listener, TierSet};
 pub use traffic::TierTraffic;

@@ -30,6 +30,7 @@ mod work;
 use clap::Args;
 
 use crate::run::effort;
+use crate::say;
 use crate::session::{Common, Output, Session};
 use context::Context;
 
@@ -66,10 +67,8 @@ pub struct FiguresArgs {
 /// Measures, and prints what came out.
 pub(crate) fn run(args: FiguresArgs) -> Outcome {
     if args.list {
-        for row in rows::ROWS {
-            println!("{:<27} {}", row.name, row.what);
-        }
-        return Ok(());
+        let rows: String = rows::ROWS.iter().map(|row| format!("{:<27} {}\n", row.name, row.what)).collect();
+        return Ok(say::out(&rows)?);
     }
     if let Some(role) = &args.role {
         return child::run(role, &args.with);
@@ -97,7 +96,7 @@ pub(crate) fn run(args: FiguresArgs) -> Outcome {
     }
     measured?;
     if !common.to_stdout() {
-        println!("{reached} reached, {missed} missed");
+        say::out(&format!("{reached} reached, {missed} missed\n"))?;
     }
     Ok(())
 }

@@ -7,14 +7,13 @@ use clap::Args;
 use super::answers::Found;
 use super::runs::{Means, Runs, entrant_name};
 use super::{Asked, Experiment, experiments, find, list, papers};
-use crate::Error;
-use crate::machine;
 use crate::report::schema::{self, Absent, Options};
 use crate::run::cold::Cold;
 use crate::run::effort::QUICK;
 use crate::run::experiment::{self, Place, Request};
 use crate::run::memory::Groups;
 use crate::session::{Common, Session, factor};
+use crate::{Error, machine, say};
 
 /// Draws the papers' figures again: runs what can run here, and puts our values beside the papers'
 ///
@@ -66,8 +65,7 @@ impl PaperArgs {
         let hasty = self.common.effort == QUICK;
         let mut means = Means { traces, dax, uncapped: false, in_process, hasty, cores };
         if self.list {
-            print!("{}", list::list(&means));
-            return Ok(());
+            return Ok(say::out(&list::list(&means))?);
         }
         let chosen = chosen(&self.names)?;
         let held = Groups::find().map_err(|error| error.to_string());
@@ -75,8 +73,8 @@ impl PaperArgs {
         let planned: Vec<Runs<'_>> =
             chosen.iter().map(|experiment| self.planned(experiment, &means)).collect();
         if self.dry_run {
-            planned.iter().for_each(|runs| print!("{}", self.commands(runs)));
-            return Ok(());
+            let commands: String = planned.iter().map(|runs| self.commands(runs)).collect();
+            return Ok(say::out(&commands)?);
         }
         self.measure(&planned, held.err())
     }

@@ -1,6 +1,5 @@
 //! `nacre bench report` and `nacre bench compare`.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -8,7 +7,7 @@ use clap::Args;
 use super::compare::Comparison;
 use super::merge::{Document, Named};
 use super::{file, html, text};
-use crate::Error;
+use crate::{Error, say};
 
 /// Draws reports again, as a page or for the terminal
 ///
@@ -103,10 +102,7 @@ fn read(files: &[PathBuf]) -> Result<Vec<Named>, Error> {
         .collect()
 }
 
-/// Prints. A reader that went away is no failure of ours.
+/// Prints.
 fn say(text: &str) -> Result<(), Error> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    Ok(say::out(text)?)
 }

@@ -22,8 +22,8 @@ struct Head {
 
 fn parse(text: &str) -> Result<Report, String> {
     // The version comes first: what a newer document means by the same names is not for us to guess.
-    let head: Head =
-        serde_json::from_str(text).map_err(|error| format!("no report of nacre bench: {error}"))?;
+    let head: Head = serde_json::from_str(text)
+        .map_err(|error| format!("no report of nacre bench: {error}; give a file that --json has written"))?;
     if head.schema > SCHEMA {
         return Err(format!(
             "the report has schema {}, and this nacre reads up to {SCHEMA}: use the nacre that wrote it, or a newer one",

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::{Error, machine};
+use crate::{Error, machine, say};
 
 /// A worker needs this for itself.
 pub const LEAST: u64 = 16 << 20;
@@ -189,7 +189,7 @@ impl Drop for Group {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Err(error) => {
-                    eprintln!("{}: cannot be removed: {error}", self.path.display());
+                    say::failed(self.path.display(), format_args!("cannot be removed: {error}"));
                     return;
                 }
                 Ok(()) => return,

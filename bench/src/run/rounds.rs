@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nacre_engine::without_number;
+
 use super::cold::{self, Cold};
 use super::effort::Effort;
 use super::experiment::{Entrant, Place, Request};
@@ -302,7 +304,7 @@ impl Turns<'_> {
             let name = side.entrant.name.clone();
             // Before it has worked, the reason is not the workload's.
             let what = if side.seat.is_none() { name } else { format!("{name} at {}", self.workload) };
-            self.absent.push(Absent { what, why: error.to_string() });
+            self.absent.push(Absent { what, why: without_number(error.to_string()) });
         }
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::Error;
 use crate::counters::{DiskWork, processor_time};
+use crate::{Error, say};
 
 /// How long a mount may take to appear, and a server to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -194,7 +194,7 @@ impl Drop for Mounted {
             .or_else(|_| rustix::mount::unmount(&self.path, UnmountFlags::DETACH));
         match unmounted.map_err(Error::from).and_then(|()| Ok(fs::remove_dir(&self.path)?)) {
             Ok(()) => {}
-            Err(error) => eprintln!("{}: cannot be removed: {error}", self.path.display()),
+            Err(error) => say::failed(self.path.display(), format_args!("cannot be removed: {error}")),
         }
     }
 }
@@ -219,7 +219,7 @@ impl Backing {
 impl Drop for Backing {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            eprintln!("{}: cannot be removed: {error}", self.path.display());
+            say::failed(self.path.display(), format_args!("cannot be removed: {error}"));
         }
     }
 }
@@ -231,7 +231,7 @@ pub(super) struct Blank(pub(super) PathBuf);
 impl Drop for Blank {
     fn drop(&mut self) {
         if let Err(error) = run(Command::new("wipefs").args(["--all", "--quiet"]).arg(&self.0)) {
-            eprintln!("{}: cannot be wiped: {error}", self.0.display());
+            say::failed(self.0.display(), format_args!("cannot be wiped: {error}"));
         }
     }
 }
@@ -272,7 +272,7 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         if let Err(error) = run(Command::new("losetup").arg("--detach").arg(&self.path)) {
-            eprintln!("{}: cannot be detached: {error}", self.path.display());
+            say::failed(self.path.display(), format_args!("cannot be detached: {error}"));
         }
     }
 }
@@ -298,7 +298,7 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         if let Err(error) = run(Command::new("dmsetup").args(["remove", "--retry", &self.name])) {
-            eprintln!("{}: cannot be removed: {error}", self.name);
+            say::failed(&self.name, format_args!("cannot be removed: {error}"));
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::place::Workplace;
 use crate::report::schema::Pays;
 use crate::run::memory;
 use crate::spec::Spec;
-use crate::{Error, leftovers};
+use crate::{Error, leftovers, say};
 
 /// A target, as asked for.
 #[derive(Debug, Clone)]
@@ -499,7 +499,7 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!("{}: cannot be removed: {error}", self.path.display());
+            say::failed(self.path.display(), format_args!("cannot be removed: {error}"));
         }
     }
 }

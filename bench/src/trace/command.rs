@@ -1,13 +1,12 @@
 //! `nacre bench trace`: traces of system calls for the workloads `trace.*`.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
 use super::{Converted, mobibench, strace};
-use crate::Error;
+use crate::{Error, say};
 
 /// Makes traces of system calls that the workload trace.file replays
 #[derive(Debug, Subcommand)]
@@ -57,7 +56,7 @@ impl ConvertArgs {
         }
         match &self.output {
             Some(path) => fs::write(path, trace.print()).map_err(|error| failed(path, error))?,
-            None => std::io::stdout().lock().write_all(trace.print().as_bytes())?,
+            None => say::out(&trace.print())?,
         }
         eprintln!(
             "{} calls on {} threads; {} directories and {} files before them",

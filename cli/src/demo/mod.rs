@@ -36,11 +36,16 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
     size: u64,
     /// Be as slow as this memory: pcm, optane, or latency=200,bandwidth=1G; as fast as DRAM by default
-    #[arg(long, value_name = "MEMORY")]
+    #[arg(long, value_name = "MEMORY", value_parser = emulation)]
     emulate: Option<String>,
     /// Copy this source tree; by default one that is found, or one made up
     #[arg(long, value_name = "DIR")]
     tree: Option<PathBuf>,
+}
+
+/// As the mount is told it, which would refuse it when all else is there.
+fn emulation(text: &str) -> nacre::Result<String> {
+    text.parse::<nacre::Emulation>().map(|_| text.to_owned())
 }
 
 /// Runs the whole demonstration.

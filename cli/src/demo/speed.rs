@@ -60,7 +60,10 @@ fn disk() -> Option<PathBuf> {
 /// Operations per second, in the order of the table.
 fn measure(place: &Path) -> Result<Vec<f64>, Failure> {
     let dir = place.join(format!("nacre-demo-speed-{}", std::process::id()));
-    let failed = |error: io::Error| Failure::new("measure", dir.display(), error);
+    let failed = |error: io::Error| match (error.kind(), Failure::new("measure", dir.display(), error)) {
+        (io::ErrorKind::StorageFull, failure) => failure.advice("--size makes the file system larger"),
+        (_, failure) => failure,
+    };
     fs::create_dir(&dir).map_err(failed)?;
     let rates = measure_in(&dir).map_err(failed);
     let removed = fs::remove_dir_all(&dir).map_err(failed);

@@ -4,7 +4,7 @@ use nacre::TierSettings;
 use nacre_fuse::mounts::MountEntry;
 use rustix::mount::MountFlags;
 
-use super::{MountSettings, PLAIN, TIER_SETTINGS, tier_options};
+use super::{MountSettings, PLAIN, TIER_SETTINGS, as_option, tier_options};
 
 impl MountSettings {
     /// The flags of the kernel that a mount with these has after this remount. A flag that is not named stays as it is.
@@ -70,7 +70,10 @@ impl MountSettings {
         }
         // What the words of a running mount do not show.
         if asked.emulation.is_some() || asked.log.is_some() {
-            return Err("\"emulate\" and \"log\" cannot be changed while it is mounted".into());
+            return Err(
+                "\"emulate\" and \"log\" cannot be changed while it is mounted; unmount it and mount it anew"
+                    .into(),
+            );
         }
         if asked.tiers.iter().any(|tier| !self.tiers.contains(tier)) {
             return Err("tiers of a mount are changed by nacre tier online, add and remove".into());
@@ -86,7 +89,11 @@ impl MountSettings {
                 lazy.take(key, value)?;
             }
             if lazy.size != size {
-                return Err("the size of the write buffer cannot be changed while it is mounted".into());
+                return Err(format!(
+                    "the size of the write buffer cannot be changed while it is mounted: it is lazy={}; unmount it and mount \
+                     it anew",
+                    as_option(size)
+                ));
             }
             changed.lazy = Some(lazy);
         }

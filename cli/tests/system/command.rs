@@ -28,6 +28,53 @@ fn json(output: &Output) -> Value {
     value
 }
 
+/// Messages named parts of an operation, the object first or not at all, sizes that no file has, and no cause.
+#[test]
+fn what_is_no_file_system_is_refused_by_operation_object_and_cause() {
+    let dir = harness::memory();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("empty"), "").unwrap();
+    fs::write(at("short"), [7; 100]).unwrap();
+    fs::write(at("text"), "hello").unwrap();
+    fs::create_dir(at("directory")).unwrap();
+    let commands = [
+        "mkfs",
+        "mount -n",
+        "fsck",
+        "info",
+        "df",
+        "stat",
+        "umount",
+        "top --once",
+        "tier list",
+        "mover status",
+        "scrub status",
+    ];
+    for name in ["missing", "empty", "short", "text", "directory"] {
+        let path = at(name);
+        for words in commands {
+            let mut command = nacre();
+            command.args(words.split(' ')).arg(&path);
+            if words.starts_with("mount") {
+                command.arg(at("directory"));
+            }
+            let output = harness::run(&mut command, LIMIT).expect("the command ends");
+            let said = harness::text(&output);
+            let operation = words.split(" -").next().unwrap();
+            let begin = format!("nacre: {operation}: {}: ", path.display());
+            assert!(code(&output) != 0 && said.starts_with(&begin), "{words} {name}: {said}");
+            for wrong in ["os error", "invalid argument", "of 64 bytes", "look at:", "open:"] {
+                assert!(!said.contains(wrong), "{words} {name}: {said}");
+            }
+            assert!(name != "missing" || said.to_lowercase().contains("no such"), "{words}: {said}");
+        }
+    }
+    // The size is that of the file.
+    let said = harness::text(&call(&["mkfs", "-f"], &at("short")));
+    assert!(said.contains("a size of 100 bytes: a file system takes 16 MiB to 16 TiB"), "{said}");
+    assert_eq!(fs::read(at("short")).unwrap(), [7; 100]);
+}
+
 #[test]
 fn a_wrong_command_line_has_the_code_that_the_caller_expects() {
     for (arguments, expected) in [

@@ -115,13 +115,34 @@ fn a_layout_without_tiers_refuses_them_in_a_dry_run_too() {
     if !can_mount("tiers on the layout inplace") {
         return;
     }
-    let ground = Ground::preset("pmfs", "64M", None);
+    let mut ground = Ground::preset("pmfs", "64M", None);
     let (dir, disk) = (ground.dir(), ground.beside().join("disk"));
     for words in ["tier add --size 64M", "tier online"] {
         same_refusal(words, &[&dir, &disk], "tiers on the layout inplace");
     }
+    // What it cannot have is not advised, top shows it all the same, and no setting is dropped without a word.
+    write(&dir, 0..1);
+    for (words, path) in [("tier list", dir.clone()), ("demote", dir.join("0"))] {
+        let (_, said) = said(words, &[&path]);
+        assert!(said.contains("its layout cannot have any") && !said.contains("tier add"), "{said}");
+    }
+    let (top, shown) = said("top --once", &[&dir]);
+    assert!(top.status.success() && shown.contains("pm "), "{shown}");
+    let image = ground.image().to_owned();
+    let mount = |arguments: &[&str]| {
+        text(&run(nacre().arg("mount").args(arguments).args([&image, &dir]), LIMIT).unwrap())
+    };
+    let words = mount(&["-o", "remount,tier_cache=8M"]);
+    assert!(words.contains("its layout has no tiers; leave it out"), "{words}");
+    ground.unmount();
+    let words = mount(&["-n", "-o", "tier=/x"]);
+    assert!(words.contains("tier /x on the layout inplace: leave it out"), "{words}");
     let place = memory();
     let image = place.path().join("pm");
+    // Who opens a pipe waits for its other end.
+    let pipe = place.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    refused("mkfs -f", &[&pipe], "not a pipe");
     let tier = format!("mkfs --preset pmfs --size 64M --tier {}:64M", disk.display());
     same_refusal(&tier, &[&image], "tiers on the layout inplace");
     let other = format!("mkfs --layout inplace --size 64M --tier {}:64M", disk.display());

@@ -69,6 +69,25 @@ fn a_tier_is_found_where_it_was_and_one_that_is_missing_is_told() {
     assert!(!mounted && words.contains("was not used together with this file system last"), "{words}");
 }
 
+/// A tier that was found where it was last was looked at again beside the PM, and the missing one's message said that it is in
+/// use: by the mount itself.
+#[test]
+fn a_mount_that_lacks_a_tier_does_not_say_that_it_uses_another() {
+    if !can_mount("a tier that is missing beside another") {
+        return;
+    }
+    let mut ground = Ground::nacre("64M", None);
+    let beside = ground.image().parent().unwrap().to_owned();
+    for name in ["one", "two"] {
+        json("tier add --size 64M", &[&ground.dir(), &beside.join(name)]);
+    }
+    ground.unmount();
+    fs::remove_file(beside.join("one")).unwrap();
+    let (mounted, words) = mount_in_background(&ground, "tiers=all");
+    assert!(!mounted && words.contains("tier 1: it was not found, last it was"), "{words}");
+    assert!(!words.contains("in use") && !words.contains("looked at"), "{words}");
+}
+
 /// A path without room in the superblock is reported when its tier is added.
 #[test]
 fn a_tier_that_the_next_mount_does_not_find_is_told_when_it_is_added() {
@@ -85,6 +104,16 @@ fn a_tier_that_the_next_mount_does_not_find_is_told_when_it_is_added() {
     ground.remount();
     assert!(tiers(&dir)[0]["missing"].as_str().is_some_and(|why| why == "it was not found"));
     ground.unmount();
+    // So does mkfs, of those alone that are not found.
+    let (other, beside) = (ground.beside().join("other"), ground.beside().join("near"));
+    let far = deep.join("far");
+    let sized = |path: &Path| format!("{}:64M", path.display());
+    let mut command = nacre();
+    command.args(["mkfs", "--size", "64M", "--tier", &sized(&beside), "--tier", &sized(&far)]).arg(&other);
+    let words = text(&run(&mut command, LIMIT).unwrap());
+    let warning = format!("mkfs: {}: the next mount will not find it", far.display());
+    assert!(words.contains(&warning) && words.matches("will not find").count() == 1, "{words}");
+    assert!(words.contains("-o tier=") && words.contains("made a file system"), "{words}");
 }
 
 /// It began, placed nothing there any more, and so the file system was full.

@@ -313,6 +313,11 @@ fn the_mover_keeps_memory_from_being_full_and_pinned_files_stay() {
     assert_eq!(json("unpin -r", &[&kept])["count"], 11);
     let (output, words) = said("mover status", &[&dir]);
     assert!(output.status.success() && words.contains("% in use"), "{words}");
+    // A file that was told to go where it cannot is named.
+    let told = rustix::fs::setxattr(kept.join("0"), "user.nacre.tier", b"9", rustix::fs::XattrFlags::empty());
+    assert_eq!(told, Err(rustix::io::Errno::INVAL));
+    let (_, words) = said("mover status", &[&dir]);
+    assert!(words.contains(" kept/0: user.nacre.tier of \"9\": ") && !words.contains("inode "), "{words}");
     // Only who mounted it changes this.
     if has_program(TEST, "setpriv") {
         let as_nobody = |words: &[&str]| {

@@ -284,13 +284,25 @@ fn a_dead_server_is_told_and_hides_no_other() {
         &["tier", "list"],
         &["mover", "status"],
         &["scrub", "status"],
+        &["stat"],
     ] {
         let output = run(nacre().args(arguments).arg(dead.dir()), LIMIT).unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         let said = text(&output);
         let advice = format!("its server has ended; nacre umount {}", dead.dir().display());
         assert!(said.contains(&advice) && !said.contains("os error"), "{arguments:?}: {said}");
+        let operation = arguments.join(" ").replace(" --once", "");
+        assert!(said.starts_with(&format!("nacre: {operation}: ")), "{said}");
     }
+    // A remount has nothing to change, and a dry run leaves the dead mount.
+    let remount = |arguments: &[&str]| dead.mount(&[&["-o", "remount,ro"], arguments].concat());
+    for (arguments, why) in
+        [(&["-n"][..], "its server has ended"), (&["-n"], "its server has ended"), (&[], "cleared away")]
+    {
+        let output = remount(arguments);
+        assert!(!output.status.success() && text(&output).contains(why), "{arguments:?}: {}", text(&output));
+    }
+    assert!(dead.mount(&[]).status.success());
     assert!(dead.umount(&[]).status.success());
     place_is_free(&other);
 }

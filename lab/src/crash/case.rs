@@ -40,7 +40,9 @@ impl Case {
     pub fn parse(text: &str) -> Result<(String, Case)> {
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {
-            return Err(Error::new(Kind::InvalidInput).object("a file that is no crash trace"));
+            return Err(Error::new(Kind::InvalidInput)
+                .object("a file that is no crash trace")
+                .advice("give one that nacre crash has written"));
         }
         let mut rest = Vec::new();
         let (mut layout, mut name) = (String::new(), String::new());

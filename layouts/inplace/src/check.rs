@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, size};
 use nacre_layout_parts::renew::store_word;
 use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::report::{MediaReport, Repair};
@@ -158,8 +158,8 @@ fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
         report.add(format!("copy {} of the superblock is damaged", index + 1), "write it from the other");
     }
     if superblock.raw.errors != 0 {
-        let what = format!("{} errors were noted while it was mounted", superblock.raw.errors);
-        report.add(what, "forget them");
+        let errors = size::count(superblock.raw.errors.into(), "error was", "errors were");
+        report.add(format!("{errors} noted while it was mounted"), "forget them");
     }
     let (mut lanes, mut lost) = (Vec::new(), Vec::new());
     for (number, lane) in read_lanes(pm, &superblock)?.into_iter().enumerate() {
@@ -352,7 +352,10 @@ impl<'a, P: Pm> Names<'a, P> {
             let address =
                 Block(block).offset() + number % crate::format::BLOCK_INODES * crate::format::INODE_SIZE;
             if links != raw.links {
-                let what = format!("inode {number} says {} links and has {links}", raw.links);
+                let what = format!(
+                    "inode {number} says {} and has {links}",
+                    size::count(raw.links.into(), "link", "links")
+                );
                 // Nothing tells one that was removed from one whose new name was lost.
                 let loses = links == 0 && is_whole;
                 let repair = if loses { "free it, with all that is in it" } else { "count them" };

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LINE_SIZE, Result};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, LINE_SIZE, Result, size};
 use nacre_layout_parts::renew::{has_pattern, is_lost, renew, store_word};
 use nacre_media::{Durable, Overlay, Pm};
 use zerocopy::{FromZeros, IntoBytes};
@@ -126,7 +126,10 @@ impl<P: Pm> Rescue<'_, P> {
         let mut root = None;
         if root_is_lost {
             problems.push(loss(
-                format!("the root directory is lost, and {} inodes have no name", orphans.len()),
+                format!(
+                    "the root directory is lost, and {} no name",
+                    size::count(orphans.len() as u64, "inode has", "inodes have")
+                ),
                 "make it anew, with a name for each of them: #NUMBER",
             ));
             let pages = pages_of(&orphans, &BTreeSet::new());
@@ -136,7 +139,10 @@ impl<P: Pm> Rescue<'_, P> {
             let Some(old) = inodes.get(&ROOT_INODE) else { return Ok(Vec::new()) };
             let Some((blocks, taken)) = self.contents(old) else { return Ok(Vec::new()) };
             problems.push(loss(
-                format!("{} inodes were named in what is lost", orphans.len()),
+                format!(
+                    "{} named in what is lost",
+                    size::count(orphans.len() as u64, "inode was", "inodes were")
+                ),
                 "give them names in the root directory: #NUMBER",
             ));
             let grown = self.tree(&alloc, blocks, &pages_of(&orphans, &taken))?;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, Tier, TierReader};
+use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, Tier, TierReader, size};
 use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::report::{MediaReport, Repair};
 use nacre_layout_parts::scrub::{all_bad_lines, new_bad_blocks};
@@ -306,8 +306,8 @@ fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Re
         report.add(format!("copy {} of the superblock is damaged", index + 1), "write it from the other");
     }
     if superblock.raw.errors != 0 {
-        report
-            .add(format!("{} errors were noted while it was mounted", superblock.raw.errors), "forget them");
+        let errors = size::count(superblock.raw.errors.into(), "error was", "errors were");
+        report.add(format!("{errors} noted while it was mounted"), "forget them");
     }
     let bad = badblocks::read(pm, &superblock)?;
     let mut left = Vec::new();
@@ -410,7 +410,10 @@ fn in_use_at_unmount(pm: &impl Pm, superblock: &Superblock) -> Option<BTreeMap<u
 /// After a clean unmount what is cached must be true.
 fn check_cached<P: Pm>(walk: &Walk<'_, P>, report: &mut CheckReport) {
     for (number, links, cached) in walk.wrong_links().take(100) {
-        report.add(format!("inode {number} says {cached} links and has {links}"), "count them");
+        report.add(
+            format!("inode {number} says {} and has {links}", size::count(cached.into(), "link", "links")),
+            "count them",
+        );
     }
     for (number, parent) in walk.wrong_parents() {
         report.add(format!("directory {number} does not say that it is in directory {parent}"), "say so");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TierReader, TierRun, TimeRange};
+use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, TierReader, TierRun, TimeRange, size};
 use nacre_layout_parts::report::RecoveryReport;
 use nacre_media::Pm;
 use parking_lot::Mutex;
@@ -502,6 +502,6 @@ pub(crate) fn for_each_unmarked(marks: &[AtomicU64], first: u64, end: u64, mut v
 pub(crate) fn refuse(report: &RecoveryReport) -> Error {
     let first = report.damage.first().cloned().unwrap_or_default();
     Error::new(Kind::Corrupt)
-        .object(format!("{} places, the first: {first}", report.damage_count))
+        .object(format!("{}, the first: {first}", size::count(report.damage_count, "place", "places")))
         .advice("run fsck, or mount read-only to save what can be read")
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{
-    BLOCK_SIZE, Block, Error, FreeRun, Kind, Result, Tier, TierChange, TierRun, TierSpace, TierState,
+    BLOCK_SIZE, Block, Error, FreeRun, Kind, Result, Tier, TierChange, TierRun, TierSpace, TierState, size,
 };
 use nacre_layout_parts::format::{MAX_TIER_BLOCKS, MAX_TIERS, RawTier, incompatible, tier_state};
 use nacre_media::Pm;
@@ -425,14 +425,14 @@ impl<P: Pm> Shared<P> {
             );
         }
         if row.state != 0 && (row.blocks < MIN_BLOCKS || row.blocks > place::BLOCK_MASK) {
-            return Err(
-                Error::new(Kind::InvalidInput).object(format!("tier {number} of {} blocks", row.blocks))
-            );
+            return Err(Error::new(Kind::InvalidInput)
+                .object(format!("tier {number} of {}", size::exact(row.blocks.saturating_mul(BLOCK_SIZE))))
+                .advice("a tier takes at least 1 MiB, and all of a file system 256 TiB at most"));
         }
         let all: u64 = raw.tiers.iter().map(|tier| tier.blocks).sum();
         if is_new && row.state != 0 && all.saturating_add(row.blocks) > MAX_TIER_BLOCKS {
             return Err(Error::new(Kind::InvalidInput)
-                .object(format!("tier {number} of {} blocks", row.blocks))
+                .object(format!("tier {number} of {}", size::exact(row.blocks.saturating_mul(BLOCK_SIZE))))
                 .advice("all tiers of a file system have 256 TiB at most"));
         }
         if is_new && row.state != 0 {
@@ -478,8 +478,9 @@ fn has_memory_for(number: u8, blocks: u64) -> Result<()> {
     Vec::<u64>::new().try_reserve_exact(words).map_err(|_| {
         Error::new(Kind::NoSpace)
             .object(format!(
-                "tier {number} of {blocks} blocks: {} MiB of DRAM for a map of what is free",
-                words >> 17
+                "tier {number} of {}: {} of DRAM for a map of what is free",
+                size::exact(blocks.saturating_mul(BLOCK_SIZE)),
+                size::print((words as u64).saturating_mul(8))
             ))
             .advice("use a machine with more memory")
     })

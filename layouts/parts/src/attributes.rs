@@ -43,8 +43,7 @@ impl Attributes {
     }
 
     fn from_words(words: [u64; WORDS], times: TimeRange) -> Attributes {
-        // Words come from `TimeRange::pack`, whose nanoseconds are never out of range.
-        let unpack = |word| times.unpack(word).unwrap_or_default();
+        let unpack = |word| times.unpack_own(word);
         Attributes {
             mode: words[0] as u16,
             policy: (words[0] >> 16) as u16,

@@ -392,7 +392,7 @@ fn region_is_inside(region: &Region, device_blocks: u64) -> bool {
 
 fn read_copy(pm: &impl Pm, offset: u64, format: &'static LayoutFormat) -> Result<Superblock> {
     if pm.len() < MIN_DEVICE_SIZE {
-        return Err(not_nacre(format!("a device of {}", size::exact(pm.len()))));
+        return Err(not_nacre("a device of less than 16 MiB".to_owned()));
     }
     let mut raw = RawSuperblock::new_zeroed();
     pm.read(offset, raw.as_mut_bytes())?;
@@ -460,7 +460,8 @@ fn text(bytes: &[u8]) -> String {
 pub fn put_text(field: &mut [u8], value: &str, what: &str) -> Result<()> {
     if value.len() > field.len() || value.contains('\0') {
         return Err(Error::new(Kind::InvalidInput)
-            .object(format!("{what} {value:?} (at most {} bytes)", field.len())));
+            .object(format!("{what} {value:?}, in a field of {} bytes", field.len()))
+            .advice("give a shorter one, without zero bytes"));
     }
     field[..value.len()].copy_from_slice(value.as_bytes());
     Ok(())

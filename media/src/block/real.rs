@@ -90,7 +90,7 @@ impl RealDisk {
             return Err(Error::new(Kind::InvalidInput)
                 .operation("open")
                 .object(device.name)
-                .advice("it has less than a block of 4096 bytes"));
+                .advice("it is too small to hold anything of nacre: give another one, or restore its size"));
         }
         let is_direct = fcntl_getfl(&device.file)
             .and_then(|flags| fcntl_setfl(&device.file, flags | OFlags::DIRECT))

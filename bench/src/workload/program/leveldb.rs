@@ -186,7 +186,7 @@ pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String>
     let threads = spec.number("threads", 1, 1)?;
     // As many for each thread.
     let keys = scaled(spec.number("keys", 200_000, 1)?, scale, threads) / threads * threads;
-    let value = spec.size("value", "100")?.clamp(1, 1 << 20) as usize;
+    let value = spec.size_within("value", "100", 1..=1 << 20)? as usize;
     let sync = spec.word("sync", "0", &[("0", false), ("1", true)])?;
     let values = values(value);
     Ok(Box::new(LevelDb { name, bench, keys, value, threads, sync, values, db: Mutex::default() }))

@@ -192,7 +192,7 @@ pub(super) fn make(spec: &Spec, scale: f64) -> Result<Box<dyn Workload>, String>
         )?,
         sync: spec.word("sync", "full", &["full", "normal", "off", "extra"].map(same))?,
         keys: scaled(spec.number("keys", 10_000, 1)?, scale, 1),
-        value: spec.size("value", "100")?.clamp(1, 1 << 20) as usize,
+        value: spec.size_within("value", "100", 1..=1 << 20)? as usize,
         rows: spec.number("rows", 1, 1)?,
         db: Mutex::default(),
     }))

@@ -99,7 +99,10 @@ pub(crate) fn round<P: Pm>(
         let count = orphans.len();
         let named = writer.name_orphans(&mut tree, orphans);
         first = named.as_ref().ok().copied();
-        let what = format!("{count} inodes have no name, or lost it");
+        let what = match count {
+            1 => "1 inode has no name, or lost it".to_owned(),
+            _ => format!("{count} inodes have no name, or lost it"),
+        };
         let mut finding = Finding::new(
             ROOT_INODE,
             what,

@@ -1,0 +1,20 @@
+//! What people are told: on standard output, whose reader may have gone, and of what failed, in words alone.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+use nacre_engine::without_number;
+
+/// Prints. A reader that went away is no failure of ours, and ends no measurement.
+pub(crate) fn out(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Tells of something that failed and ends nothing, on standard error.
+pub(crate) fn failed(object: impl Display, what: impl Display) {
+    eprintln!("{}", without_number(format!("{object}: {what}")));
+}
