@@ -1,7 +1,7 @@
 //! Attributes, extended attributes and the flags of chattr(1).
 
 use fuser::{Errno, FileAttr, INodeNo, Request, TimeOrNow};
-use nacre_engine::{Attr, BLOCK_SIZE, FileKind, Kind, Result, SetAttr, XattrMode};
+use nacre_engine::{Attr, BLOCK_SIZE, FileKind, Kind, Result, SetAttr, Timestamp, XattrMode};
 use nacre_vfs::{ACL_ACCESS, Caller, Layout};
 
 use crate::convert::time_or_now;
@@ -36,6 +36,7 @@ pub(crate) struct Change {
     pub(crate) size: Option<u64>,
     pub(crate) atime: Option<TimeOrNow>,
     pub(crate) mtime: Option<TimeOrNow>,
+    pub(crate) ctime: Option<Timestamp>,
 }
 
 impl<L: Layout> Server<L> {
@@ -45,7 +46,7 @@ impl<L: Layout> Server<L> {
 
     /// The protocol has a bit that says whether set-id bits must go (`FATTR_KILL_SUIDGID`), but `fuser` does not
     /// hand it on. The kernel sets it with every change of owner, and with a change of size unless the caller has
-    /// CAP_FSETID, for which we take the super-user.
+    /// CAP_FSETID ([`Server::kills_set_id`]). A request without any field is a change of owner that gives neither.
     pub(crate) fn setattr(&self, request: &Request, id: INodeNo, asked: &Change) -> Result<FileAttr> {
         let node = self.node(id)?;
         let change = SetAttr {
@@ -58,15 +59,36 @@ impl<L: Layout> Server<L> {
             size: asked.size,
             ..SetAttr::default()
         };
-        let chown = asked.uid.is_some() || asked.gid.is_some();
+        // A kernel that buffers writes gives files times of its own, and the ctime that belongs to them.
+        if let Some(ctime) = asked.ctime.filter(|_| self.settings.writeback && is_of_times(&change)) {
+            // Before the change: pages that are written beside it look again when they are done.
+            change.mtime.inspect(|&mtime| self.kernel.note_mtime(id, mtime));
+            return Ok(self.file_attr(&self.vfs.set_times_as_of(&node, &change, ctime)?));
+        }
+        let is_chown = asked.uid.is_some() || asked.gid.is_some() || change == SetAttr::default();
         let kill_suidgid = self.vfs.kind(&node) != FileKind::Directory
-            && (chown || asked.size.is_some() && request.uid() != 0);
-        let caller = caller(request, 0);
+            && (is_chown || asked.size.is_some() && self.kills_set_id(request, &node)?);
+        let groups = self.groups_for(request, &node, kill_suidgid)?;
+        let caller = Caller { groups: &groups, ..caller(request, 0) };
+        change.mtime.filter(|_| self.settings.writeback).inspect(|&mtime| self.kernel.note_mtime(id, mtime));
         let attr = self.room.find(|| self.vfs.setattr(&caller, &node, &change, kill_suidgid))?;
-        if let Some(mtime) = change.mtime.filter(|_| self.settings.writeback) {
-            self.kernel.note_mtime(id, mtime);
+        if change.size.is_some() {
+            self.note_mtime(&attr);
         }
         Ok(self.file_attr(&attr))
+    }
+
+    /// Whether a change of contents by this caller takes set-id bits away, where the kernel does not say so. A process
+    /// without privileges loses them, and so does the super-user without CAP_FSETID, as in a container.
+    pub(crate) fn kills_set_id(&self, request: &Request, node: &L::Node) -> Result<bool> {
+        let has_set_id = self.vfs.getattr(node)?.mode & 0o6000 != 0;
+        Ok(has_set_id && (request.uid() != 0 || !has_capability(&status_of(request), CAP_FSETID)))
+    }
+
+    /// The supplementary groups of the caller, where set-id bits go and it depends on them which.
+    pub(crate) fn groups_for(&self, request: &Request, node: &L::Node, kills: bool) -> Result<Vec<u32>> {
+        let depends = kills && self.vfs.getattr(node)?.mode & 0o2010 == 0o2000;
+        Ok(if depends { groups_of(request) } else { Vec::new() })
     }
 
     pub(crate) fn getxattr(&self, request: &Request, id: INodeNo, name: &[u8]) -> Result<Vec<u8>> {
@@ -99,10 +121,13 @@ impl<L: Layout> Server<L> {
         value: &[u8],
         flags: i32,
     ) -> Result<()> {
+        const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
         let how = match flags {
             0 => XattrMode::Set,
             libc::XATTR_CREATE => XattrMode::Create,
             libc::XATTR_REPLACE => XattrMode::Replace,
+            // Both at once hold for no name: the one that is there exists, and another one is missing.
+            BOTH => return self.getxattr(request, id, name).and(Err(Kind::Exists.into())),
             _ => return Err(Kind::InvalidInput.into()),
         };
         let node = self.node(id)?;
@@ -209,14 +234,32 @@ fn inside(flags: u32, column: impl Fn(&(u32, u32, u32)) -> u32) -> Result<u32, E
     Ok(FLAGS.iter().filter(|flag| flags & column(flag) != 0).fold(0, |all, flag| all | flag.0))
 }
 
-/// The supplementary groups of the caller, from /proc, for the one decision that needs them: whether an ACL may leave
-/// set-gid on a file. A caller that cannot be looked at has none.
+/// It sets times, and nothing else.
+fn is_of_times(change: &SetAttr) -> bool {
+    let times = SetAttr { atime: change.atime, mtime: change.mtime, ..SetAttr::default() };
+    *change == times && times != SetAttr::default()
+}
+
+/// The supplementary groups of the caller, from /proc, for the decisions that need them: whether an ACL, or a change of
+/// content, may leave set-gid on a file. A caller that cannot be looked at has none.
 fn groups_of(request: &Request) -> Vec<u32> {
     if request.uid() == 0 {
         return Vec::new();
     }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", request.pid())).unwrap_or_default();
-    groups_in_status(&status)
+    groups_in_status(&status_of(request))
+}
+
+/// What /proc says of the caller; empty for one that cannot be looked at.
+fn status_of(request: &Request) -> String {
+    std::fs::read_to_string(format!("/proc/{}/status", request.pid())).unwrap_or_default()
+}
+
+/// Bit of the capability to change a file and leave its set-id bits, from linux/capability.h.
+const CAP_FSETID: u32 = 4;
+
+fn has_capability(status: &str, bit: u32) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> bit & 1 != 0)
 }
 
 fn groups_in_status(status: &str) -> Vec<u32> {

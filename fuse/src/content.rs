@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use fuser::{INodeNo, OpenFlags, Request};
-use nacre_engine::{Attr, Durability, FallocateMode, Kind, Result, SeekTo, WriteAt};
-use nacre_vfs::Layout;
+use nacre_engine::{Attr, Durability, FallocateMode, Kind, Result, SeekTo, SetAttr, WriteAt};
+use nacre_vfs::{Caller, Layout};
 
 use crate::server::{Server, caller};
 
@@ -69,13 +69,19 @@ impl<L: Layout> Server<L> {
     /// own, which reach us in another request, before this one or after it: those count that came before.
     pub(crate) fn write_pages(&self, id: INodeNo, offset: u64, data: &[u8]) -> Result<u32> {
         let node = self.node(id)?;
-        let time = if self.settings.writeback { self.kernel.mtime(id) } else { None };
+        let known = || if self.settings.writeback { self.kernel.mtime(id) } else { None };
+        let time = known();
         let slices = [IoSlice::new(data)];
         let write = |durability| self.vfs.write_pages(&node, offset, &slices, durability, time);
         match self.room.find(|| write(durability(self.settings.sync))) {
             // No program can be told any more: they have a part of what a full device keeps.
             Err(error) if error.kind() == Kind::NoSpace => write(Durability::Accepted)?,
             written => written?,
+        }
+        // A request that gave the file another time meanwhile may have been done before this one.
+        if let Some(mtime) = known().filter(|_| known() != time) {
+            let change = SetAttr { mtime: Some(mtime), ..SetAttr::default() };
+            self.vfs.set_times_as_of(&node, &change, self.vfs.getattr(&node)?.ctime.max(mtime))?;
         }
         Ok(data.len() as u32)
     }
@@ -102,7 +108,8 @@ impl<L: Layout> Server<L> {
         let now = self.settings.sync || flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0;
         let durability = durability(now);
         let slices = [IoSlice::new(data)];
-        let caller = caller(request, 0);
+        let groups = self.groups_for(request, &node, kill_suidgid)?;
+        let caller = Caller { groups: &groups, ..caller(request, 0) };
         let write =
             |at| self.room.find(|| self.vfs.write(&caller, &node, at, &slices, durability, kill_suidgid));
         match write(WriteAt::Offset(offset)) {
@@ -141,9 +148,10 @@ impl<L: Layout> Server<L> {
     ) -> Result<()> {
         let mode = fallocate_mode(mode)?;
         let node = self.node(id)?;
-        let caller = caller(request, 0);
         // The kernel leaves it to us and does not say so in this request.
-        let kill_suidgid = caller.uid != 0;
+        let kill_suidgid = self.kills_set_id(request, &node)?;
+        let groups = self.groups_for(request, &node, kill_suidgid)?;
+        let caller = Caller { groups: &groups, ..caller(request, 0) };
         self.room.find(|| self.vfs.fallocate(&caller, &node, mode, offset, len, kill_suidgid))
     }
 
@@ -198,8 +206,10 @@ impl<L: Layout> Server<L> {
         now: bool,
     ) -> Result<u32> {
         let (source, target) = (self.node(from.0)?, self.node(to.0)?);
-        let caller = caller(request, 0);
         let len = len.min(COPY_MAX);
+        let kill_suidgid = self.kills_set_id(request, &target)?;
+        let groups = self.groups_for(request, &target, kill_suidgid)?;
+        let caller = Caller { groups: &groups, ..caller(request, 0) };
         with_buffer(MAX_IO as usize, |buffer| {
             let mut done = 0;
             while done < len {
@@ -210,7 +220,6 @@ impl<L: Layout> Server<L> {
                 }
                 let slices = [IoSlice::new(&buffer[..count])];
                 let at = WriteAt::Offset(to.1 + done);
-                let kill_suidgid = caller.uid != 0;
                 let write = || self.vfs.write(&caller, &target, at, &slices, durability(now), kill_suidgid);
                 let written = self.room.find(write);
                 match written {

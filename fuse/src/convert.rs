@@ -32,12 +32,12 @@ pub(crate) fn kind_of_mode(mode: u32) -> Option<FileKind> {
     })
 }
 
-/// The attributes as the kernel takes them, under this node id.
-pub(crate) fn file_attr(attr: &Attr, id: INodeNo) -> FileAttr {
+/// The attributes as the kernel takes them, under this node id. It may buffer writes of its own or not.
+pub(crate) fn file_attr(attr: &Attr, id: INodeNo, writeback: bool) -> FileAttr {
     FileAttr {
         ino: id,
         size: attr.size,
-        blocks: sectors(attr),
+        blocks: sectors(attr, writeback),
         atime: system_time(attr.atime),
         mtime: system_time(attr.mtime),
         ctime: system_time(attr.ctime),
@@ -54,9 +54,10 @@ pub(crate) fn file_attr(attr: &Attr, id: INodeNo) -> FileAttr {
 }
 
 /// Sectors of 512 bytes that the kernel reports. A file with a size has one at least. A mapping, or the kernel's
-/// writeback cache, may hold content that no block has yet, and tar(1) takes a file without blocks for one hole.
-fn sectors(attr: &Attr) -> u64 {
-    let may_have_pages = attr.kind == FileKind::Regular && attr.size > 0;
+/// writeback cache, may hold content that no block has yet, and tar(1) takes a file without blocks for one hole. With
+/// that cache the kernel gives a file its size by itself, and keeps these sectors.
+fn sectors(attr: &Attr, writeback: bool) -> u64 {
+    let may_have_pages = attr.kind == FileKind::Regular && (attr.size > 0 || writeback);
     attr.allocated.div_ceil(512).max(u64::from(may_have_pages))
 }
 

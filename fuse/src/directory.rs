@@ -81,7 +81,11 @@ impl<L: Layout> Server<L> {
     ) -> Result<(FileAttr, Generation)> {
         let dir = self.node(parent)?;
         let caller = caller(request, umask);
-        self.entry(self.room.find(|| self.vfs.create(&caller, &dir, name.as_bytes(), what))?)
+        let node = self.room.find(|| self.vfs.create(&caller, &dir, name.as_bytes(), what))?;
+        if self.settings.writeback {
+            self.note_mtime(&self.vfs.getattr(&node)?);
+        }
+        self.entry(node)
     }
 
     pub(crate) fn mknod(

@@ -29,7 +29,7 @@ use nacre_vfs::{Create, Layout};
 
 use crate::attributes::{Change, sets_flags};
 use crate::content::MAX_IO;
-use crate::convert::system_time;
+use crate::convert::{system_time, timestamp};
 use crate::directory::Rename;
 use crate::kernel::{LIFETIME, lifetime};
 use crate::server::Server;
@@ -236,7 +236,7 @@ impl<L: Layout> Filesystem for Requests<L> {
         size: Option<u64>,
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
+        ctime: Option<SystemTime>,
         _handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
@@ -244,7 +244,7 @@ impl<L: Layout> Filesystem for Requests<L> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let change = Change { mode, uid, gid, size, atime, mtime };
+        let change = Change { mode, uid, gid, size, atime, mtime, ctime: ctime.map(timestamp) };
         self.reply_attr(Server::setattr(self, request, id, &change), reply);
     }
 

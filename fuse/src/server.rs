@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use fuser::{Errno, FileAttr, Generation, INodeNo, Request};
-use nacre_engine::{Attr, Error, InodeId, Result};
+use nacre_engine::{Attr, Error, FileKind, InodeId, Result};
 use nacre_vfs::{Caller, Layout, Vfs};
 
 use crate::control::Control;
@@ -66,7 +66,7 @@ impl<L: Layout> Server<L> {
 
     /// Attributes under their node id.
     pub(crate) fn file_attr(&self, attr: &Attr) -> FileAttr {
-        file_attr(attr, self.node_id(attr.id))
+        file_attr(attr, self.node_id(attr.id), self.settings.writeback)
     }
 
     /// The node id of an inode.
@@ -79,6 +79,13 @@ impl<L: Layout> Server<L> {
         let attr = self.vfs.getattr(&node)?;
         self.nodes.hold(self.vfs.layout(), attr.id.number, node);
         Ok((self.file_attr(&attr), Generation(u64::from(attr.id.generation))))
+    }
+
+    /// Remembers the time that the kernel is told. It gives a file another one only when its clock has moved since.
+    pub(crate) fn note_mtime(&self, attr: &Attr) {
+        if self.settings.writeback && attr.kind == FileKind::Regular {
+            self.kernel.note_mtime(self.node_id(attr.id), attr.mtime);
+        }
     }
 
     /// The number for a failure; what concerns the device is told aloud, too.

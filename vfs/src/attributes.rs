@@ -10,10 +10,31 @@ const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o0010;
 
-/// The mode after a change of content. A set-gid bit without execution by the group has another meaning and stays.
-pub(crate) fn without_set_id(mode: u32) -> u32 {
-    let mode = mode & !SET_UID;
-    if mode & GROUP_EXECUTE != 0 { mode & !SET_GID } else { mode }
+/// The set-id bits that go with a change of content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// None.
+    Nothing,
+    /// Those that give rights. Set-gid without execution by the group has another meaning, and stays for a member.
+    Rights,
+    /// All.
+    All,
+}
+
+impl Lost {
+    /// What goes where the bits of a file of this group go with a change by this caller.
+    pub(crate) fn by(caller: &Caller<'_>, gid: u32) -> Lost {
+        if caller.privileged() || caller.in_group(gid) { Lost::Rights } else { Lost::All }
+    }
+
+    /// The mode after the change.
+    pub(crate) fn from(self, mode: u32) -> u32 {
+        match self {
+            Lost::Nothing => mode,
+            Lost::Rights if mode & GROUP_EXECUTE == 0 => mode & !SET_UID,
+            Lost::Rights | Lost::All => mode & !(SET_UID | SET_GID),
+        }
+    }
 }
 
 /// What becomes of a time, as in utimensat(2).
@@ -64,7 +85,14 @@ impl<L: Layout> Vfs<L> {
         if caller.restricted() {
             self.check_setattr(caller, node, change)?;
         }
-        self.apply(caller, node, change, kill_suidgid)
+        let lost = |gid| if kill_suidgid { Lost::by(caller, gid) } else { Lost::Nothing };
+        self.apply(caller, node, change, &lost, self.now())
+    }
+
+    /// Sets times that a kernel gave a file by itself, and the ctime that goes with them.
+    pub fn set_times_as_of(&self, node: &L::Node, change: &SetAttr, ctime: Timestamp) -> Result<Attr> {
+        self.writable()?;
+        self.apply(&Caller::ROOT, node, change, &|_| Lost::Nothing, ctime)
     }
 
     /// Changes owner and group, as chown(2) does: set-id bits of what is no directory go even where both stay.
@@ -107,10 +135,10 @@ impl<L: Layout> Vfs<L> {
     }
 
     /// Changes the size through a handle, which had the right to write when it was opened.
-    pub(crate) fn set_len(&self, node: &L::Node, size: u64, kill_suidgid: bool) -> Result<()> {
+    pub(crate) fn set_len(&self, node: &L::Node, size: u64, lost: Lost) -> Result<()> {
         self.writable()?;
         let change = SetAttr { size: Some(size), ..SetAttr::default() };
-        self.apply(&Caller::ROOT, node, &change, kill_suidgid).map(drop)
+        self.apply(&Caller::ROOT, node, &change, &|_| lost, self.now()).map(drop)
     }
 
     fn check_setattr(&self, caller: &Caller<'_>, node: &L::Node, change: &SetAttr) -> Result<()> {
@@ -133,22 +161,23 @@ impl<L: Layout> Vfs<L> {
         caller: &Caller<'_>,
         node: &L::Node,
         change: &SetAttr,
-        kill_suidgid: bool,
+        lost: &dyn Fn(u32) -> Lost,
+        now: Timestamp,
     ) -> Result<Attr> {
         if change.size.is_some() {
             self.require_regular(node)?;
         }
         let chown = change.uid.is_some() || change.gid.is_some();
-        if change.mode.is_none() && !chown && change.size.is_none() && !kill_suidgid {
-            return self.layout.setattr(node, change, self.now());
+        if change.mode.is_none() && !chown && change.size.is_none() && lost(0) == Lost::Nothing {
+            return self.layout.setattr(node, change, now);
         }
         let guard = self.attribute_lock(node);
         let before = self.layout.getattr(node)?;
         let mut change = *change;
         change.mode = match change.mode {
             Some(_) if before.kind == FileKind::Symlink => return Err(Kind::Unsupported.into()),
-            Some(mode) => Some(asked_mode(caller, &before, &change, mode, kill_suidgid)),
-            None => implied_mode(caller, &before, &change, kill_suidgid),
+            Some(mode) => Some(asked_mode(caller, &before, &change, mode, lost(before.gid))),
+            None => implied_mode(caller, &before, &change, lost(before.gid)),
         };
         if before.kind == FileKind::Regular && (chown || change.size.is_some()) {
             self.drop_capability(node)?;
@@ -181,22 +210,22 @@ impl<L: Layout> Vfs<L> {
 }
 
 /// The mode that results when this one is asked for.
-fn asked_mode(caller: &Caller<'_>, before: &Attr, change: &SetAttr, mode: u32, kill_suidgid: bool) -> u32 {
+fn asked_mode(caller: &Caller<'_>, before: &Attr, change: &SetAttr, mode: u32, lost: Lost) -> u32 {
     let mut mode = mode & 0o7777;
     if caller.restricted() && !caller.in_group(change.gid.unwrap_or(before.gid)) {
         mode &= !SET_GID;
     }
-    if kill_suidgid && before.kind != FileKind::Directory { without_set_id(mode) } else { mode }
+    if before.kind != FileKind::Directory { lost.from(mode) } else { mode }
 }
 
 /// The mode that a change of something else implies, when it is another than before.
-fn implied_mode(caller: &Caller<'_>, before: &Attr, change: &SetAttr, kill_suidgid: bool) -> Option<u32> {
+fn implied_mode(caller: &Caller<'_>, before: &Attr, change: &SetAttr, lost: Lost) -> Option<u32> {
     let chown = change.uid.is_some() || change.gid.is_some();
     let truncated = change.size.is_some() && caller.restricted();
-    if before.kind == FileKind::Directory || !(chown || truncated || kill_suidgid) {
+    if before.kind == FileKind::Directory || !(chown || truncated || lost != Lost::Nothing) {
         return None;
     }
-    let mut mode = without_set_id(before.mode);
+    let mut mode = Lost::by(caller, before.gid).from(before.mode);
     if chown && caller.restricted() && !caller.in_group(change.gid.unwrap_or(before.gid)) {
         mode &= !SET_GID;
     }
@@ -205,12 +234,14 @@ fn implied_mode(caller: &Caller<'_>, before: &Attr, change: &SetAttr, kill_suidg
 
 #[cfg(test)]
 mod tests {
-    use super::without_set_id;
+    use super::Lost;
 
     #[test]
-    fn set_gid_without_execution_by_the_group_stays() {
-        assert_eq!(without_set_id(0o6755), 0o755);
-        assert_eq!(without_set_id(0o6745), 0o2745);
-        assert_eq!(without_set_id(0o1644), 0o1644);
+    fn set_gid_without_execution_by_the_group_stays_for_a_member() {
+        assert_eq!(Lost::Rights.from(0o6755), 0o755);
+        assert_eq!(Lost::Rights.from(0o6745), 0o2745);
+        assert_eq!(Lost::Rights.from(0o1644), 0o1644);
+        assert_eq!(Lost::All.from(0o6745), 0o745);
+        assert_eq!(Lost::Nothing.from(0o6755), 0o6755);
     }
 }

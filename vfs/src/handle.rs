@@ -7,6 +7,7 @@ use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::{AtomicU64, Ordering};
 use nacre_engine::{Attr, DirEntry, Durability, FallocateMode, FileKind, Kind, Result, SeekTo, WriteAt};
 
+use crate::attributes::Lost;
 use crate::caller::Caller;
 use crate::open::OpenFlags;
 use crate::{Layout, Vfs};
@@ -18,22 +19,16 @@ use crate::{Layout, Vfs};
 pub struct Handle<L: Layout> {
     node: L::Node,
     flags: OpenFlags,
-    /// Whether writes drop set-id bits: permissions of the opener were checked and it was not privileged.
-    kills_set_id: bool,
+    /// The set-id bits that go with a write: some where permissions of the opener were checked and it was not privileged.
+    lost: Lost,
     /// The epoch of the file system at which this file had nothing to drop.
     nothing_to_drop: AtomicU64,
     offset: Mutex<u64>,
 }
 
 impl<L: Layout> Handle<L> {
-    pub(crate) fn new(node: L::Node, flags: OpenFlags, caller: &Caller<'_>) -> Handle<L> {
-        Handle {
-            node,
-            flags,
-            kills_set_id: caller.restricted(),
-            nothing_to_drop: AtomicU64::new(0),
-            offset: Mutex::new(0),
-        }
+    pub(crate) fn new(node: L::Node, flags: OpenFlags, lost: Lost) -> Handle<L> {
+        Handle { node, flags, lost, nothing_to_drop: AtomicU64::new(0), offset: Mutex::new(0) }
     }
 
     /// The inode.
@@ -64,7 +59,7 @@ impl<L: Layout> Handle<L> {
         if self.nothing_to_drop.load(Ordering::Relaxed) == epoch {
             return Ok(());
         }
-        vfs.drop_privileges(&self.node, self.kills_set_id)?;
+        vfs.drop_privileges(&self.node, self.lost)?;
         self.nothing_to_drop.store(epoch, Ordering::Relaxed);
         Ok(())
     }
@@ -183,7 +178,7 @@ impl<L: Layout> Handle<L> {
         if !self.flags.writes() {
             return Err(Kind::InvalidInput.into());
         }
-        vfs.set_len(&self.node, size, self.kills_set_id)
+        vfs.set_len(&self.node, size, self.lost)
     }
 
     /// Allocates, frees or zeroes a range.

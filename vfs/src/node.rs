@@ -11,9 +11,10 @@ use nacre_engine::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::Layout;
+use crate::attributes::Lost;
 use crate::caller::{Caller, WANT_READ};
 use crate::xattr::CAPABILITY;
-use crate::{Layout, attributes};
 
 /// Locks for changes of attributes that depend on what they were; an inode takes the one of its number.
 const ATTRIBUTE_LOCKS: usize = 64;
@@ -174,7 +175,7 @@ impl<L: Layout> Vfs<L> {
     ) -> Result<u64> {
         self.writable()?;
         self.require_regular(node)?;
-        self.drop_privileges(node, kill_suidgid || caller.restricted())?;
+        self.drop_privileges_by(caller, node, kill_suidgid)?;
         self.write_content(node, at, data, durability)
     }
 
@@ -214,12 +215,27 @@ impl<L: Layout> Vfs<L> {
     }
 
     /// Removes what must not outlive a change of content: file capabilities, and set-id bits when asked.
-    pub(crate) fn drop_privileges(&self, node: &L::Node, kill_suidgid: bool) -> Result<()> {
-        if kill_suidgid {
+    fn drop_privileges_by(&self, caller: &Caller<'_>, node: &L::Node, kill_suidgid: bool) -> Result<()> {
+        let lost = if kill_suidgid { self.lost_to(caller, node)? } else { self.lost_by(caller, node)? };
+        self.drop_privileges(node, lost)
+    }
+
+    /// The set-id bits that go with changes of content by this caller, where the file system checks permissions itself.
+    pub(crate) fn lost_by(&self, caller: &Caller<'_>, node: &L::Node) -> Result<Lost> {
+        if caller.restricted() { self.lost_to(caller, node) } else { Ok(Lost::Nothing) }
+    }
+
+    fn lost_to(&self, caller: &Caller<'_>, node: &L::Node) -> Result<Lost> {
+        Ok(Lost::by(caller, self.layout.getattr(node)?.gid))
+    }
+
+    /// The same, where it is known which bits go.
+    pub(crate) fn drop_privileges(&self, node: &L::Node, lost: Lost) -> Result<()> {
+        if lost != Lost::Nothing {
             let mode = self.layout.getattr(node)?.mode;
-            if attributes::without_set_id(mode) != mode {
+            if lost.from(mode) != mode {
                 let _guard = self.attribute_lock(node);
-                let mode = attributes::without_set_id(self.layout.getattr(node)?.mode);
+                let mode = lost.from(self.layout.getattr(node)?.mode);
                 self.layout.setattr(node, &SetAttr { mode: Some(mode), ..SetAttr::default() }, self.now())?;
             }
         }
@@ -257,7 +273,7 @@ impl<L: Layout> Vfs<L> {
         if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
             return Err(Kind::FileTooBig.into());
         }
-        self.drop_privileges(node, kill_suidgid || caller.restricted())?;
+        self.drop_privileges_by(caller, node, kill_suidgid)?;
         self.layout.fallocate(node, mode, offset, len, self.now())
     }
 

@@ -2,6 +2,7 @@
 
 use nacre_engine::{Attr, FileKind, Kind, Result};
 
+use crate::attributes::Lost;
 use crate::caller::{Caller, WANT_READ, WANT_WRITE};
 use crate::namespace::Create;
 use crate::path::PathEnd;
@@ -90,7 +91,7 @@ impl<L: Layout> Vfs<L> {
         if flags.tmpfile {
             let dir = self.resolve(caller, start, path, true)?;
             let node = self.create_unnamed(caller, &dir, mode)?;
-            return Ok(Handle::new(node, flags, caller));
+            return self.handle(node, flags, caller);
         }
         if flags.create_new {
             let place = self.resolve_place(caller, start, path)?;
@@ -164,7 +165,7 @@ impl<L: Layout> Vfs<L> {
         mode: u32,
     ) -> Result<Handle<L>> {
         let node = self.create(caller, place.dir.node(), place.name, &Create::file(mode))?;
-        Ok(Handle::new(node, flags, caller))
+        self.handle(node, flags, caller)
     }
 
     fn open_existing(
@@ -184,9 +185,14 @@ impl<L: Layout> Vfs<L> {
         }
         self.check_open(caller, &node, flags)?;
         if flags.truncate && kind == FileKind::Regular {
-            self.set_len(&node, 0, caller.restricted())?;
+            self.set_len(&node, 0, self.lost_by(caller, &node)?)?;
         }
-        Ok(Handle::new(node, flags, caller))
+        self.handle(node, flags, caller)
+    }
+
+    fn handle(&self, node: L::Node, flags: OpenFlags, caller: &Caller<'_>) -> Result<Handle<L>> {
+        let lost = if flags.writes() { self.lost_by(caller, &node)? } else { Lost::Nothing };
+        Ok(Handle::new(node, flags, lost))
     }
 
     fn check_open(&self, caller: &Caller<'_>, node: &L::Node, flags: OpenFlags) -> Result<()> {

@@ -205,9 +205,12 @@ fn extended_attributes_work() {
     let path = mount.path("file");
     fs::write(&path, b"").unwrap();
     let set = |value: &[u8], flags| setxattr(&path, "user.colour", value, flags);
+    let both = XattrFlags::CREATE | XattrFlags::REPLACE;
     assert_eq!(set(b"red", XattrFlags::REPLACE), Err(rustix::io::Errno::NODATA));
+    assert_eq!(set(b"red", both), Err(rustix::io::Errno::NODATA));
     set(b"red", XattrFlags::CREATE).unwrap();
     assert_eq!(set(b"blue", XattrFlags::CREATE), Err(rustix::io::Errno::EXIST));
+    assert_eq!(set(b"blue", both), Err(rustix::io::Errno::EXIST));
     let mut three = [0; 3];
     assert_eq!(getxattr_query(&path, "user.colour"), Ok(3), "a size of 0 asks for the size");
     assert_eq!(getxattr(&path, "user.colour", &mut three), Ok(3));

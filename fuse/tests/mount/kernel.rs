@@ -71,6 +71,89 @@ fn a_changed_program_does_not_run_as_its_owner() {
     }
 }
 
+/// Set-gid without execution by the group marks a file for old programs. A member of the group keeps the mark.
+#[test]
+fn set_gid_goes_with_a_change_by_a_stranger_to_the_group() {
+    let Some(mount) = Mounted::plain() else { return };
+    fs::set_permissions(mount.dir(), PermissionsExt::from_mode(0o777)).unwrap();
+    fs::set_permissions(mount.dir().parent().unwrap(), fs::metadata("/tmp").unwrap().permissions()).unwrap();
+    let path = mount.path("file");
+    let changes = [
+        "printf x | dd of=$M/file conv=notrunc",
+        "truncate -s +1 $M/file",
+        "fallocate -l 4096 -o 1000000 $M/file",
+        "printf x >$M/file",
+    ];
+    for change in changes {
+        for (gid, left) in [(0, 0o666), (65_534, 0o2666)] {
+            fs::write(&path, [1; 10_000]).unwrap();
+            std::os::unix::fs::chown(&path, Some(0), Some(gid)).unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(0o6666)).unwrap();
+            let changed = as_nobody(&mount, change);
+            assert!(changed.status.success(), "{change}: {changed:?}");
+            assert_eq!(mode(&path), left, "{change}, group {gid}");
+        }
+    }
+    mount.end().unwrap();
+}
+
+/// chown(2) that gives neither owner nor group is a request without a field.
+#[test]
+fn a_change_of_owner_to_the_same_takes_set_id_bits() {
+    let Some(mount) = Mounted::plain() else { return };
+    let path = mount.path("file");
+    fs::write(&path, "content").unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o6755)).unwrap();
+    std::os::unix::fs::chown(&path, None, None).unwrap();
+    assert_eq!(mode(&path), 0o755);
+    mount.end().unwrap();
+}
+
+/// The super-user of a container may lack CAP_FSETID. A change of size says nothing of that.
+#[test]
+fn the_super_user_keeps_set_id_bits_only_with_the_right_to() {
+    let Some(mount) = Mounted::plain() else { return };
+    let path = mount.path("file");
+    for change in ["truncate -s +1 $F", "truncate -s 0 $F", "fallocate -l 4096 -o 1000000 $F"] {
+        for (has_right, left) in [(true, 0o6777), (false, 0o777)] {
+            fs::write(&path, [1; 10_000]).unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(0o6777)).unwrap();
+            let mut command = Command::new("setpriv");
+            command.args(if has_right { [].as_slice() } else { &["--bounding-set", "-fsetid"] });
+            let done = command.args(["sh", "-c", change]).env("F", &path).status().unwrap();
+            assert!(done.success(), "{change}");
+            assert_eq!(mode(&path), left, "{change}");
+        }
+    }
+    mount.end().unwrap();
+}
+
+/// A file that is written in the clock tick in which it was made gets no time from the kernel. Its pages came much later,
+/// and with the time of then.
+#[test]
+fn a_file_that_is_written_at_once_keeps_its_mtime_with_writeback() {
+    let Some(mount) = Mounted::with(ServeOptions { writeback: true, ..root_options() }) else { return };
+    let make = |number: usize| {
+        let path = mount.path(&format!("file{number}"));
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"content").unwrap();
+        (file, path)
+    };
+    let files: Vec<_> = (0..20).map(make).collect();
+    let mtime = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+    let before: Vec<_> = files.iter().map(|(_, path)| mtime(path)).collect();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let paths: Vec<_> = files.into_iter().map(|(_, path)| path).collect();
+    File::open(mount.dir()).and_then(|dir| dir.sync_all()).unwrap();
+    // Dropping caches twice: inodes of dropped names go with the second round.
+    for _ in 0..2 {
+        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+    }
+    let after: Vec<_> = paths.iter().map(|path| mtime(path)).collect();
+    assert_eq!(after, before);
+    mount.end().unwrap();
+}
+
 /// The same for what a copy within the file system overwrites.
 #[test]
 fn a_program_that_was_copied_over_does_not_run_as_its_owner() {
