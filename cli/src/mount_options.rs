@@ -136,7 +136,7 @@ impl Default for Lazy {
 }
 
 /// Options that say something to mount(8) or systemd and nothing to a file system.
-const FOR_OTHERS: [&str; 22] = [
+const FOR_OTHERS: [&str; 21] = [
     "defaults",
     "auto",
     "noauto",
@@ -155,7 +155,6 @@ const FOR_OTHERS: [&str; 22] = [
     "async",
     "atime",
     "diratime",
-    "nodiratime",
     "relatime",
     "nostrictatime",
     "default_permissions",

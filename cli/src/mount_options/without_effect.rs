@@ -2,7 +2,8 @@
 //! no harm. A line of fstab that names one works, and a person is told.
 
 /// Options and why they change nothing.
-const REASONS: [(&str, &str); 9] = [
+const REASONS: [(&str, &str); 10] = [
+    ("nodiratime", "times of access of directories follow relatime, and noatime turns all of them off"),
     ("strictatime", "times of access are noted as with relatime"),
     ("lazytime", "times are written with what changed them"),
     ("mand", "locks are advisory"),
