@@ -56,11 +56,13 @@ fn overwritten() -> Vec<Workload> {
         Op::Fallocate("d/p", FallocateMode::Allocate, 0, SIZE),
     ];
     let mut all = Vec::new();
-    // The last ones give each of both logs a second page.
+    // So many blocks behind the end, each an entry of its own; the last ones give each of both logs a second page.
+    let behind =
+        |path, n: u64| Op::Fallocate(path, FallocateMode::AllocateKeepSize, SIZE + 2 * n * BLOCK, BLOCK);
     let kinds = [Left::Blocks(0), Left::Removals].into_iter().flat_map(|left| [0, 2, 70].map(|n| (left, n)));
     for (left, entries) in kinds {
-        let touched = (0..entries).flat_map(|n| ["d/w", "d/p"].map(|path| Op::SetAttr(path, 0o700 + n)));
-        let setup = full_setup_with(&there.iter().cloned().chain(touched).collect::<Vec<_>>(), left, 0);
+        let pieces = (1..=entries).flat_map(|n| ["d/w", "d/p"].map(|path| behind(path, n)));
+        let setup = full_setup_with(&there.iter().cloned().chain(pieces).collect::<Vec<_>>(), left, 0);
         for (path, (offset, len)) in
             ["d/w", "d/p"].into_iter().flat_map(|path| writes.map(|write| (path, write)))
         {
