@@ -9,6 +9,7 @@ mod ordering;
 mod over;
 mod pinned;
 mod pressure;
+mod space;
 
 use std::io::IoSlice;
 use std::sync::Arc;

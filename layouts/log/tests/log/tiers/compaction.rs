@@ -7,7 +7,7 @@ use nacre_layout_log::anatomy::{self, structures};
 use nacre_layout_log::check::check;
 use nacre_media::Pm;
 
-use crate::{BLOCK, Fs, Machine, bytes, create, mount, now, put};
+use super::{BLOCK, Fs, Machine, bytes, create, mount, now, put};
 
 type Node = nacre_layout_log::Node;
 /// Names and values.

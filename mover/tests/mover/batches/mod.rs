@@ -18,7 +18,7 @@ use nacre_engine::{
 use nacre_media::block::{BlockDevice, Pages};
 use nacre_mover::{Moved, MoverOptions, PIN, Way};
 
-use crate::machine::{BLOCK, Machine, TIER, content, time};
+use self::machine::{BLOCK, Machine, TIER, content, time};
 
 fn moved(blocks: u64) -> Moved {
     Moved { moved: blocks, changed: 0 }

@@ -3,7 +3,7 @@
 use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, Names, Place, XattrMode};
 use nacre_mover::{MoverOptions, PIN, Placement, Rules};
 
-use crate::machine::{BLOCK, Machine, Node, TIER, content, time};
+use super::machine::{BLOCK, Machine, Node, TIER, content, time};
 
 /// Milliseconds at which the first second is over.
 const NOW_MS: u64 = 1_700_001_000_000;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use nacre_engine::{BLOCK_SIZE, Data, Extents, FileBlock, InodeId, Names, Place, Tiered, XattrMode};
 use nacre_mover::{Cause, MoverOptions, PIN, Phase, Queued, Way};
 
-use crate::machine::{Machine, Node, OTHER, TIER, content, time};
+use super::machine::{Machine, Node, OTHER, TIER, content, time};
 
 /// All files are old by then, in milliseconds.
 const LATER_MS: u64 = 1_700_000_000_000 + 10_000_000;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use nacre_engine::{BLOCK_SIZE, FileBlock, Names, XattrMode};
 use nacre_mover::{Cause, MoverOptions, Phase, Queued, TIER as WHERE, Way};
 
-use crate::machine::{Machine, Node, TIER, time};
+use super::machine::{Machine, Node, TIER, time};
 
 /// When the first file was written, in milliseconds.
 const BEGUN_MS: u64 = 1_700_000_000_000;

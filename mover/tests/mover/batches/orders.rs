@@ -3,7 +3,7 @@
 use nacre_engine::{Extents, FileBlock, Kind, Names, Place};
 use nacre_mover::{MovedFiles, MoverOptions};
 
-use crate::machine::{Machine, Node, TIER, content};
+use super::machine::{Machine, Node, TIER, content};
 
 /// Calls it until all is done, with so many questions whether it goes on in each call; gives the blocks that moved, the files
 /// that failed, and the number of calls.

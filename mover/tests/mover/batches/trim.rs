@@ -4,7 +4,7 @@ use nacre_engine::{BLOCK_SIZE, Extents, Kind, Names, RenameMode, TierState, Tier
 use nacre_media::block::BlockDevice;
 use nacre_mover::{MoverOptions, TrimFrom, Trimmed};
 
-use crate::machine::{BLOCK, Machine, TIER, content, time};
+use super::machine::{BLOCK, Machine, TIER, content, time};
 
 const DISK: u64 = 4 << 20;
 

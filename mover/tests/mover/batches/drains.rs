@@ -9,7 +9,7 @@ use nacre_engine::{
 };
 use nacre_mover::{Doing, Drained, MoverOptions, Way};
 
-use crate::machine::{BLOCK, Machine, Node, OTHER, TIER, content, time};
+use super::machine::{BLOCK, Machine, Node, OTHER, TIER, content, time};
 
 /// Files of so many blocks each that are on the first tier, above a second one.
 fn below(sizes: impl IntoIterator<Item = usize>, other: u64) -> (Machine, Vec<Node>) {

@@ -1,0 +1,5 @@
+//! The log layout on simulated PM, alone and with tiers.
+
+mod names;
+mod smoke;
+mod tiers;

@@ -1,0 +1,11 @@
+//! The mover over the log layout and a simulated disk. These are one program, since each would compile the mover over
+//! that layout for itself.
+
+mod batches;
+mod compaction;
+mod full;
+mod hours;
+mod images;
+mod large_writes;
+mod promises;
+mod read_ahead;
