@@ -638,7 +638,7 @@ mod tests {
     #[test]
     fn what_fstab_says_to_others_changes_nothing() {
         let options = "defaults,rw,auto,noauto,user,users,nouser,owner,group,_netdev,x-systemd.automount,X-mount.mkdir,\
-                       comment=home,user=joe,relatime,exec,async,default_permissions,,nodiratime";
+                       comment=home,user=joe,relatime,exec,async,default_permissions,,diratime";
         let settings = MountSettings { plain_named: Vec::new(), ..take(options).unwrap() };
         assert_eq!(settings, MountSettings::default());
         let settings = take("acl,user_xattr,nodiscard,nolazytime,nomand,symfollow,uhelper=nacre").unwrap();
