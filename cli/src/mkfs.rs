@@ -64,7 +64,7 @@ pub(crate) fn run(args: MkfsArgs) -> Result<(), Failure> {
     let made =
         nacre::mkfs(&args.device, &options).map_err(|error| Failure::on("mkfs", &args.device, &error))?;
     if !options.tiers.is_empty() {
-        // What was just made can be looked at; if not, that is no failure of making it.
+        // A file system that was just made can be looked at; if not, that is no failure of making it.
         let lost = nacre::lost_tiers(&args.device, &options.tiers).unwrap_or_default();
         let warn =
             |path: &Path| tier::is_not_found("mkfs", &std::path::absolute(path).unwrap_or(path.into()));

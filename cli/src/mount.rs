@@ -270,7 +270,7 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     let refuse = |why: &str| Err(Refusal(format!("mount: {}: {why}", plan.dir.display()), MOUNT_FAILURE));
     match plan.dir.metadata() {
         Ok(metadata) if metadata.is_dir() => {}
-        // What is mounted there would be cleared away.
+        // A mount that is there would be cleared away.
         Err(_) if plan.was_dead && plan.dry_run => {}
         Ok(_) => return refuse("it is not a directory; give one to mount it on"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -290,7 +290,7 @@ fn prepare(mut plan: Plan) -> Result<Option<Plan>, Refusal> {
     Ok(Some(plan))
 }
 
-/// What it means that the kernel may end the server first, and what can be done.
+/// The warning of a server that the kernel may end first, with the ways out.
 fn is_ended_first(dir: &Path, error: io::Error) -> String {
     let why = without_number(error.to_string());
     format!(

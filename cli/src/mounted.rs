@@ -212,12 +212,12 @@ pub(crate) fn order_within(
     }
 }
 
-/// What a mount said, in which it knows files by their numbers only.
+/// The words of a mount, in which it knows files by their numbers only.
 fn with_names(path: &Path, said: &str) -> String {
     by_name(path).map_or_else(|| said.to_owned(), |mount| Names::of(&mount.mountpoint).put_paths_into(said))
 }
 
-/// What a mount answers to a question, which is the name of a virtual extended attribute, for an operation that fails without
+/// The answer of a mount to a question, which is the name of a virtual extended attribute, for an operation that fails without
 /// the answer.
 pub(crate) fn ask(operation: &str, path: &Path, question: &str) -> Result<Value, Failure> {
     let failed = |cause: &str| Failure::new(operation, path.display(), cause);

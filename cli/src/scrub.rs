@@ -11,7 +11,7 @@ use crate::{mounted, output};
 
 /// What a mount is asked, and told, about scrubbing.
 const QUESTION: &str = "system.nacre.scrub";
-/// What it is called where it fails.
+/// Its name where it fails.
 const START: &str = "scrub start";
 const STATUS: &str = "scrub status";
 

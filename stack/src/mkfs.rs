@@ -307,7 +307,7 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
         return refuse(Kind::Unsupported, "give a device or a file, not a pipe or a socket");
     }
     let signatures = signatures(path)?;
-    // What is in use is not overwritten by force either.
+    // A device in use is not overwritten by force either.
     require_free(path)?;
     if !force {
         refuse_content(path, &name, &signatures, metadata.is_file())?;

@@ -27,7 +27,7 @@ use crate::tier_settings::TierSettings;
 
 /// The rank of a tier of which nobody says how fast it is.
 const USUAL_RANK: u8 = 2;
-/// What can be done about one that is missing.
+/// The ways out where one is missing.
 const MISSING: &str = "nacre tier online says where it is now; until then choose another tier";
 /// Where the kernel names block devices.
 const BLOCK_DEVICES: &str = "/sys/class/block";

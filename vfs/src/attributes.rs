@@ -22,7 +22,7 @@ pub(crate) enum Lost {
 }
 
 impl Lost {
-    /// What goes where the bits of a file of this group go with a change by this caller.
+    /// The bits of a file of this group that go with a change by this caller, where bits go at all.
     pub(crate) fn by(caller: &Caller<'_>, gid: u32) -> Lost {
         if caller.privileged() || caller.in_group(gid) { Lost::Rights } else { Lost::All }
     }

@@ -120,7 +120,7 @@ fn a_layout_without_tiers_refuses_them_in_a_dry_run_too() {
     for words in ["tier add --size 64M", "tier online"] {
         same_refusal(words, &[&dir, &disk], "tiers on the layout inplace");
     }
-    // What it cannot have is not advised, top shows it all the same, and no setting is dropped without a word.
+    // No tier is advised to a layout that cannot have one, top shows it all the same, and no setting is dropped silently.
     write(&dir, 0..1);
     for (words, path) in [("tier list", dir.clone()), ("demote", dir.join("0"))] {
         let (_, said) = said(words, &[&path]);
@@ -139,7 +139,7 @@ fn a_layout_without_tiers_refuses_them_in_a_dry_run_too() {
     assert!(words.contains("tier /x on the layout inplace: leave it out"), "{words}");
     let place = memory();
     let image = place.path().join("pm");
-    // Who opens a pipe waits for its other end.
+    // An open of a pipe waits for its other end.
     let pipe = place.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     refused("mkfs -f", &[&pipe], "not a pipe");

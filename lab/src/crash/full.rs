@@ -43,7 +43,7 @@ fn filling(name: &str, setup: &[Op], ops: &[Op]) -> Workload {
     Workload { fills: true, ..workload(name, setup, ops) }
 }
 
-/// What is there is overwritten, and what was allocated is written: with blocks that are kept for that, in several pieces, and
+/// Written blocks are overwritten, and allocated ones are written: with blocks that are kept for that, in several pieces, and
 /// in place where logs find no page.
 fn overwritten() -> Vec<Workload> {
     const SIZE: u64 = 40 * BLOCK;

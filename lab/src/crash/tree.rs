@@ -114,7 +114,7 @@ impl Tree {
         differences
     }
 
-    /// What was found, with the times that were expected where they may lag and do.
+    /// The entry that was found, with the times that were expected where they may lag and do.
     fn without_lag<'f>(&self, expected: &Entry, found: &'f Entry) -> Cow<'f, Entry> {
         let mut found = Cow::Borrowed(found);
         if self.atime_may_lag && found.attributes.atime < expected.attributes.atime {

@@ -57,7 +57,7 @@ fn full_devices_survive() {
     run(&[Stage::Full(6)], &limits(), None);
 }
 
-/// What is there is overwritten on a full device, all of these.
+/// All workloads that overwrite on a full device.
 #[test]
 fn what_is_overwritten_on_a_full_device_survives() {
     let mut rig = Rig::new(&Log, MEMORY);
