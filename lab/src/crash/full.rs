@@ -118,10 +118,11 @@ pub(super) fn fill() -> Vec<Op> {
     ops
 }
 
-/// Takes the space that is kept for logs: each of these gets a page.
+/// Takes the space that is kept for logs: each of these gets a page, since no entry replaces another one.
 fn take_logs() -> Vec<Op> {
-    let op =
-        |i: usize| Op::parse(&format!("setattr {} {:o}", i % LOGS, 0o600 + i / LOGS)).expect("an operation");
+    let op = |i: usize| {
+        Op::parse(&format!("set-xattr {} trusted.{} 20", i % LOGS, i / LOGS)).expect("an operation")
+    };
     (0..4 * LOGS).map(op).collect()
 }
 
