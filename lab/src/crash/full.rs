@@ -53,7 +53,9 @@ fn overwritten() -> Vec<Workload> {
         file("d/w"),
         Op::Write("d/w", 0, SIZE as usize),
         file("d/p"),
-        Op::Fallocate("d/p", FallocateMode::Allocate, 0, SIZE),
+        // Old content is left in its blocks, which no reader may see.
+        Op::Write("d/p", 0, SIZE as usize),
+        Op::Fallocate("d/p", FallocateMode::ZeroRange, 0, SIZE),
     ];
     let mut all = Vec::new();
     // So many blocks behind the end, each an entry of its own; the last ones give each of both logs a second page.
