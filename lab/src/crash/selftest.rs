@@ -13,6 +13,7 @@ use super::cached::{BufferMistake, Cached, CachedSettings, cached, explore_cache
 use super::explore::{MEMORY, Settings, explore, sites};
 use super::full::full;
 use super::lanes::lanes;
+use super::op::Op;
 use super::record::{Flaw, Rig};
 use super::report::Violation;
 use super::sequences::{Length, sequences};
@@ -173,7 +174,13 @@ fn workloads<S: Subject>(subject: &S, seed: u64) -> Vec<(Workload, Settings)> {
     };
     let own = subject.workloads().into_iter().filter(|workload| workload.ops.len() == 1);
     let short = fixed().into_iter().chain(sequences(Length::One, seed)).chain(own);
-    let mut all: Vec<_> = short.map(|workload| (workload, settings)).collect();
+    // A new file system is thousands of lines for one fence, and few of them matter.
+    let one = |workload: Workload| {
+        let many = if workload.ops.contains(&Op::Mkfs) { 4 } else { 1 };
+        let sampling = Sampling { samples: many * settings.sampling.samples, ..settings.sampling };
+        (workload, Settings { sampling, ..settings })
+    };
+    let mut all: Vec<_> = short.map(one).collect();
     // Of workloads that differ in a number only, the first will do.
     let first = |workload: &Workload| match workload.name.rsplit_once('-') {
         Some((_, number)) => number.parse::<u64>().is_err() || number == "0",
