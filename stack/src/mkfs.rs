@@ -302,7 +302,7 @@ pub(crate) fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Pre
         return refuse(Kind::IsDirectory, "give a device or a file");
     }
     let file_type = metadata.file_type();
-    // Who opens a pipe waits for its other end.
+    // An open of a pipe waits for its other end.
     if !(file_type.is_file() || file_type.is_block_device() || file_type.is_char_device()) {
         return refuse(Kind::Unsupported, "give a device or a file, not a pipe or a socket");
     }
