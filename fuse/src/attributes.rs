@@ -46,7 +46,8 @@ impl<L: Layout> Server<L> {
 
     /// The protocol has a bit that says whether set-id bits must go (`FATTR_KILL_SUIDGID`), but `fuser` does not
     /// hand it on. The kernel sets it with every change of owner, and with a change of size unless the caller has
-    /// CAP_FSETID ([`Server::kills_set_id`]). A request without any field is a change of owner that gives neither.
+    /// CAP_FSETID ([`Server::kills_set_id`]). A request without any field is a change of owner that gives
+    /// neither, or comes before a write that takes the bits itself: a stranger's is the latter.
     pub(crate) fn setattr(&self, request: &Request, id: INodeNo, asked: &Change) -> Result<FileAttr> {
         let node = self.node(id)?;
         let change = SetAttr {
@@ -65,7 +66,10 @@ impl<L: Layout> Server<L> {
             change.mtime.inspect(|&mtime| self.kernel.note_mtime(id, mtime));
             return Ok(self.file_attr(&self.vfs.set_times_as_of(&node, &change, ctime)?));
         }
-        let is_chown = asked.uid.is_some() || asked.gid.is_some() || change == SetAttr::default();
+        if change == SetAttr::default() && caller(request, 0).owns(&self.vfs.getattr(&node)?) {
+            return Ok(self.file_attr(&self.vfs.chown(&caller(request, 0), &node, None, None)?));
+        }
+        let is_chown = asked.uid.is_some() || asked.gid.is_some();
         let kill_suidgid = self.vfs.kind(&node) != FileKind::Directory
             && (is_chown || asked.size.is_some() && self.kills_set_id(request, &node)?);
         let groups = self.groups_for(request, &node, kill_suidgid)?;

@@ -105,6 +105,13 @@ impl<L: Layout> Vfs<L> {
     ) -> Result<Attr> {
         let changes_nothing = uid.is_none() && gid.is_none();
         let kill_suidgid = changes_nothing && self.layout.kind(node) != FileKind::Directory;
+        if kill_suidgid {
+            // It changes the mode then, which is the owner's right, however the caller is checked otherwise.
+            let attr = self.layout.getattr(node)?;
+            if attr.mode & (SET_UID | SET_GID) != 0 && !caller.owns(&attr) {
+                return Err(Kind::NotPermitted.into());
+            }
+        }
         self.setattr(caller, node, &SetAttr { uid, gid, ..SetAttr::default() }, kill_suidgid)
     }
 

@@ -44,7 +44,7 @@ impl Caller<'_> {
     }
 
     /// Whether the caller may act as the owner of the inode.
-    pub(crate) fn owns(&self, attr: &Attr) -> bool {
+    pub fn owns(&self, attr: &Attr) -> bool {
         self.privileged() || self.uid == attr.uid
     }
 }

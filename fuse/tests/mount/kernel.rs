@@ -104,6 +104,10 @@ fn a_change_of_owner_to_the_same_takes_set_id_bits() {
     let path = mount.path("file");
     fs::write(&path, "content").unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o6755)).unwrap();
+    fs::set_permissions(mount.dir(), PermissionsExt::from_mode(0o777)).unwrap();
+    fs::set_permissions(mount.dir().parent().unwrap(), fs::metadata("/tmp").unwrap().permissions()).unwrap();
+    as_nobody(&mount, "chown : $M/file");
+    assert_eq!(mode(&path), 0o6755);
     std::os::unix::fs::chown(&path, None, None).unwrap();
     assert_eq!(mode(&path), 0o755);
     mount.end().unwrap();
