@@ -284,7 +284,7 @@ fn is_same(device: Option<&str>, path: &Path) -> bool {
 }
 
 /// Those of these tiers of a file system, by their paths, that its next mount does not find by itself.
-pub fn lost_tiers<'t>(device: impl AsRef<Path>, tiers: &'t [NewTier]) -> Result<Vec<&'t Path>> {
+pub fn lost_tiers(device: impl AsRef<Path>, tiers: &[NewTier]) -> Result<Vec<&Path>> {
     let device = device.as_ref();
     let pm = RealPm::open(device, &PmOptions { read_only: true, ..PmOptions::default() })?;
     let known = nacre_layout_log::known_tier_paths(&pm)?.into_iter().map(|(_, path)| path);
