@@ -79,7 +79,7 @@ impl<L: Layout> Server<L> {
             written => written?,
         }
         // A request that gave the file another time meanwhile may have been done before this one.
-        if let Some(mtime) = known().filter(|_| known() != time) {
+        if let Some(mtime) = known().filter(|&mtime| Some(mtime) != time) {
             let change = SetAttr { mtime: Some(mtime), ..SetAttr::default() };
             self.vfs.set_times_as_of(&node, &change, self.vfs.getattr(&node)?.ctime.max(mtime))?;
         }
