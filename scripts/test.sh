@@ -41,6 +41,12 @@ fi
 passed=$((passed + tests_passed))
 failed=$((failed + tests_failed))
 
+# What failed stands at the end again, with what it said: a long log is often kept without its middle.
+awk '/^---- .* stdout ----$/ { inside = 1; lines = 0; print "" }
+    /^failures:$/ || /^test result:/ { inside = 0 }
+    inside && lines++ < 30 { print }' "$log"
+grep -E '^test .* \.\.\. FAILED$|^error: test failed|process didn.t exit successfully' "$log"
+
 echo
 if grep -q '^left out:' "$log"; then
     grep '^left out:' "$log" | sort -u
