@@ -12,7 +12,7 @@ use std::ops::Bound;
 
 use hashbrown::HashTable;
 use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use nacre_engine::sync::{RwLock, RwLockWriteGuard};
+use nacre_engine::sync::{EXPLORED, RwLock, RwLockWriteGuard};
 use nacre_engine::{Error, FileKind, Kind, Result};
 use nacre_media::Pm;
 use zerocopy::FromBytes;
@@ -123,7 +123,14 @@ struct Order {
 
 impl Order {
     /// Building it again costs a read of each name on media, a few changes' worth.
-    const CHANGES_A_NAME: usize = 4;
+    const CHANGES_A_NAME: usize = if EXPLORED { 0 } else { 4 };
+
+    /// Up to `limit` dentries with cookies greater than `after`.
+    fn read(&self, pm: &impl Pm, after: u64, limit: usize) -> Result<Vec<Dentry>> {
+        self.unread.store(0, Ordering::Relaxed);
+        let behind = (Bound::Excluded((after, u64::MAX)), Bound::Unbounded);
+        self.names.range(behind).take(limit).map(|&(_, address)| Dentry::read(pm, address)).collect()
+    }
 
     fn change(&mut self) -> &mut BTreeSet<(u64, u64)> {
         // Changed alone, so that a plain store will do.
@@ -287,14 +294,11 @@ impl Directory {
 
     /// Up to `limit` dentries with cookies greater than `after`, in order.
     pub(crate) fn read(&self, pm: &impl Pm, hash_seed: u64, after: u64, limit: usize) -> Result<Vec<Dentry>> {
-        if self.inner.read().order.is_none() {
-            self.inner.write().build_order(pm, hash_seed)?;
+        if let Some(order) = &self.inner.read().order {
+            return order.read(pm, after, limit);
         }
-        let inner = self.inner.read();
-        let Some(order) = &inner.order else { return Ok(Vec::new()) };
-        let behind = (Bound::Excluded((after, u64::MAX)), Bound::Unbounded);
-        order.unread.store(0, Ordering::Relaxed);
-        order.names.range(behind).take(limit).map(|&(_, address)| Dentry::read(pm, address)).collect()
+        // Read under the lock that it is built under: a change between them could drop it.
+        self.inner.write().built_order(pm, hash_seed)?.read(pm, after, limit)
     }
 
     pub(crate) fn heap_bytes(&self) -> u64 {
@@ -382,16 +386,18 @@ impl Inner {
         }
     }
 
-    fn build_order(&mut self, pm: &impl Pm, hash_seed: u64) -> Result<()> {
-        if self.order.is_some() {
-            return Ok(());
-        }
-        let mut entries = Vec::with_capacity(self.table.len());
-        for slot in &self.table {
-            let dentry = Dentry::read(pm, slot.address())?;
-            entries.push((dentry.cookie(hash_seed), slot.address()));
-        }
-        self.order = Some(Order { names: entries.into_iter().collect(), unread: AtomicUsize::new(0) });
-        Ok(())
+    fn built_order(&mut self, pm: &impl Pm, hash_seed: u64) -> Result<&Order> {
+        let order = match self.order.take() {
+            Some(order) => order,
+            None => {
+                let mut entries = Vec::with_capacity(self.table.len());
+                for slot in &self.table {
+                    let dentry = Dentry::read(pm, slot.address())?;
+                    entries.push((dentry.cookie(hash_seed), slot.address()));
+                }
+                Order { names: entries.into_iter().collect(), unread: AtomicUsize::new(0) }
+            }
+        };
+        Ok(self.order.insert(order))
     }
 }
