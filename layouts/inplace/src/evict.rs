@@ -104,6 +104,14 @@ impl<P: Pm> Shared<P> {
     pub(crate) fn sweep(&self) {
         let eviction = &self.table.eviction;
         let Some(mut hand) = eviction.hand.try_lock() else { return };
+        // Again where other threads loaded as many meanwhile.
+        while self.sweep_shards(&mut hand) {}
+    }
+
+    /// Goes through the shards. True when that is to be done again.
+    fn sweep_shards(&self, hand: &mut u64) -> bool {
+        let eviction = &self.table.eviction;
+        let mut went = 0;
         // In the first round those are found that were not used, in the second all.
         for _ in 0..2 * SHARDS as u64 {
             if !eviction.is_beyond_target(self.table.in_use()) {
@@ -124,9 +132,10 @@ impl<P: Pm> Shared<P> {
             });
             shard.shrink();
             drop(shard);
+            went += gone.len() as u64;
             gone.into_iter().for_each(|inode| self.drop_state(inode));
         }
-        eviction.swept(self.table.in_use());
+        eviction.swept(self.table.in_use(), went)
     }
 }
 

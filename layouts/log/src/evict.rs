@@ -58,15 +58,15 @@ impl Inode {
 }
 
 impl<P: Pm> Shared<P> {
-    /// Lets go of an inode that is not expected to be asked for soon.
-    pub(crate) fn let_go(&self, node: Node) {
+    /// Lets go of an inode that is not expected to be asked for soon. True when its state went.
+    pub(crate) fn let_go(&self, node: Node) -> bool {
         let number = node.inode.number;
         let is_wanted = node.inode.holds.load(Ordering::Acquire) > 1 || node.inode.links() == 0;
         if is_wanted || self.write_out(&node.inode).is_err() {
-            return; // dropping the node may bury it
+            return false; // dropping the node may bury it
         }
         drop(node);
-        self.evict(number);
+        self.evict(number)
     }
 
     /// Writes what is kept lazily of an inode that is held.
@@ -90,22 +90,18 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// Drops the state of an inode if it can go.
-    pub(crate) fn evict(&self, number: u64) {
-        let Ok(slot) = self.inodes.slot(number) else { return };
+    /// Drops the state of an inode if it can go. True when it went.
+    pub(crate) fn evict(&self, number: u64) -> bool {
+        let Ok(slot) = self.inodes.slot(number) else { return false };
         let mut slot = slot.write();
         // No other reference exists, and none can be made before the slot is unlocked.
         let can_go = slot.as_mut().and_then(Arc::get_mut).is_some_and(|inode| inode.can_go());
-        if !can_go {
-            return;
-        }
+        let Some(gone) = slot.take_if(|_| can_go) else { return false };
         self.inodes.is_on_media(number);
-        let gone = slot.take();
         drop(slot);
         self.inodes.eviction.one_left();
-        if let Some(gone) = gone {
-            self.drop_state(gone);
-        }
+        self.drop_state(gone);
+        true
     }
 
     /// Frees what the state of an inode took, or leaves that to the background thread.
@@ -175,6 +171,7 @@ impl<P: Pm> Shared<P> {
         let eviction = &self.inodes.eviction;
         let Some(mut hand) = eviction.hand.try_lock() else { return };
         let chunks = self.inodes.chunks();
+        let mut gone = 0;
         // In the first round those are found that were not used, in the second all.
         for _ in 0..2 * chunks {
             if !eviction.is_beyond_target(self.inodes.in_use()) {
@@ -183,24 +180,27 @@ impl<P: Pm> Shared<P> {
             *hand = if *hand + 1 < chunks { *hand + 1 } else { 0 };
             let first = *hand * CHUNK_INODES;
             for number in first..first + CHUNK_INODES {
-                self.sweep_one(number);
+                gone += u64::from(self.sweep_one(number));
             }
         }
-        eviction.swept(self.inodes.in_use());
+        if eviction.swept(self.inodes.in_use(), gone) {
+            self.graveyard.nudge();
+        }
     }
 
-    fn sweep_one(&self, number: u64) {
-        let Ok(slot) = self.inodes.slot(number) else { return };
+    /// Lets go of an inode that was not used. True when its state went.
+    fn sweep_one(&self, number: u64) -> bool {
+        let Ok(slot) = self.inodes.slot(number) else { return false };
         let node = {
             let slot = slot.read();
-            let Some(inode) = slot.as_ref() else { return };
+            let Some(inode) = slot.as_ref() else { return false };
             let is_held = inode.holds.load(Ordering::Acquire) > 0 || inode.links() == 0;
             if is_held || inode.used.swap(false, Ordering::Relaxed) {
-                return;
+                return false;
             }
             inode.holds.fetch_add(1, Ordering::Relaxed);
             Node::from_held(Arc::clone(inode))
         };
-        self.let_go(node);
+        self.let_go(node)
     }
 }

@@ -82,10 +82,15 @@ impl Eviction {
         self.loaded(in_use) > self.limit - self.limit / 8
     }
 
-    /// A sweep is over. Those that it had to leave are not looked at again before there are some more.
-    pub fn swept(&self, in_use: u64) {
-        self.sweep_at.store(self.limit.max(self.loaded(in_use) + self.limit / 8), Ordering::Relaxed);
-        self.is_due.store(false, Ordering::Release);
+    /// A sweep is over, which dropped the state of so many. True when another is due at once: others came as fast as
+    /// those went. Inodes that a sweep had to leave are not looked at again before there are some more.
+    pub fn swept(&self, in_use: u64, gone: u64) -> bool {
+        let loaded = self.loaded(in_use);
+        let is_outrun = loaded > self.limit && gone >= self.limit / 8;
+        let sweep_at = if is_outrun { self.limit } else { self.limit.max(loaded + self.limit / 8) };
+        self.sweep_at.store(sweep_at, Ordering::Relaxed);
+        self.is_due.store(is_outrun, Ordering::Release);
+        is_outrun
     }
 
     /// The state of one is no longer to be found.
@@ -134,20 +139,32 @@ mod tests {
             eviction.one_left();
         }
         assert_eq!(eviction.state(202).loaded, 70);
-        eviction.swept(202);
+        assert!(!eviction.swept(202, 12));
         assert!(!eviction.is_due());
+    }
+
+    /// Others came while a sweep let go of as many: the limit was passed until the next one came.
+    #[test]
+    fn a_sweep_that_was_outrun_is_due_again() {
+        let eviction = Eviction::new(80);
+        assert!((1..=81).any(|in_use| eviction.one_made(in_use)));
+        assert!(eviction.swept(90, 81) && eviction.is_due());
+        assert!(!eviction.one_made(91), "it is due already");
+        assert!(!eviction.swept(90, 9), "the others cannot go");
+        assert!(!eviction.is_due());
+        assert!(!eviction.swept(70, 20), "enough went");
     }
 
     #[test]
     fn those_that_cannot_go_are_not_looked_at_for_each_that_comes() {
         let eviction = Eviction::new(80);
         assert_eq!((1..=200).filter(|&in_use| eviction.one_made(in_use)).count(), 1);
-        eviction.swept(200);
+        eviction.swept(200, 0);
         assert_eq!((201..=300).filter(|&in_use| eviction.one_made(in_use)).count(), 1, "when an eighth came");
         // Once they are gone the limit counts.
-        eviction.swept(60);
+        eviction.swept(60, 0);
         assert_eq!((61..=81).filter(|&in_use| eviction.one_made(in_use)).count(), 1);
-        eviction.swept(300);
+        eviction.swept(300, 0);
         assert!(!eviction.one_made(60));
         assert_eq!((61..=81).filter(|&in_use| eviction.one_made(in_use)).count(), 1);
     }
