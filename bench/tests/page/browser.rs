@@ -47,6 +47,7 @@ impl Browser {
             ])
             .args(["--disable-extensions", "--disable-background-networking", "--remote-debugging-pipe"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
+            .env("TMPDIR", profile.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -137,6 +138,10 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
+        // Asked to close, it waits for its processes; killed, it leaves some that write to the profile while that is removed.
+        if self.orders.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0").is_ok() {
+            while self.answers.recv_timeout(LIMIT).is_ok() {}
+        }
         // It may be gone already; nothing can be done about it then.
         let _ = self.child.kill();
         let _ = self.child.wait();
