@@ -9,7 +9,7 @@ use nacre_cache::{CacheFs, CacheOptions, Granularity, Settings as CacheSettings}
 use nacre_engine::Data;
 use nacre_lab::crash::{Inplace, Log, LogWithDisk, Mounting, PoweredPm, Subject as Layout};
 use nacre_lab::environment::seeds;
-use nacre_lab::random::{Profile, Settings, Stats, Subject, Tolerance, check, check_threads, differs};
+use nacre_lab::random::{Profile, Settings, Subject, Tolerance, check_seeds, check_threads, differs};
 use nacre_lab::suite::{VfsTarget, all_cases, run};
 use nacre_media::SimPm;
 use nacre_media::sim::Defect;
@@ -120,17 +120,6 @@ const ONE_FILE: Settings = Settings { profile: Profile::OneFile, operations: 500
 const SCARCE: Settings =
     Settings { profile: Profile::Tree, operations: 2500, compare_every: 250, scarce: true, ..TREE };
 
-fn compare<L: Layout<Fs: 'static>>(mut subject: Cached<L>, settings: Settings) {
-    let (mut total, mut runs) = (Stats::default(), 0);
-    for seed in seeds() {
-        let stats = check(&mut subject, seed, settings).unwrap_or_else(|failure| panic!("{failure}"));
-        total.add(&stats);
-        runs += 1;
-    }
-    println!("{}: {runs} sequences, {total:?}", subject.describe());
-    assert!(total.succeeded * 4 > total.operations, "most operations fail: the sequences say little");
-}
-
 /// Short sequences with many crashes.
 const DEFECTS: Settings = Settings { operations: 80, compare_every: 80, mount_every: 8, ..TREE };
 
@@ -167,30 +156,30 @@ macro_rules! tests {
 
             #[test]
             fn what_is_buffered_is_the_model() {
-                compare(Cached::new($layout, 48 << 20, CacheOptions::new(16 << 20)), TREE);
+                check_seeds(Cached::new($layout, 48 << 20, CacheOptions::new(16 << 20)), TREE);
             }
 
             #[test]
             fn what_is_buffered_is_the_model_in_one_file() {
-                compare(Cached::new($layout, 48 << 20, CacheOptions::new(16 << 20)), ONE_FILE);
+                check_seeds(Cached::new($layout, 48 << 20, CacheOptions::new(16 << 20)), ONE_FILE);
             }
 
             #[test]
             fn a_small_and_restless_pool_is_the_model() {
-                compare(Cached::new($layout, 48 << 20, restless(8, 2)), TREE);
-                compare(Cached::new($layout, 48 << 20, restless(8, 2)), ONE_FILE);
+                check_seeds(Cached::new($layout, 48 << 20, restless(8, 2)), TREE);
+                check_seeds(Cached::new($layout, 48 << 20, restless(8, 2)), ONE_FILE);
             }
 
             #[test]
             fn a_pool_of_whole_blocks_is_the_model_in_one_file() {
                 let mut options = restless(64, 0);
                 options.settings.granularity = Granularity::Blocks;
-                compare(Cached::new($layout, 48 << 20, options), ONE_FILE);
+                check_seeds(Cached::new($layout, 48 << 20, options), ONE_FILE);
             }
 
             #[test]
             fn what_is_buffered_is_the_model_when_space_is_scarce() {
-                compare(Cached::new($layout, 16 << 20, CacheOptions::new(16 << 20)), SCARCE);
+                check_seeds(Cached::new($layout, 16 << 20, CacheOptions::new(16 << 20)), SCARCE);
             }
 
             #[test]

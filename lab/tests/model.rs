@@ -9,7 +9,9 @@ use std::sync::Arc;
 use nacre_lab::crash::{self, PoweredPm, Rig, fixed};
 use nacre_lab::environment::{number, seeds};
 use nacre_lab::model::{Flaw, MemLayout, Mutant};
-use nacre_lab::random::{Op, Profile, Settings, Stats, Subject, Tolerance, check, check_threads, differs};
+use nacre_lab::random::{
+    Op, Profile, Settings, Stats, Subject, Tolerance, check, check_seeds, check_threads, differs,
+};
 use nacre_layout_inplace::InplaceFs;
 use nacre_layout_log::{LogFs, Mistake, MkfsOptions, MountOptions, mkfs};
 use nacre_media::SimPm;
@@ -34,16 +36,8 @@ fn sized(settings: Settings) -> Settings {
     }
 }
 
-fn run<S: Subject>(mut subject: S, settings: Settings) {
-    let settings = sized(settings);
-    let (mut total, mut runs) = (Stats::default(), 0);
-    for seed in seeds() {
-        let stats = check(&mut subject, seed, settings).unwrap_or_else(|failure| panic!("{failure}"));
-        total.add(&stats);
-        runs += 1;
-    }
-    println!("{}: {runs} sequences, {total:?}", subject.describe());
-    assert!(total.succeeded * 4 > total.operations, "most operations fail: the sequences say little");
+fn run<S: Subject>(subject: S, settings: Settings) {
+    check_seeds(subject, sized(settings));
 }
 
 fn run_threads<S: Subject>(mut subject: S, settings: Settings) {

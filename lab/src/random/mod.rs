@@ -14,5 +14,5 @@ mod world;
 
 pub use generate::{Profile, sequence};
 pub use op::{Op, Path, Who};
-pub use run::{Failure, Settings, Stats, Subject, check, check_threads, differs};
+pub use run::{Failure, Settings, Stats, Subject, check, check_seeds, check_threads, differs};
 pub use world::Tolerance;

