@@ -5,8 +5,9 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,31 @@ use crate::failure::Failure;
 
 /// `PR_SET_IO_FLUSHER` of prctl(2).
 const IO_FLUSHER: libc::c_int = 57;
+
+/// The settings of glibc in the environment.
+const TUNABLES: &str = "GLIBC_TUNABLES";
+/// Freed blocks of one size that a thread keeps for itself, 7 otherwise. They lie anywhere in the heap, and each keeps a
+/// page or two from being given back once the kernel has forgotten many inodes.
+const KEPT_BLOCKS: &str = "glibc.malloc.tcache_count";
+
+/// Begins this program anew with the settings of the heap that a server wants: glibc reads them at the start only. Goes
+/// on without them where that is impossible or where the user has set them.
+///
+/// To be called while the process has nothing that it would lose.
+pub(crate) fn begin_anew() {
+    let set = std::env::var(TUNABLES).unwrap_or_default();
+    if !cfg!(target_env = "gnu") || set.contains(KEPT_BLOCKS) {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut arguments = std::env::args_os();
+    let mut command = Command::new(program);
+    command.arg0(arguments.next().unwrap_or_default()).args(arguments);
+    let ours = format!("{KEPT_BLOCKS}=2");
+    let both = if set.is_empty() { ours } else { format!("{set}:{ours}") };
+    // It returns only when it failed.
+    let _ = command.env(TUNABLES, both).exec();
+}
 
 /// Which of the two processes goes on.
 pub(crate) enum Role {
@@ -374,6 +400,7 @@ impl OtherProcess {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
     use std::time::Duration;
 
     use super::{ALARMS_IN_A_ROW, Log, OtherProcess, Throttle};
@@ -412,7 +439,7 @@ mod tests {
 
     #[test]
     fn another_process_can_be_waited_for() {
-        let mut child = std::process::Command::new("sleep").arg("0.2").spawn().unwrap();
+        let mut child = Command::new("sleep").arg("0.2").spawn().unwrap();
         let process = OtherProcess::open(child.id() as i32).unwrap();
         assert!(!process.wait(Duration::ZERO));
         assert!(process.wait(Duration::from_secs(60)));

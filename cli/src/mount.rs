@@ -191,6 +191,9 @@ fn refuse(message: &str, code: u8) -> ExitCode {
 }
 
 fn mount(plan: Plan) -> ExitCode {
+    if !plan.dry_run && !plan.settings.remount {
+        daemon::begin_anew();
+    }
     let plan = match prepare(plan) {
         Ok(Some(plan)) => plan,
         Ok(None) => return ExitCode::SUCCESS,
