@@ -158,6 +158,11 @@ pub mod atomic {
                     self.0.fetch_or(value, update_order(order))
                 }
 
+                /// Keeps the greater.
+                pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                    self.0.fetch_max(value, update_order(order))
+                }
+
                 /// Keeps bits.
                 pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
                     self.0.fetch_and(value, update_order(order))
