@@ -19,8 +19,10 @@ use crate::inode::{Inode, Node};
 use crate::layout::inode_bytes;
 use crate::table::{Loaded, SHARDS};
 
-/// A shard with fewer inodes keeps the room that it has.
+/// A shard with room for fewer inodes keeps it while there are any.
 const SPARSE: usize = 64;
+/// A shard with room for more gives all of it back when the last inode goes.
+const FEW: usize = 14;
 
 impl Inode {
     /// It was used: the next sweep leaves it.
@@ -140,14 +142,20 @@ impl<P: Pm> Shared<P> {
 }
 
 impl Loaded {
-    /// Gives room back that most of the inodes left.
+    /// Gives room back that most of the inodes left. An empty table has none: a small one that was made late would lie
+    /// anywhere in the heap and keep a page or two.
     fn shrink(&mut self) {
         let Loaded { inodes, parked } = self;
-        if inodes.capacity() > SPARSE && inodes.len() < inodes.capacity() / 8 {
-            inodes.shrink_to(2 * inodes.len());
+        let room = |len: usize, capacity: usize| match len {
+            0 if capacity > FEW => Some(0),
+            len if capacity > SPARSE && len < capacity / 8 => Some(2 * len),
+            _ => None,
+        };
+        if let Some(room) = room(inodes.len(), inodes.capacity()) {
+            inodes.shrink_to(room);
         }
-        if parked.capacity() > SPARSE && parked.len() < parked.capacity() / 8 {
-            parked.shrink_to(2 * parked.len());
+        if let Some(room) = room(parked.len(), parked.capacity()) {
+            parked.shrink_to(room);
         }
     }
 }
