@@ -12,6 +12,7 @@ use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, size};
 use nacre_layout_parts::renew::store_word;
 use nacre_layout_parts::report::RecoveryReport;
 pub use nacre_layout_parts::report::{MediaReport, Repair};
+use nacre_layout_parts::rules::{MAX_TARGET, check_name};
 use nacre_media::{Overlay, Pm};
 
 use crate::alloc::Allocator;
@@ -21,7 +22,6 @@ use crate::directory::find_record;
 use crate::format::{INLINE_TARGET, ROOT_INODE, RawInode, state, word};
 use crate::inode::{Graveyard, Inode, links_word};
 use crate::mend;
-use crate::namespace::MAX_TARGET;
 use crate::recover::{LaneState, Walk, read_lanes, renew_lane, roll_back};
 use crate::superblock::{Found, Summary, Superblock};
 
@@ -314,7 +314,7 @@ impl<'a, P: Pm> Names<'a, P> {
                 }
                 let name = String::from_utf8_lossy(record.name(&page)).into_owned();
                 let inode = record.raw.inode;
-                if crate::namespace::check_name(record.name(&page)).is_err() {
+                if check_name(record.name(&page)).is_err() {
                     report.add(format!("directory {number}: the name {name:?} cannot be one"), "");
                 }
                 if seen.insert(record.name(&page).to_vec(), ()).is_some() {

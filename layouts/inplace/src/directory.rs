@@ -7,6 +7,7 @@
 
 use hashbrown::HashTable;
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, InodeId, Kind, Result};
+use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
 use smallvec::SmallVec;
 use zerocopy::FromBytes;
@@ -17,8 +18,6 @@ use crate::inode::Body;
 use crate::memo::{Absent, Memo};
 
 pub(crate) const BLOCK: usize = BLOCK_SIZE as usize;
-/// The longest name.
-pub(crate) const MAX_NAME: usize = 255;
 /// Cookies below are those of `.` and `..` in front ends.
 const FIRST_COOKIE: u64 = 3;
 

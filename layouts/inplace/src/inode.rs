@@ -12,12 +12,13 @@ use std::sync::Arc;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, TimeRange, Timestamp};
+use nacre_layout_parts::rules::{InodeFacts, check_flags};
 use nacre_media::Pm;
 
 use crate::attributes::{AttributeCell, Attributes};
 use crate::commit::Transaction;
 use crate::directory::Directory;
-use crate::format::{MAX_FILE_SIZE, RawInode, word};
+use crate::format::{MAX_FILE_SIZE, ROOT_INODE, RawInode, word};
 use crate::fs::Shared;
 
 /// File blocks of the largest file.
@@ -250,11 +251,7 @@ impl Inode {
 
     /// The inode must not be changed in the way that `what` forbids.
     pub(crate) fn check_flags(&self, forbidden: u32) -> Result<()> {
-        if self.flags.load(Ordering::Acquire) & forbidden != 0 {
-            Err(Error::new(Kind::NotPermitted))
-        } else {
-            Ok(())
-        }
+        check_flags(self.flags.load(Ordering::Acquire), forbidden)
     }
 
     /// A time as media has it.
@@ -314,6 +311,36 @@ pub(crate) fn has_tree(kind: FileKind) -> bool {
 /// Links and flags as the word that they share.
 pub(crate) fn links_word(links: u32, flags: u32) -> u64 {
     u64::from(links) | u64::from(flags) << 32
+}
+
+impl InodeFacts for Inode {
+    const ROOT: u64 = ROOT_INODE;
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn is_directory(&self) -> bool {
+        Inode::is_directory(self)
+    }
+
+    fn links(&self) -> u32 {
+        Inode::links(self)
+    }
+
+    fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Acquire)
+    }
+
+    fn parent(&self) -> Result<u64> {
+        self.check_directory()?;
+        Ok(self.parent.load(Ordering::Relaxed))
+    }
+
+    fn is_empty(&self) -> Result<bool> {
+        self.check_directory()?;
+        Ok(self.entries.load(Ordering::Relaxed) == 0)
+    }
 }
 
 /// An inode that a caller holds.

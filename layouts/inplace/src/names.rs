@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Result};
+use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
@@ -14,7 +15,7 @@ use crate::alloc::{Purpose, Runs};
 use crate::blockmap;
 use crate::commit::{Transaction, join};
 use crate::directory::{
-    BLOCK, Directory, Found, MAX_NAME, Page, Record, directory_of, find_record, hash, needed, record_at,
+    BLOCK, Directory, Found, Page, Record, directory_of, find_record, hash, needed, record_at,
 };
 use crate::format::{DENTRY_HEADER, RawDentry, word};
 use crate::fs::Shared;

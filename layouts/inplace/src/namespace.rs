@@ -12,23 +12,21 @@ use std::sync::Arc;
 use nacre_engine::sync::RwLockWriteGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Timestamp};
+use nacre_layout_parts::rules::{MAX_TARGET, check_lookup, check_name, check_new, check_removable};
 use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Runs};
 use crate::commit::{Transaction, join};
-use crate::directory::{Directory, Found, MAX_NAME, directory_of};
-use crate::format::{INLINE_TARGET, INODE_MAGIC, INODE_VERSION, RawInode, word};
+use crate::directory::{Directory, Found, directory_of};
+use crate::format::{INLINE_TARGET, INODE_MAGIC, INODE_VERSION, MAX_XATTR_SIZE, RawInode, word};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode, Node};
 use crate::names::Edit;
 use crate::seeded::Mistake;
 use crate::table::read_inode;
-use crate::xattr;
 
-/// The longest target of a symbolic link.
-pub(crate) const MAX_TARGET: usize = 4095;
 /// The most names of one inode.
 const MAX_LINKS: u32 = u32::MAX / 2;
 
@@ -71,9 +69,7 @@ struct Made {
 impl<P: Pm> Shared<P> {
     pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
         dir.check_directory()?;
-        if name.len() > MAX_NAME {
-            return Err(Error::new(Kind::NameTooLong));
-        }
+        check_lookup(name)?;
         // Held before the name can go away, so that the inode cannot be reclaimed in between.
         let body = dir.body.read();
         let found = directory_of(&body)?.find(self, name)?.ok_or(Error::new(Kind::NotFound))?;
@@ -86,7 +82,7 @@ impl<P: Pm> Shared<P> {
 
     pub(crate) fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode<'_>) -> Result<Node> {
         check_name(name)?;
-        check_new(new)?;
+        check_new(new, MAX_XATTR_SIZE)?;
         self.reclaim_buried();
         let mut locked = lock_all(&[dir]);
         if locked.directory(dir)?.find(self, name)?.is_some() {
@@ -193,7 +189,7 @@ impl<P: Pm> Shared<P> {
         if new.kind != FileKind::Regular {
             return Err(Error::new(Kind::InvalidInput));
         }
-        check_new(new)?;
+        check_new(new, MAX_XATTR_SIZE)?;
         self.check_unbroken()?;
         let Made { node, pending } = self.make_inode(new, 0)?;
         // Durable before a later link can name it.
@@ -288,7 +284,7 @@ impl<P: Pm> Shared<P> {
             child.inode.check_directory()?;
             let mut locked = lock_all(&[dir, &child.inode]);
             let Some(found) = self.found_again(&mut locked, dir, name, &child)? else { continue };
-            check_removable(dir, &child.inode)?;
+            check_removable::<Inode>(dir, &child.inode)?;
             if child.inode.entries.load(Ordering::Relaxed) > 0 {
                 return Err(Error::new(Kind::NotEmpty));
             }
@@ -321,7 +317,7 @@ impl<P: Pm> Shared<P> {
         child: &Node,
         now: Timestamp,
     ) -> Result<u32> {
-        check_removable(dir, &child.inode)?;
+        check_removable::<Inode>(dir, &child.inode)?;
         let mut edit = Edit::new(self, dir);
         let mut transaction = Transaction::default();
         let body = locked.body(dir)?;
@@ -365,38 +361,6 @@ impl<P: Pm> Shared<P> {
         }
         Ok(target)
     }
-}
-
-pub(crate) fn check_name(name: &[u8]) -> Result<()> {
-    match name {
-        [] | b"." | b".." => Err(Error::new(Kind::InvalidInput)),
-        name if name.len() > MAX_NAME => Err(Error::new(Kind::NameTooLong)),
-        name if name.iter().any(|&byte| byte == b'/' || byte == 0) => Err(Error::new(Kind::InvalidInput)),
-        _ => Ok(()),
-    }
-}
-
-fn check_new(new: &NewInode<'_>) -> Result<()> {
-    let symlink = new.kind == FileKind::Symlink;
-    if symlink == new.target.is_empty() {
-        return Err(Error::new(Kind::InvalidInput));
-    }
-    if new.target.len() > MAX_TARGET {
-        return Err(Error::new(Kind::NameTooLong));
-    }
-    if new.rdev > u64::from(u32::MAX) {
-        return Err(Error::new(Kind::InvalidInput));
-    }
-    for (name, value) in new.xattrs {
-        xattr::check(name, value)?;
-    }
-    Ok(())
-}
-
-/// A name cannot leave a directory that is immutable or append-only, nor can the name of such an inode go.
-pub(crate) fn check_removable(dir: &Inode, child: &Inode) -> Result<()> {
-    dir.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
-    child.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)
 }
 
 /// The parent of a directory will be this.

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Attr, Error, Kind, RenameMode, Result, Timestamp};
+use nacre_engine::{Kind, RenameMode, Result, Timestamp};
+use nacre_layout_parts::rules::{Rename, check_name};
 use nacre_media::Pm;
 use smallvec::{SmallVec, smallvec};
 
 use crate::alloc::Purpose;
 use crate::commit::Transaction;
 use crate::directory::{Found, directory_of};
-use crate::format::ROOT_INODE;
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
 use crate::names::Edit;
-use crate::namespace::{Locked, check_name, check_removable, lock_all, put_parent};
+use crate::namespace::{Locked, lock_all, put_parent};
 use crate::seeded::Mistake;
 
 /// One side of a rename.
@@ -77,8 +77,16 @@ impl<P: Pm> Shared<P> {
         now: Timestamp,
         moving: Option<MutexGuard<'_, ()>>,
     ) -> Result<Outcome> {
+        let asked = Rename {
+            from_dir: from.dir,
+            to_dir: to.dir,
+            source: &*source.inode,
+            target: target.map(|target| &*target.inode),
+            mode,
+        };
         if moving.is_some() {
-            self.check_no_cycle(from.dir, to.dir, source, target, mode)?;
+            let hold = |number| Ok(Arc::clone(&self.hold(number)?.inode));
+            asked.check_no_cycle(self.table.in_use(), hold)?;
         }
         let mut inodes: SmallVec<[&Arc<Inode>; 4]> = smallvec![from.dir, to.dir, &source.inode];
         inodes.extend(target.map(|target| &target.inode));
@@ -91,7 +99,7 @@ impl<P: Pm> Shared<P> {
             return Ok(Outcome::Again);
         }
         let names = Names { source, from: found, target: target.zip(now_there) };
-        if !check_rename(from.dir, to.dir, &names, mode)? {
+        if !asked.check()? {
             return Ok(Outcome::Done { left: None }); // two names of one inode: nothing to do
         }
         let left = self.rename_locked(&mut locked, from, to, &names, mode, now)?;
@@ -185,56 +193,6 @@ impl<P: Pm> Shared<P> {
             to.dir.modified(now);
         }
     }
-
-    /// No directory may come to lie below itself.
-    fn check_no_cycle(
-        &self,
-        from_dir: &Arc<Inode>,
-        to_dir: &Arc<Inode>,
-        source: &Node,
-        target: Option<&Node>,
-        mode: RenameMode,
-    ) -> Result<()> {
-        // What the mode says of the target comes before the cycle, as in the kernel.
-        match (mode, target) {
-            (RenameMode::Exchange, None) => return Err(Error::new(Kind::NotFound)),
-            (RenameMode::NoReplace, Some(_)) => return Err(Error::new(Kind::Exists)),
-            _ => {}
-        }
-        if source.inode.is_directory() && self.is_within(to_dir, source.inode.number)? {
-            return Err(Error::new(Kind::InvalidInput));
-        }
-        if let Some(target) = target
-            && target.inode.is_directory()
-            && self.is_within(from_dir, target.inode.number)?
-        {
-            // Its name is on the way to the source, so it is not empty.
-            let kind = if mode == RenameMode::Exchange { Kind::InvalidInput } else { Kind::NotEmpty };
-            return Err(Error::new(kind));
-        }
-        Ok(())
-    }
-
-    /// True when `dir` is the directory `number` or below it.
-    fn is_within(&self, dir: &Arc<Inode>, number: u64) -> Result<bool> {
-        let mut at = Arc::clone(dir);
-        // No way up is longer than there are inodes, unless parents on media form a circle.
-        for _ in 0..=self.table.in_use() {
-            if at.number == number {
-                return Ok(true);
-            }
-            if at.number == ROOT_INODE {
-                return Ok(false);
-            }
-            if at.links() == 0 {
-                return Err(Error::new(Kind::NotFound)); // it was removed
-            }
-            at.check_directory()?;
-            let parent = at.parent.load(Ordering::Relaxed);
-            at = Arc::clone(&self.hold(parent)?.inode);
-        }
-        Err(Error::corrupt(format!("the parents of directory {} form a circle", at.number)))
-    }
 }
 
 enum Outcome {
@@ -242,35 +200,4 @@ enum Outcome {
     Done { left: Option<u32> },
     /// A name refers to another inode than before the locks.
     Again,
-}
-
-/// Whether the rename may happen; false when there is nothing to do.
-fn check_rename(from_dir: &Inode, to_dir: &Inode, names: &Names<'_>, mode: RenameMode) -> Result<bool> {
-    let source = &names.source.inode;
-    let Some((target, _)) = &names.target else {
-        if mode == RenameMode::Exchange {
-            return Err(Error::new(Kind::NotFound));
-        }
-        check_removable(from_dir, source)?;
-        to_dir.check_flags(Attr::IMMUTABLE)?;
-        return Ok(true);
-    };
-    let target = &target.inode;
-    if mode == RenameMode::NoReplace {
-        return Err(Error::new(Kind::Exists));
-    }
-    if source.number == target.number {
-        return Ok(false);
-    }
-    check_removable(from_dir, source)?;
-    check_removable(to_dir, target)?;
-    if mode == RenameMode::Exchange {
-        return Ok(true);
-    }
-    match (source.is_directory(), target.is_directory()) {
-        (true, false) => Err(Error::new(Kind::NotDirectory)),
-        (false, true) => Err(Error::new(Kind::IsDirectory)),
-        (true, true) if target.entries.load(Ordering::Relaxed) > 0 => Err(Error::new(Kind::NotEmpty)),
-        _ => Ok(true),
-    }
 }

@@ -31,22 +31,6 @@ fn put_attributes(inode: &Inode, transaction: &mut Transaction, attributes: &Att
     transaction.word(inode.address + word::ATIME, inode.pack(attributes.atime));
 }
 
-/// The attributes after a change.
-fn changed_attributes(before: Attributes, change: &SetAttr, now: Timestamp, sized: bool) -> Attributes {
-    let mut attributes = before;
-    if let Some(mode) = change.mode {
-        attributes.mode = (mode & 0o7777) as u16;
-    }
-    attributes.uid = change.uid.unwrap_or(attributes.uid);
-    attributes.gid = change.gid.unwrap_or(attributes.gid);
-    attributes.flags = change.flags.unwrap_or(attributes.flags);
-    attributes.atime = change.atime.unwrap_or(attributes.atime);
-    let mtime = if sized { now } else { attributes.mtime };
-    attributes.mtime = change.mtime.unwrap_or(mtime);
-    attributes.ctime = if change.promised { now.max(before.ctime) } else { now };
-    attributes
-}
-
 /// The first block that a range has whole, and the first behind them.
 fn whole_blocks(offset: u64, end: u64) -> (u64, u64) {
     let (first, last) = (offset.div_ceil(BLOCK_SIZE), end / BLOCK_SIZE);
@@ -74,7 +58,7 @@ impl<P: Pm> Shared<P> {
             None => {
                 let _body = inode.body.write();
                 let before = inode.attr.get();
-                let after = changed_attributes(before, change, now, false);
+                let after = before.after(change, now, false);
                 let mut transaction = Transaction::default();
                 put_attributes(inode, &mut transaction, &after);
                 self.commit(transaction, None)?;
@@ -111,7 +95,7 @@ impl<P: Pm> Shared<P> {
         self.check_unbroken()?;
         let old = inode.size();
         let before = inode.attr.get();
-        let after = changed_attributes(before, change, now, true);
+        let after = before.after(change, now, true);
         let mut edit = Edit::new(self, body.root);
         let mut pending = None;
         if size > old {

@@ -8,6 +8,7 @@ mod together;
 mod tree;
 
 use nacre_engine::{Attr, BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, XattrMode};
+use nacre_layout_parts::rules::check_xattr;
 use nacre_media::{Flushed, Pm};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -20,31 +21,9 @@ use crate::inode::Inode;
 
 pub(crate) use tree::reseal;
 
-/// The longest name.
-const MAX_NAME: usize = 255;
 /// Bytes that all names and values of an inode may take together, with what stands before each.
 const MAX_TOTAL: usize = 1 << 20;
 const HEADER: usize = size_of::<RawXattrHeader>();
-
-/// Checks a name and a value before anything is written.
-pub(crate) fn check(name: &[u8], value: &[u8]) -> Result<()> {
-    if name.is_empty() || name.len() > MAX_NAME {
-        return Err(Error::new(Kind::BufferTooSmall));
-    }
-    if value.len() > MAX_XATTR_SIZE {
-        return Err(Error::new(Kind::TooBig));
-    }
-    Ok(())
-}
-
-/// Whether an attribute may be set in this way, which is there or is not.
-fn check_mode(how: XattrMode, exists: bool) -> Result<()> {
-    match how {
-        XattrMode::Create if exists => Err(Error::new(Kind::Exists)),
-        XattrMode::Replace if !exists => Err(Error::new(Kind::NoAttribute)),
-        _ => Ok(()),
-    }
-}
 
 /// The inode whose attributes they are, and where they are read.
 pub(crate) struct Owner<'a, P> {
@@ -200,13 +179,13 @@ impl<P: Pm> Shared<P> {
         mode: Option<u32>,
         now: Timestamp,
     ) -> Result<()> {
-        check(name, value)?;
+        check_xattr(name, value, MAX_XATTR_SIZE)?;
         inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
         self.change_xattrs(inode, name, Some((value, how)), mode, now)
     }
 
     pub(crate) fn remove_xattr(&self, inode: &Inode, name: &[u8], now: Timestamp) -> Result<()> {
-        check(name, &[])?;
+        check_xattr(name, &[], MAX_XATTR_SIZE)?;
         inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
         self.change_xattrs(inode, name, None, None, now)
     }

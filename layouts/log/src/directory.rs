@@ -14,6 +14,7 @@ use hashbrown::HashTable;
 use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use nacre_engine::sync::{EXPLORED, RwLock, RwLockWriteGuard};
 use nacre_engine::{Error, FileKind, Kind, Result};
+use nacre_layout_parts::rules::MAX_NAME;
 use nacre_media::Pm;
 use zerocopy::FromBytes;
 
@@ -25,8 +26,6 @@ const HASH_BITS: u32 = 26;
 /// Bits of the hash in a cookie, above those of the sequence number: 63 in all.
 const COOKIE_HASH_BITS: u32 = 36;
 const COOKIE_SEQUENCE_BITS: u32 = 27;
-/// The longest name.
-pub(crate) const MAX_NAME: usize = 255;
 /// Lines of the longest dentry.
 const MAX_DENTRY: usize = (DENTRY_NAME_OFFSET + MAX_NAME).div_ceil(LINE) * LINE;
 

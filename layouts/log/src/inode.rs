@@ -11,12 +11,13 @@ use std::sync::Arc;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nacre_engine::sync::{Condvar, EXPLORED, Mutex};
 use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, TimeRange, Timestamp};
+use nacre_layout_parts::rules::{InodeFacts, check_flags};
 
 use crate::attributes::{AttributeCell, Attributes};
 use crate::blockmap::BlockMap;
 use crate::commit::Log;
 use crate::directory::Directory;
-use crate::format::RawInode;
+use crate::format::{ROOT_INODE, RawInode};
 use crate::image::{Image, ImageSlot};
 use crate::scan::LogSource;
 use crate::xattr::XattrSlot;
@@ -311,11 +312,7 @@ impl Inode {
 
     /// The inode must not be changed in the way that `what` forbids.
     pub(crate) fn check_flags(&self, forbidden: u32) -> Result<()> {
-        if self.flags.load(Ordering::Acquire) & forbidden != 0 {
-            Err(Error::new(Kind::NotPermitted))
-        } else {
-            Ok(())
-        }
+        check_flags(self.flags.load(Ordering::Acquire), forbidden)
     }
 
     /// A time as media has it.
@@ -342,6 +339,34 @@ impl Inode {
         if !self.atime_due.load(Ordering::Relaxed) {
             self.atime_due.store(true, Ordering::Relaxed);
         }
+    }
+}
+
+impl InodeFacts for Inode {
+    const ROOT: u64 = ROOT_INODE;
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn is_directory(&self) -> bool {
+        Inode::is_directory(self)
+    }
+
+    fn links(&self) -> u32 {
+        Inode::links(self)
+    }
+
+    fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Acquire)
+    }
+
+    fn parent(&self) -> Result<u64> {
+        Ok(self.directory()?.parent.load(Ordering::Relaxed))
+    }
+
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.directory()?.len() == 0)
     }
 }
 

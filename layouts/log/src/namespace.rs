@@ -12,16 +12,18 @@ use std::sync::Arc;
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Timestamp};
+use nacre_layout_parts::rules::{check_lookup, check_name, check_new, check_removable};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::alloc::{Purpose, Run};
 use crate::commit::{Batch, Log, Placed, commit, seal_inline};
-use crate::directory::{Dentry, Directory, DirectoryChange, MAX_NAME, NameHash, Slot, position};
+use crate::directory::{Dentry, Directory, DirectoryChange, NameHash, Slot, position};
 use crate::format::{
-    DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_MAGIC, INODE_VERSION, LINE, RawInode, RemoveEntry,
-    SYMLINK_INLINE_MAX, SYMLINK_TARGET_OFFSET, SymlinkEntry, WriteEntry, inode_seed, kind,
+    DENTRY_NAME_OFFSET, DentryEntry, INLINE_LINES, INODE_MAGIC, INODE_VERSION, LINE, MAX_XATTR_SIZE,
+    RawInode, RemoveEntry, SYMLINK_INLINE_MAX, SYMLINK_TARGET_OFFSET, SymlinkEntry, WriteEntry, inode_seed,
+    kind,
 };
 use crate::fs::Shared;
 use crate::inode::{Inode, Node};
@@ -29,10 +31,7 @@ use crate::load::{LoadContext, load_inode};
 use crate::scan::{Ending, LogSource};
 use crate::seeded::Mistake;
 use crate::table::FreeInode;
-use crate::xattr;
 
-/// The longest target of a symbolic link.
-const MAX_TARGET: usize = 4095;
 /// The most names of one inode.
 const MAX_LINKS: u32 = u32::MAX / 2;
 
@@ -72,9 +71,7 @@ impl<P: Pm> Shared<P> {
 
     #[inline]
     pub(crate) fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Node> {
-        if name.len() > MAX_NAME {
-            return Err(Error::new(Kind::NameTooLong));
-        }
+        check_lookup(name)?;
         if Mistake::HeldLate.is_made(&*self.pm) {
             let slot = dir.directory()?.find(&*self.pm, name, self.hash(name))?;
             return self.hold(slot.ok_or(Error::new(Kind::NotFound))?.inode());
@@ -87,9 +84,7 @@ impl<P: Pm> Shared<P> {
     /// meanwhile.
     #[inline]
     pub(crate) fn getattr_at(&self, dir: &Inode, name: &[u8]) -> Result<Attr> {
-        if name.len() > MAX_NAME {
-            return Err(Error::new(Kind::NameTooLong));
-        }
+        check_lookup(name)?;
         dir.directory()?.lookup(&*self.pm, name, self.hash(name), |slot| self.attr_of(slot.inode()))
     }
 
@@ -181,7 +176,7 @@ impl<P: Pm> Shared<P> {
 
     /// Makes an inode without a name.
     fn make_inode(&self, new: &NewInode<'_>, parent: u64) -> Result<Made> {
-        check_new(new)?;
+        check_new(new, MAX_XATTR_SIZE)?;
         let free = match self.inodes.allocate(&*self.pm, &self.alloc) {
             Err(error) if error.kind() == Kind::NoSpace => {
                 self.free_everything_waiting();
@@ -393,7 +388,7 @@ impl<P: Pm> Shared<P> {
         if named.kind == FileKind::Directory {
             return Err(Error::new(Kind::IsDirectory));
         }
-        check_removable(dir, &named.node.inode)?;
+        check_removable::<Inode>(dir, &named.node.inode)?;
         let left = {
             let _naming = named.node.inode.naming.lock();
             self.remove_name(&mut locked, &named, now)?
@@ -465,7 +460,7 @@ impl<P: Pm> Shared<P> {
             if named.node.inode.number != child.inode.number {
                 continue; // another directory took the name before the locks
             }
-            check_removable(dir, &child.inode)?;
+            check_removable::<Inode>(dir, &child.inode)?;
             if child.inode.directory()?.len() > 0 {
                 return Err(Error::new(Kind::NotEmpty));
             }
@@ -531,38 +526,6 @@ impl<'a> LockedDirectories<'a> {
         let [a, b] = self.list.get_disjoint_mut([a, b]).map_err(|_| Error::new(Kind::InvalidInput))?;
         Ok((a, b))
     }
-}
-
-pub(crate) fn check_name(name: &[u8]) -> Result<()> {
-    match name {
-        [] | b"." | b".." => Err(Error::new(Kind::InvalidInput)),
-        name if name.len() > MAX_NAME => Err(Error::new(Kind::NameTooLong)),
-        name if name.iter().any(|&byte| byte == b'/' || byte == 0) => Err(Error::new(Kind::InvalidInput)),
-        _ => Ok(()),
-    }
-}
-
-fn check_new(new: &NewInode<'_>) -> Result<()> {
-    let symlink = new.kind == FileKind::Symlink;
-    if symlink == new.target.is_empty() {
-        return Err(Error::new(Kind::InvalidInput));
-    }
-    if new.target.len() > MAX_TARGET {
-        return Err(Error::new(Kind::NameTooLong));
-    }
-    if new.rdev > u64::from(u32::MAX) {
-        return Err(Error::new(Kind::InvalidInput));
-    }
-    for (name, value) in new.xattrs {
-        xattr::check(name, value)?;
-    }
-    Ok(())
-}
-
-/// A name cannot leave a directory that is immutable or append-only, nor can the name of such an inode go.
-pub(crate) fn check_removable(dir: &Inode, child: &Inode) -> Result<()> {
-    dir.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
-    child.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)
 }
 
 pub(crate) fn push_dentry(batch: &mut Batch, name: &[u8], inode: &Inode, now: Timestamp) {

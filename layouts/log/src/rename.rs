@@ -8,17 +8,16 @@ use std::sync::Arc;
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Error, FileKind, Kind, RenameMode, Result, Timestamp};
+use nacre_layout_parts::rules::{Rename, check_name};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::{SmallVec, smallvec};
 
 use crate::commit::{Batch, Placed, commit};
 use crate::directory::DirectoryChange;
-use crate::format::{ROOT_INODE, TransactionEntry, kind};
+use crate::format::{TransactionEntry, kind};
 use crate::fs::Shared;
 use crate::inode::{Body, Inode, Node};
-use crate::namespace::{
-    Locked, LockedDirectories, Named, check_name, check_removable, lock_directories, push_dentry, push_remove,
-};
+use crate::namespace::{Locked, LockedDirectories, Named, lock_directories, push_dentry, push_remove};
 use crate::scan::MAX_SEQUENCE;
 use crate::seeded::Mistake;
 
@@ -106,7 +105,9 @@ impl<P: Pm> Shared<P> {
         moving: Option<MutexGuard<'_, ()>>,
     ) -> Result<Outcome> {
         if moving.is_some() {
-            self.check_no_cycle(from.dir, to.dir, source, target, mode)?;
+            let hold = |number| Ok(Arc::clone(&self.hold(number)?.inode));
+            let asked = asked(from, to, source, target, mode);
+            asked.check_no_cycle(self.inodes.in_use(), hold)?;
         }
         let mut directories: SmallVec<[&Arc<Inode>; 3]> = smallvec![from.dir, to.dir];
         let replaced = target.filter(|target| target.inode.is_directory() && mode != RenameMode::Exchange);
@@ -148,7 +149,8 @@ impl<P: Pm> Shared<P> {
         mode: RenameMode,
         now: Timestamp,
     ) -> Result<Option<(Named, u32)>> {
-        if !check_rename(from.dir, to.dir, &found, mode)? {
+        let target = found.to.as_ref().map(|target| &target.node);
+        if !asked(from, to, &found.from.node, target, mode).check()? {
             return Ok(None); // two names of one inode: nothing to do
         }
         let loses_name = |other: &&Named| mode != RenameMode::Exchange && other.kind != FileKind::Directory;
@@ -311,55 +313,6 @@ impl<P: Pm> Shared<P> {
         Ok(first.and(second))
     }
 
-    /// No directory may come to lie below itself.
-    fn check_no_cycle(
-        &self,
-        from_dir: &Arc<Inode>,
-        to_dir: &Arc<Inode>,
-        source: &Node,
-        target: Option<&Node>,
-        mode: RenameMode,
-    ) -> Result<()> {
-        // What the mode says of the target comes before the cycle, as in the kernel.
-        match (mode, target) {
-            (RenameMode::Exchange, None) => return Err(Error::new(Kind::NotFound)),
-            (RenameMode::NoReplace, Some(_)) => return Err(Error::new(Kind::Exists)),
-            _ => {}
-        }
-        if source.inode.is_directory() && self.is_within(to_dir, source.inode.number)? {
-            return Err(Error::new(Kind::InvalidInput));
-        }
-        if let Some(target) = target
-            && target.inode.is_directory()
-            && self.is_within(from_dir, target.inode.number)?
-        {
-            // Its name is on the way to the source, so it is not empty.
-            let kind = if mode == RenameMode::Exchange { Kind::InvalidInput } else { Kind::NotEmpty };
-            return Err(Error::new(kind));
-        }
-        Ok(())
-    }
-
-    /// True when `dir` is the directory `number` or below it.
-    fn is_within(&self, dir: &Arc<Inode>, number: u64) -> Result<bool> {
-        let mut at = Arc::clone(dir);
-        // No way up is longer than there are inodes, unless parents on media form a circle.
-        for _ in 0..=self.inodes.in_use() {
-            if at.number == number {
-                return Ok(true);
-            }
-            if at.number == ROOT_INODE {
-                return Ok(false);
-            }
-            if at.links() == 0 {
-                return Err(Error::new(Kind::NotFound)); // it was removed
-            }
-            let parent = at.directory()?.parent.load(Ordering::Relaxed);
-            at = Arc::clone(&self.hold(parent)?.inode);
-        }
-        Err(Error::corrupt(format!("the parents of directory {} form a circle", at.number)))
-    }
-
     fn after_rename(
         &self,
         from_dir: &Arc<Inode>,
@@ -388,6 +341,18 @@ fn change_both<'a>(source: &Locked<'a>, target: &Locked<'a>) -> (DirectoryChange
     }
 }
 
+/// What the rules look at.
+fn asked<'a>(
+    from: Side<'a>,
+    to: Side<'a>,
+    source: &'a Node,
+    target: Option<&'a Node>,
+    mode: RenameMode,
+) -> Rename<'a, Inode> {
+    let target = target.map(|target| &*target.inode);
+    Rename { from_dir: from.dir, to_dir: to.dir, source: &source.inode, target, mode }
+}
+
 fn set_parent(inode: &Inode, parent: u64) {
     if let Body::Directory(directory) = &inode.body {
         directory.parent.store(parent, Ordering::Relaxed);
@@ -399,37 +364,6 @@ fn is_same(a: Option<&Node>, b: Option<&Node>) -> bool {
         (Some(a), Some(b)) => a.inode.id() == b.inode.id(),
         (None, None) => true,
         _ => false,
-    }
-}
-
-/// Whether the rename may happen; false when there is nothing to do.
-fn check_rename(from_dir: &Inode, to_dir: &Inode, found: &Found, mode: RenameMode) -> Result<bool> {
-    let source = &found.from.node.inode;
-    let Some(to) = &found.to else {
-        if mode == RenameMode::Exchange {
-            return Err(Error::new(Kind::NotFound));
-        }
-        check_removable(from_dir, source)?;
-        to_dir.check_flags(nacre_engine::Attr::IMMUTABLE)?;
-        return Ok(true);
-    };
-    let target = &to.node.inode;
-    if mode == RenameMode::NoReplace {
-        return Err(Error::new(Kind::Exists));
-    }
-    if source.number == target.number {
-        return Ok(false);
-    }
-    check_removable(from_dir, source)?;
-    check_removable(to_dir, target)?;
-    if mode == RenameMode::Exchange {
-        return Ok(true);
-    }
-    match (source.is_directory(), target.is_directory()) {
-        (true, false) => Err(Error::new(Kind::NotDirectory)),
-        (false, true) => Err(Error::new(Kind::IsDirectory)),
-        (true, true) if target.directory()?.len() > 0 => Err(Error::new(Kind::NotEmpty)),
-        _ => Ok(true),
     }
 }
 

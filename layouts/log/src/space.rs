@@ -30,7 +30,7 @@ impl<P: Pm> Shared<P> {
             None => {
                 let mut log = inode.log.lock();
                 let before = inode.attr.get();
-                let after = changed_attributes(before, change, now, false);
+                let after = before.after(change, now, false);
                 let (size, nothing) = (inode.size(), Durable::nothing_before());
                 let purpose = if change.promised { Purpose::Promised } else { Purpose::Metadata };
                 let batch = Batch::promised(purpose);
@@ -52,7 +52,7 @@ impl<P: Pm> Shared<P> {
         let mut log = inode.log.lock();
         let old = inode.size();
         let before = inode.attr.get();
-        let attributes = (before, changed_attributes(before, change, now, true));
+        let attributes = (before, before.after(change, now, true));
         let gap = if size > old { self.zero_gap(map, old, size)? } else { None };
         let after = gap.map_or_else(Durable::nothing_before, |gap| self.pm.fence(gap));
         let first = size.div_ceil(BLOCK_SIZE);
@@ -191,7 +191,7 @@ impl<P: Pm> Shared<P> {
                 // The times change all the same, as with the kernel's file systems.
                 let change = SetAttr { size: Some(new_size), ..SetAttr::default() };
                 let before = inode.attr.get();
-                let attributes = (before, changed_attributes(before, &change, now, true));
+                let attributes = (before, before.after(&change, now, true));
                 self.commit_attributes(inode, &mut log, Batch::default(), attributes, new_size, 0, after)?;
                 return Ok(());
             }
@@ -480,22 +480,6 @@ impl Plan {
             });
         }
     }
-}
-
-/// The attributes after a change.
-fn changed_attributes(before: Attributes, change: &SetAttr, now: Timestamp, sized: bool) -> Attributes {
-    let mut attributes = before;
-    if let Some(mode) = change.mode {
-        attributes.mode = (mode & 0o7777) as u16;
-    }
-    attributes.uid = change.uid.unwrap_or(attributes.uid);
-    attributes.gid = change.gid.unwrap_or(attributes.gid);
-    attributes.flags = change.flags.unwrap_or(attributes.flags);
-    attributes.atime = change.atime.unwrap_or(attributes.atime);
-    let mtime = if sized { now } else { attributes.mtime };
-    attributes.mtime = change.mtime.unwrap_or(mtime);
-    attributes.ctime = if change.promised { now.max(before.ctime) } else { now };
-    attributes
 }
 
 pub(crate) fn place_of(raw: u64) -> Place {

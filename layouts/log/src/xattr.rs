@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use nacre_engine::sync::Mutex;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, XattrMode};
+use nacre_layout_parts::rules::{check_xattr, check_xattr_mode};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Run, Runs};
@@ -15,8 +16,6 @@ use crate::fs::Shared;
 use crate::inode::Inode;
 use crate::space::attr_entry;
 
-/// The longest name.
-const MAX_NAME: usize = 255;
 /// Bytes that all names and values of an inode may take together.
 const MAX_TOTAL: usize = 1 << 20;
 /// A name and value that fit this many lines are in the entry; a larger value gets blocks of its own.
@@ -173,17 +172,6 @@ pub(crate) fn push_set<P: Pm>(
     Ok(Some(run))
 }
 
-/// Checks a name and a value before anything is written.
-pub(crate) fn check(name: &[u8], value: &[u8]) -> Result<()> {
-    if name.is_empty() || name.len() > MAX_NAME {
-        return Err(Error::new(Kind::BufferTooSmall));
-    }
-    if value.len() > MAX_XATTR_SIZE {
-        return Err(Error::new(Kind::TooBig));
-    }
-    Ok(())
-}
-
 impl<P: Pm> Shared<P> {
     pub(crate) fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         // The blocks of a value are freed only after it left the index, so the index stays locked while it is read.
@@ -220,7 +208,7 @@ impl<P: Pm> Shared<P> {
         mode: Option<u32>,
         now: Timestamp,
     ) -> Result<()> {
-        check(name, value)?;
+        check_xattr(name, value, MAX_XATTR_SIZE)?;
         inode.check_flags(nacre_engine::Attr::IMMUTABLE | nacre_engine::Attr::APPEND_ONLY)?;
         let mut log = inode.log.lock();
         let (exists, total) = {
@@ -229,11 +217,9 @@ impl<P: Pm> Shared<P> {
             let total: usize = list.iter().map(|x| x.name.len() + x.value_len as usize).sum();
             (list.iter().any(|x| *x.name == *name), total)
         };
-        match how {
-            XattrMode::Create if exists => return Err(Error::new(Kind::Exists)),
-            XattrMode::Replace if !exists => return Err(Error::new(Kind::NoAttribute)),
-            _ if total + name.len() + value.len() > MAX_TOTAL => return Err(Error::new(Kind::NoSpace)),
-            _ => {}
+        check_xattr_mode(how, exists)?;
+        if total + name.len() + value.len() > MAX_TOTAL {
+            return Err(Error::new(Kind::NoSpace));
         }
         let mut batch = Batch::default();
         let mut pending = None;
@@ -288,7 +274,7 @@ impl<P: Pm> Shared<P> {
     }
 
     pub(crate) fn remove_xattr(&self, inode: &Inode, name: &[u8], now: Timestamp) -> Result<()> {
-        check(name, &[])?;
+        check_xattr(name, &[], MAX_XATTR_SIZE)?;
         inode.check_flags(nacre_engine::Attr::IMMUTABLE | nacre_engine::Attr::APPEND_ONLY)?;
         let mut log = inode.log.lock();
         if inode.xattrs.lock().as_ref().is_none_or(|index| index.position(name).is_none()) {

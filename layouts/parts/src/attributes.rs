@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 
 use nacre_engine::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use nacre_engine::sync::{EXPLORED, Mutex, MutexGuard, hint};
-use nacre_engine::{TimeRange, Timestamp};
+use nacre_engine::{SetAttr, TimeRange, Timestamp};
 
 /// The attributes that are changed together, without the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,6 +32,22 @@ pub struct Attributes {
 }
 
 impl Attributes {
+    /// These after a change at a time. With `sized` the size changes, too.
+    #[must_use]
+    pub fn after(self, change: &SetAttr, now: Timestamp, sized: bool) -> Attributes {
+        let mtime = if sized { now } else { self.mtime };
+        Attributes {
+            mode: change.mode.map_or(self.mode, |mode| (mode & 0o7777) as u16),
+            uid: change.uid.unwrap_or(self.uid),
+            gid: change.gid.unwrap_or(self.gid),
+            flags: change.flags.unwrap_or(self.flags),
+            atime: change.atime.unwrap_or(self.atime),
+            mtime: change.mtime.unwrap_or(mtime),
+            ctime: if change.promised { now.max(self.ctime) } else { now },
+            ..self
+        }
+    }
+
     fn to_words(self, times: TimeRange) -> [u64; WORDS] {
         [
             u64::from(self.mode) | u64::from(self.policy) << 16 | u64::from(self.uid) << 32,

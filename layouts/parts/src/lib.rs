@@ -11,6 +11,7 @@
 //! | `eviction` | how many inodes have their state in DRAM, and when some are to go |
 //! | `content` | the bytes of a write, which lie in several slices |
 //! | `attributes` | the attributes of an inode in DRAM, read without a lock |
+//! | `rules` | what may be made, linked, removed, renamed and attached |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. Nothing here knows a layout; each layout
 //! uses these as if they were modules of its own. The bytes are drawn in `docs/format/parts.md`.
@@ -23,5 +24,6 @@ pub mod eviction;
 pub mod format;
 pub mod renew;
 pub mod report;
+pub mod rules;
 pub mod scrub;
 pub mod superblock;

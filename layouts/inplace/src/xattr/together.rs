@@ -1,10 +1,11 @@
 //! The attributes of an inode as version 1 has them: all together, and written anew with each change.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, XattrMode};
+use nacre_layout_parts::rules::check_xattr_mode;
 use nacre_media::Pm;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Change, HEADER, MAX_TOTAL, Owner, check_mode};
+use super::{Change, HEADER, MAX_TOTAL, Owner};
 use crate::format::{RawXattr, RawXattrHeader, XATTR_MAGIC, XATTR_ROOM};
 use crate::fs::Shared;
 
@@ -68,7 +69,7 @@ pub(super) fn change<P: Pm>(
     let position = xattrs.iter().position(|(other, _)| other == name);
     match value {
         Some((value, how)) => {
-            check_mode(how, position.is_some())?;
+            check_xattr_mode(how, position.is_some())?;
             match position {
                 Some(position) => xattrs[position].1 = value.to_vec(),
                 None => xattrs.push((name.to_vec(), value.to_vec())),

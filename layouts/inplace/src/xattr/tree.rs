@@ -6,10 +6,11 @@
 //! can be, which leaves room for a hundred splits.
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, XattrMode};
+use nacre_layout_parts::rules::{MAX_NAME, check_xattr_mode};
 use nacre_media::Pm;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{Change, HEADER, MAX_NAME, MAX_TOTAL, Owner, check_mode};
+use super::{Change, HEADER, MAX_TOTAL, Owner};
 use crate::format::{
     MAX_XATTR_SIZE, RawXattr, RawXattrHeader, XATTR_INDEX_MAGIC, XATTR_INLINE, XATTR_LEAF_MAGIC,
     XATTR_LEAVES, XATTR_ROOM, inode_seed,
@@ -360,7 +361,7 @@ pub(super) fn change<P: Pm>(
     change.freed.extend(old.map_or(&[][..], Record::blocks));
     match value {
         Some((value, how)) => {
-            check_mode(how, position.is_ok())?;
+            check_xattr_mode(how, position.is_ok())?;
             total += counts(name, value.len());
             if total > MAX_TOTAL as u64 {
                 return Err(Error::new(Kind::NoSpace));
