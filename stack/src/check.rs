@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nacre_engine::{BLOCK_SIZE, Error, Kind, Result, size};
 pub use nacre_layout_log::check::Repair;
-use nacre_layout_parts::report::MediaReport;
+use nacre_layout_parts::report::{self, MediaReport};
 use nacre_media::block::RealDisk;
 use nacre_media::{Emulation, PmOptions, RealPm};
 use serde::Serialize;
@@ -70,6 +70,31 @@ pub struct UncheckedTier {
 }
 
 impl CheckReport {
+    /// What the check of a layout found.
+    fn of(layout: LayoutKind, found: &report::CheckReport) -> CheckReport {
+        let problem = |problem: &report::Problem| Problem {
+            what: problem.what.clone(),
+            repair: (!problem.repair.is_empty()).then_some(problem.repair),
+            advice: None,
+            loses: problem.loses,
+            repaired: problem.repaired,
+        };
+        CheckReport {
+            volume: VolumeInfo::of(layout, &found.summary),
+            problems: found.problems.iter().map(problem).collect(),
+            unreadable: Vec::new(),
+            told_before: Vec::new(),
+            bad_blocks: found.bad_blocks,
+            directories: found.walk.directories,
+            files: found.walk.files,
+            interrupted: found.walk.torn + found.walk.rolled_back + u64::from(found.interrupted_superblock),
+            used: found.used_blocks * BLOCK_SIZE,
+            free: found.free_blocks * BLOCK_SIZE,
+            tiers_not_checked: Vec::new(),
+            duration: found.walk.duration,
+        }
+    }
+
     /// Nothing is wrong, or everything that was is repaired.
     pub fn is_sound(&self) -> bool {
         self.problems.iter().all(|problem| problem.repaired)
@@ -158,27 +183,7 @@ fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions, tiers: &[RealD
         let readable = tier_check::Readable::of(pm, tiers)?;
         nacre_layout_log::check::check_with_tiers(pm, repair, Some(&readable))?
     };
-    let problem = |problem: &nacre_layout_log::check::Problem| Problem {
-        what: problem.what.clone(),
-        repair: (!problem.repair.is_empty()).then_some(problem.repair),
-        advice: None,
-        loses: problem.loses,
-        repaired: problem.repaired,
-    };
-    let mut report = CheckReport {
-        volume: VolumeInfo::of(LayoutKind::Log, &found.summary),
-        problems: found.problems.iter().map(problem).collect(),
-        unreadable: Vec::new(),
-        told_before: Vec::new(),
-        bad_blocks: found.bad_blocks,
-        directories: found.walk.directories,
-        files: found.walk.files,
-        interrupted: found.walk.torn + found.walk.rolled_back + u64::from(found.interrupted_superblock),
-        used: found.used_blocks * BLOCK_SIZE,
-        free: found.free_blocks * BLOCK_SIZE,
-        tiers_not_checked,
-        duration: found.walk.duration,
-    };
+    let mut report = CheckReport { tiers_not_checked, ..CheckReport::of(LayoutKind::Log, &found) };
     for device in tiers {
         report.problems.extend(tier_check::check(device, found.summary.uuid, &found.tiers, repair));
     }
@@ -189,39 +194,19 @@ fn check_log(pm: &RealPm, repair: Repair, checked: &CheckOptions, tiers: &[RealD
     Ok(report)
 }
 
-/// Whether bad blocks are noted: what is left to a repair that may lose something finds everything as it was.
-fn may_record(repair: Repair, problems: &[Problem]) -> bool {
-    let is_left = |problem: &Problem| !problem.repaired && problem.repair.is_some();
-    repair == Repair::All || repair == Repair::Safe && !problems.iter().any(is_left)
-}
-
 /// The same for the layout `inplace`.
 fn check_inplace(pm: &RealPm, repair: Repair, checked: &CheckOptions) -> Result<CheckReport> {
     let found = nacre_layout_inplace::check::check_with(pm, repair)?;
-    let problem = |problem: &nacre_layout_inplace::check::Problem| Problem {
-        what: problem.what.clone(),
-        repair: (!problem.repair.is_empty()).then_some(problem.repair),
-        advice: None,
-        loses: problem.loses,
-        repaired: problem.repaired,
-    };
-    let mut report = CheckReport {
-        volume: VolumeInfo::of(LayoutKind::Inplace, &found.summary),
-        problems: found.problems.iter().map(problem).collect(),
-        unreadable: Vec::new(),
-        told_before: Vec::new(),
-        bad_blocks: found.bad_blocks,
-        directories: found.walk.directories,
-        files: found.walk.files,
-        interrupted: found.walk.rolled_back + u64::from(found.interrupted_superblock),
-        used: found.used_blocks * BLOCK_SIZE,
-        free: found.free_blocks * BLOCK_SIZE,
-        tiers_not_checked: Vec::new(),
-        duration: found.walk.duration,
-    };
+    let mut report = CheckReport::of(LayoutKind::Inplace, &found);
     if checked.media {
         let record = may_record(repair, &report.problems);
         report.add_media(nacre_layout_inplace::check::check_media(pm, record)?, record);
     }
     Ok(report)
+}
+
+/// Whether bad blocks are noted: what is left to a repair that may lose something finds everything as it was.
+fn may_record(repair: Repair, problems: &[Problem]) -> bool {
+    let is_left = |problem: &Problem| !problem.repaired && problem.repair.is_some();
+    repair == Repair::All || repair == Repair::Safe && !problems.iter().any(is_left)
 }

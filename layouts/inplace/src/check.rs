@@ -10,8 +10,7 @@ use std::time::Instant;
 
 use nacre_engine::{BLOCK_SIZE, Block, Error, FileKind, Kind, Result, size};
 use nacre_layout_parts::renew::store_word;
-use nacre_layout_parts::report::RecoveryReport;
-pub use nacre_layout_parts::report::{MediaReport, Repair};
+pub use nacre_layout_parts::report::{CheckReport, MediaReport, Problem, Repair};
 use nacre_layout_parts::rules::{MAX_TARGET, check_name};
 use nacre_media::{Overlay, Pm};
 
@@ -23,55 +22,7 @@ use crate::format::{INLINE_TARGET, ROOT_INODE, RawInode, state, word};
 use crate::inode::{Graveyard, Inode, links_word};
 use crate::mend;
 use crate::recover::{LaneState, Walk, read_lanes, renew_lane, roll_back};
-use crate::superblock::{Found, Summary, Superblock};
-
-/// One thing that is not as it should be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Which object, and what about it, in words.
-    pub what: String,
-    /// What a repair does about it; empty when nothing can be proved.
-    pub repair: &'static str,
-    /// The repair gives up what cannot be saved.
-    pub loses: bool,
-    /// It was repaired.
-    pub repaired: bool,
-}
-
-/// What a check found.
-#[derive(Debug, Clone)]
-pub struct CheckReport {
-    /// What the superblock says.
-    pub summary: Summary,
-    /// What is not as it should be. An operation that a crash interrupted is none: the next mount undoes it.
-    pub problems: Vec<Problem>,
-    /// A copy of the superblock was being written at the crash.
-    pub interrupted_superblock: bool,
-    /// What the walk over everything found.
-    pub walk: RecoveryReport,
-    /// Blocks in the list of bad blocks.
-    pub bad_blocks: u64,
-    /// Blocks in use, bad ones included, and free.
-    pub used_blocks: u64,
-    /// See `used_blocks`.
-    pub free_blocks: u64,
-}
-
-impl CheckReport {
-    /// Nothing is wrong, or everything that was is repaired.
-    pub fn is_sound(&self) -> bool {
-        self.problems.iter().all(|problem| problem.repaired)
-    }
-
-    fn add(&mut self, what: impl Into<String>, repair: &'static str) {
-        self.problems.push(Problem { what: what.into(), repair, loses: false, repaired: false });
-    }
-
-    /// A repair would give something up.
-    fn loses(&self) -> bool {
-        self.problems.iter().any(|problem| problem.loses)
-    }
-}
+use crate::superblock::Superblock;
 
 /// A word that a repair stores.
 type Fix = (u64, u64);
@@ -144,23 +95,9 @@ pub fn retire_listed<P: Pm>(pm: &P) -> Result<u64> {
 /// One pass over everything, after recovery; gives the words that a repair stores.
 fn examine<P: Pm>(pm: &P, level: Repair) -> Result<(CheckReport, Vec<Fix>)> {
     let started = Instant::now();
-    let Found { superblock, valid, interrupted } = crate::superblock::read(pm)?;
-    let mut report = CheckReport {
-        summary: superblock.summary(valid),
-        problems: Vec::new(),
-        interrupted_superblock: interrupted,
-        walk: RecoveryReport::default(),
-        bad_blocks: 0,
-        used_blocks: 0,
-        free_blocks: 0,
-    };
-    for (index, _) in valid.iter().enumerate().filter(|&(_, &valid)| !valid && !interrupted) {
-        report.add(format!("copy {} of the superblock is damaged", index + 1), "write it from the other");
-    }
-    if superblock.raw.errors != 0 {
-        let errors = size::count(superblock.raw.errors.into(), "error was", "errors were");
-        report.add(format!("{errors} noted while it was mounted"), "forget them");
-    }
+    let found = crate::superblock::read(pm)?;
+    let mut report = CheckReport::begin(&found);
+    let superblock = found.superblock;
     let (mut lanes, mut lost) = (Vec::new(), Vec::new());
     for (number, lane) in read_lanes(pm, &superblock)?.into_iter().enumerate() {
         // Of one that cannot be read nothing is known to be undone.

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, Tier, TierReader, size};
-use nacre_layout_parts::report::RecoveryReport;
-pub use nacre_layout_parts::report::{MediaReport, Repair};
+use nacre_engine::{BLOCK_SIZE, Block, Kind, Result, TierReader, size};
+pub use nacre_layout_parts::report::{CheckReport, MediaReport, Problem, Repair};
 use nacre_layout_parts::scrub::{all_bad_lines, new_bad_blocks};
 use nacre_media::{Overlay, Pm};
 
@@ -17,64 +16,19 @@ use crate::format::{CHUNK_INODES, state};
 use crate::mend::{self, Evidence, Finding};
 use crate::recover::Walk;
 use crate::scan::Ending;
-use crate::superblock::{Found, Summary, Superblock};
+use crate::superblock::Superblock;
 use crate::table::InodeTable;
 use crate::tiers::{Reach, Tiers, listed};
 
 /// Rounds of repair. Each leaves less damage than the one before; what is still there after so many stays.
 const ROUNDS: usize = 8;
 
-/// One thing that is not as it should be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Which object, and what about it, in words.
-    pub what: String,
-    /// What a repair does about it; empty when nothing can be proved.
-    pub repair: &'static str,
-    /// The repair gives up what cannot be saved.
-    pub loses: bool,
-    /// It was repaired.
-    pub repaired: bool,
-}
-
-/// What a check found.
-#[derive(Debug, Clone)]
-pub struct CheckReport {
-    /// What the superblock says.
-    pub summary: Summary,
-    /// Its tiers. Their devices are not looked at.
-    pub tiers: Vec<Tier>,
-    /// What is not as it should be. An interrupted operation after a crash is no problem: the next mount completes or
-    /// erases it.
-    pub problems: Vec<Problem>,
-    /// A copy of the superblock was being written at the crash.
-    pub interrupted_superblock: bool,
-    /// What the walk over everything found.
-    pub walk: RecoveryReport,
-    /// Blocks in the list of bad blocks.
-    pub bad_blocks: u64,
-    /// Blocks in use, bad ones included, and free.
-    pub used_blocks: u64,
-    /// See `used_blocks`.
-    pub free_blocks: u64,
-}
-
-impl CheckReport {
-    /// Nothing is wrong, or everything that was is repaired.
-    pub fn is_sound(&self) -> bool {
-        self.problems.iter().all(|problem| problem.repaired)
-    }
-
-    fn add(&mut self, what: impl Into<String>, repair: &'static str) {
-        self.problems.push(Problem { what: what.into(), repair, loses: false, repaired: false });
-    }
-
-    fn add_findings(&mut self, findings: Vec<Finding>) {
-        for Finding { what, repair, loses, done, .. } in findings {
-            // A later round may say again what an earlier one could not do.
-            if self.problems.iter().all(|problem| problem.what != what) {
-                self.problems.push(Problem { what, repair, loses, repaired: done });
-            }
+/// Takes in what a repair did, and did not.
+fn add_findings(report: &mut CheckReport, findings: Vec<Finding>) {
+    for Finding { what, repair, loses, done, .. } in findings {
+        // A later round may say again what an earlier one could not do.
+        if report.problems.iter().all(|problem| problem.what != what) {
+            report.problems.push(Problem { what, repair, loses, repaired: done });
         }
     }
 }
@@ -219,7 +173,7 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
             let summary = report.summary.clone();
             let problems = std::mem::take(&mut report.problems);
             let mut last = CheckReport { summary, problems, ..pass.report };
-            last.add_findings(findings);
+            add_findings(&mut last, findings);
             // Nothing is left, so that what could not be done in one round was done in a later one.
             last.problems.iter_mut().for_each(|problem| problem.repaired = true);
             pass.left.into_iter().for_each(|what| last.add(what, ""));
@@ -242,7 +196,7 @@ fn mend<P: Pm>(pm: &P, level: Repair, tiers: Option<&dyn TierReader>) -> Result<
     }
     let mut report = first.ok_or_else(|| nacre_engine::Error::corrupt("no round of repair was run"))?;
     let described = !findings.is_empty();
-    report.add_findings(findings);
+    add_findings(&mut report, findings);
     if described && report.problems.iter().any(|problem| !problem.repair.is_empty() && !problem.repaired) {
         // The findings say it better.
         report.problems.retain(|problem| !problem.repair.is_empty());
@@ -289,26 +243,11 @@ fn settle<P: Pm>(pm: &P, superblock: &mut Superblock) -> Result<()> {
 /// One strict pass; a repair begins with recovery.
 fn examine<P: Pm>(pm: &P, repairs: bool, readers: Option<&dyn TierReader>) -> Result<Pass> {
     let started = Instant::now();
-    let Found { mut superblock, valid, interrupted } = crate::superblock::read(pm)?;
+    let found = crate::superblock::read(pm)?;
+    let mut report = CheckReport { tiers: listed(&found.superblock.raw), ..CheckReport::begin(&found) };
+    let mut superblock = found.superblock;
     let blocks = superblock.raw.device_blocks;
     let ending = if superblock.is_clean() { Ending::Clean } else { Ending::MayBeTorn };
-    let mut report = CheckReport {
-        summary: superblock.summary(valid),
-        tiers: listed(&superblock.raw),
-        problems: Vec::new(),
-        interrupted_superblock: interrupted,
-        walk: RecoveryReport::default(),
-        bad_blocks: 0,
-        used_blocks: 0,
-        free_blocks: 0,
-    };
-    for (index, _) in valid.iter().enumerate().filter(|&(_, &valid)| !valid && !interrupted) {
-        report.add(format!("copy {} of the superblock is damaged", index + 1), "write it from the other");
-    }
-    if superblock.raw.errors != 0 {
-        let errors = size::count(superblock.raw.errors.into(), "error was", "errors were");
-        report.add(format!("{errors} noted while it was mounted"), "forget them");
-    }
     let bad = badblocks::read(pm, &superblock)?;
     let mut left = Vec::new();
     if !bad.damaged.is_empty() {

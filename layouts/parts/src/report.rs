@@ -1,9 +1,11 @@
-//! What is told of a recovery, and of a search for media errors, and what a repair may do.
+//! What is told of a recovery, of a check, and of a search for media errors, and what a repair may do.
 
 use std::ops::Range;
 use std::time::Duration;
 
-use nacre_engine::BLOCK_SIZE;
+use nacre_engine::{BLOCK_SIZE, Tier, size};
+
+use crate::superblock::{Found, Summary};
 
 /// How much a repair may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +39,81 @@ pub struct RecoveryReport {
     pub damage_count: u64,
     /// How long it took.
     pub duration: Duration,
+}
+
+/// One thing that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Which object, and what about it, in words.
+    pub what: String,
+    /// What a repair does about it; empty when nothing can be proved.
+    pub repair: &'static str,
+    /// The repair gives up what cannot be saved.
+    pub loses: bool,
+    /// It was repaired.
+    pub repaired: bool,
+}
+
+/// What a check found.
+#[derive(Debug, Clone)]
+pub struct CheckReport {
+    /// What the superblock says.
+    pub summary: Summary,
+    /// Its tiers, in a layout that has some. Their devices are not looked at.
+    pub tiers: Vec<Tier>,
+    /// What is not as it should be. An operation that a crash interrupted is none: the next mount completes, erases or
+    /// undoes it.
+    pub problems: Vec<Problem>,
+    /// A copy of the superblock was being written at the crash.
+    pub interrupted_superblock: bool,
+    /// What the walk over everything found.
+    pub walk: RecoveryReport,
+    /// Blocks in the list of bad blocks.
+    pub bad_blocks: u64,
+    /// Blocks in use, bad ones included, and free.
+    pub used_blocks: u64,
+    /// See `used_blocks`.
+    pub free_blocks: u64,
+}
+
+impl CheckReport {
+    /// The report of a check that has read the superblock: its problems are in it.
+    pub fn begin(found: &Found) -> CheckReport {
+        let Found { superblock, valid, interrupted } = found;
+        let mut report = CheckReport {
+            summary: superblock.summary(*valid),
+            tiers: Vec::new(),
+            problems: Vec::new(),
+            interrupted_superblock: *interrupted,
+            walk: RecoveryReport::default(),
+            bad_blocks: 0,
+            used_blocks: 0,
+            free_blocks: 0,
+        };
+        for (index, _) in valid.iter().enumerate().filter(|&(_, &valid)| !valid && !interrupted) {
+            report.add(format!("copy {} of the superblock is damaged", index + 1), "write it from the other");
+        }
+        if superblock.raw.errors != 0 {
+            let errors = size::count(superblock.raw.errors.into(), "error was", "errors were");
+            report.add(format!("{errors} noted while it was mounted"), "forget them");
+        }
+        report
+    }
+
+    /// Nothing is wrong, or everything that was is repaired.
+    pub fn is_sound(&self) -> bool {
+        self.problems.iter().all(|problem| problem.repaired)
+    }
+
+    /// Adds a problem whose repair loses nothing.
+    pub fn add(&mut self, what: impl Into<String>, repair: &'static str) {
+        self.problems.push(Problem { what: what.into(), repair, loses: false, repaired: false });
+    }
+
+    /// A repair would give something up.
+    pub fn loses(&self) -> bool {
+        self.problems.iter().any(|problem| problem.loses)
+    }
 }
 
 /// What a search for media errors found.
