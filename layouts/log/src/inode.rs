@@ -11,6 +11,7 @@ use std::sync::Arc;
 use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use nacre_engine::sync::{Condvar, EXPLORED, Mutex};
 use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, TimeRange, Timestamp};
+use nacre_layout_parts::held::{Held, Holdable};
 use nacre_layout_parts::rules::{InodeFacts, check_flags};
 
 use crate::attributes::{AttributeCell, Attributes};
@@ -35,7 +36,7 @@ pub(crate) enum Body {
 
 /// One inode. What a lookup and a stat need comes first, in neighbouring cache lines.
 #[repr(C)]
-pub(crate) struct Inode {
+pub struct Inode {
     /// Callers that hold it.
     pub(crate) holds: AtomicU32,
     /// Names that refer to it. Changed under the `attr` lock. Of a directory: 1 while it has its name, 0 after.
@@ -371,42 +372,21 @@ impl InodeFacts for Inode {
 }
 
 /// An inode that a caller holds.
-pub struct Node {
-    pub(crate) inode: Arc<Inode>,
-    /// The hold was given up already.
-    gone: bool,
-}
+pub type Node = Held<Inode>;
 
-impl Node {
-    /// Takes over one hold that was counted already.
-    pub(crate) fn from_held(inode: Arc<Inode>) -> Node {
-        Node { inode, gone: false }
+impl Holdable for Inode {
+    fn id(&self) -> InodeId {
+        Inode::id(self)
     }
 
-    /// Drops the node without giving up its hold: that was done already.
-    pub(crate) fn forget_hold(mut self) {
-        self.gone = true;
+    fn holds(&self) -> &AtomicU32 {
+        &self.holds
     }
-}
 
-impl std::fmt::Debug for Node {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Node({}/{})", self.inode.number, self.inode.generation)
-    }
-}
-
-impl Clone for Node {
-    fn clone(&self) -> Node {
-        self.inode.holds.fetch_add(1, Ordering::Relaxed);
-        Node { inode: Arc::clone(&self.inode), gone: false }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        if !self.gone && self.inode.holds.fetch_sub(1, Ordering::AcqRel) == 1 && self.inode.links() == 0 {
-            let is_large = self.inode.blocks.load(Ordering::Relaxed) > FREE_AT_ONCE;
-            self.inode.graveyard.bury(self.inode.number, is_large);
+    fn is_let_go(&self) {
+        if self.links() == 0 {
+            let is_large = self.blocks.load(Ordering::Relaxed) > FREE_AT_ONCE;
+            self.graveyard.bury(self.number, is_large);
         }
     }
 }

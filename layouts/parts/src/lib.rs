@@ -11,6 +11,7 @@
 //! | `eviction` | how many inodes have their state in DRAM, and when some are to go |
 //! | `content` | the bytes of a write, which lie in several slices |
 //! | `attributes` | the attributes of an inode in DRAM, read without a lock |
+//! | `held` | holds of inodes |
 //! | `rules` | what may be made, linked, removed, renamed and attached |
 //!
 //! Neighbours: the contract is in `nacre-engine`, the media in `nacre-media`. Nothing here knows a layout; each layout
@@ -22,6 +23,7 @@ pub mod badblocks;
 pub mod content;
 pub mod eviction;
 pub mod format;
+pub mod held;
 pub mod renew;
 pub mod report;
 pub mod rules;
