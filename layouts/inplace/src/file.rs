@@ -34,8 +34,6 @@ const PIECE_LEAVES: u64 = PIECE_BLOCKS / BLOCK_WORDS as u64 + 1;
 const PIECE_ENTRIES: u64 =
     (PIECE_BLOCKS + PIECE_LEAVES) / 2 + PIECE_LEAVES + 2 * (tree::MAX_HEIGHT as u64 - 2) + INODE_ENTRIES;
 const _: () = assert!(PIECE_ENTRIES <= LANE_ENTRIES as u64);
-/// Seconds after which relatime updates atime in any case.
-const RELATIME_SECS: i64 = 24 * 60 * 60;
 
 /// Where a part of a write goes.
 #[derive(Debug, Clone, Copy)]
@@ -99,16 +97,14 @@ impl<P: Pm> Shared<P> {
         Ok(())
     }
 
-    /// relatime: atime follows a read when it is not newer than mtime and ctime, or a day old. It is kept in DRAM.
+    /// atime follows a read where relatime says so. It is kept in DRAM.
     pub(crate) fn note_read(&self, inode: &Inode, now: Timestamp) {
-        let old = now.secs.saturating_sub(inode.atime_secs.load(Ordering::Relaxed)) > RELATIME_SECS;
-        if !(old || inode.atime_due.load(Ordering::Relaxed)) || self.read_only {
+        if self.read_only || !inode.relatime.is_due(now) {
             return;
         }
         let mut attr = inode.attr.lock();
         attr.atime = now;
-        inode.atime_secs.store(now.secs, Ordering::Relaxed);
-        inode.atime_due.store(attr.atime <= attr.mtime || attr.atime <= attr.ctime, Ordering::Relaxed);
+        inode.relatime.set(&attr);
         inode.lazy.store(true, Ordering::Release);
     }
 

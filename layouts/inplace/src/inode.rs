@@ -9,10 +9,11 @@
 
 use std::sync::Arc;
 
-use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nacre_engine::sync::{Mutex, RwLock};
 use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, TimeRange, Timestamp};
 use nacre_layout_parts::held::{Held, Holdable};
+use nacre_layout_parts::relatime::Relatime;
 use nacre_layout_parts::rules::{InodeFacts, check_flags};
 use nacre_media::Pm;
 
@@ -67,10 +68,8 @@ pub struct Inode {
     /// Who reads and writes its blocks directly: as long as there is somebody, they stay where they are. Grows under the lock
     /// under which they move.
     pub(crate) pins: AtomicU32,
-    /// The next read changes atime (relatime).
-    pub(crate) atime_due: AtomicBool,
-    /// Seconds of atime, for the once-a-day rule of relatime.
-    pub(crate) atime_secs: AtomicI64,
+    /// Whether the next read changes atime.
+    pub(crate) relatime: Relatime,
     /// atime in DRAM is newer than on media.
     pub(crate) lazy: AtomicBool,
     /// Held shared, the blocks that the file has stay its own, and written.
@@ -141,7 +140,6 @@ impl Inode {
             mtime,
             ctime,
         };
-        let due = attributes.atime <= mtime || attributes.atime <= ctime;
         let root = if has_tree(kind) { raw.root } else { 0 };
         let (entries, subdirectories) =
             directory.as_ref().map_or((0, 0), |directory| (directory.entries, directory.subdirectories));
@@ -165,8 +163,7 @@ impl Inode {
             used: AtomicBool::new(true),
             unnamed: AtomicBool::new(false),
             pins: AtomicU32::new(0),
-            atime_due: AtomicBool::new(due),
-            atime_secs: AtomicI64::new(attributes.atime.secs),
+            relatime: Relatime::of(&attributes),
             lazy: AtomicBool::new(false),
             stay: RwLock::new(()),
             body: RwLock::new(Body { root, xattrs: raw.xattrs, directory }),
@@ -299,7 +296,7 @@ impl Inode {
 
     /// Something of it was changed.
     pub(crate) fn noted(&self) {
-        self.atime_due.store(true, Ordering::Relaxed);
+        self.relatime.changed();
         self.change.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -77,11 +77,8 @@ impl<P: Pm> Shared<P> {
         *attr = Attributes { atime: if read_since { attr.atime } else { after.atime }, ..after };
         inode.lazy.store(read_since, Ordering::Release);
         inode.flags.store(after.flags, Ordering::Release);
-        inode.atime_secs.store(attr.atime.secs, Ordering::Relaxed);
-        let due = attr.atime <= attr.mtime || attr.atime <= attr.ctime;
-        drop(attr);
         inode.noted();
-        inode.atime_due.store(due, Ordering::Relaxed);
+        inode.relatime.set(&attr);
     }
 
     fn set_size(&self, inode: &Inode, size: u64, change: &SetAttr, now: Timestamp) -> Result<()> {

@@ -28,8 +28,6 @@ use crate::seeded::Mistake;
 const BLOCK: usize = BLOCK_SIZE as usize;
 /// Times that a write prepares without the log's lock before it prepares under it.
 const OPTIMISTIC_WRITES: usize = 4;
-/// Seconds after which relatime updates atime in any case.
-const RELATIME_SECS: i64 = 24 * 60 * 60;
 
 /// Where a part of a file goes in one commit.
 #[derive(Debug, Clone, Copy)]
@@ -265,16 +263,14 @@ impl<P: Pm> Shared<P> {
         })
     }
 
-    /// relatime: atime follows a read when it is not newer than mtime and ctime, or a day old. It is kept in DRAM.
+    /// atime follows a read where relatime says so. It is kept in DRAM.
     pub(crate) fn note_read(&self, inode: &Inode, now: Timestamp) {
-        let old = now.secs.saturating_sub(inode.atime_secs.load(Ordering::Relaxed)) > RELATIME_SECS;
-        if !(old || inode.atime_due.load(Ordering::Relaxed)) || self.read_only {
+        if self.read_only || !inode.relatime.is_due(now) {
             return;
         }
         let mut attr = inode.attr.lock();
         attr.atime = now;
-        inode.atime_secs.store(now.secs, Ordering::Relaxed);
-        inode.atime_due.store(attr.atime <= attr.mtime || attr.atime <= attr.ctime, Ordering::Relaxed);
+        inode.relatime.set(&attr);
         inode.lazy.store(true, Ordering::Release);
     }
 

@@ -8,10 +8,11 @@
 
 use std::sync::Arc;
 
-use nacre_engine::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use nacre_engine::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use nacre_engine::sync::{Condvar, EXPLORED, Mutex};
 use nacre_engine::{Attr, BLOCK_SIZE, Error, FileKind, InodeId, Kind, Result, TimeRange, Timestamp};
 use nacre_layout_parts::held::{Held, Holdable};
+use nacre_layout_parts::relatime::Relatime;
 use nacre_layout_parts::rules::{InodeFacts, check_flags};
 
 use crate::attributes::{AttributeCell, Attributes};
@@ -59,8 +60,8 @@ pub struct Inode {
     /// Who reads and writes its blocks directly: as long as there is somebody, they stay where they are. Grows under the lock
     /// under which they move.
     pub(crate) pins: AtomicU32,
-    /// The next read changes atime (relatime).
-    pub(crate) atime_due: AtomicBool,
+    /// Whether the next read changes atime.
+    pub(crate) relatime: Relatime,
     /// Attributes in DRAM are newer than in the log (atime, and ctime after a change of links).
     pub(crate) lazy: AtomicBool,
     /// The links or the parent are not what media has cached; the unmount writes them.
@@ -71,8 +72,6 @@ pub struct Inode {
     pub(crate) seed: u32,
     /// Where its 256 bytes are on media.
     pub(crate) address: u64,
-    /// Seconds of atime, for the once-a-day rule of relatime.
-    pub(crate) atime_secs: AtomicI64,
     /// Blocks from this one on are beyond the size and still to be freed by a truncation; [`NO_TRIM`] when there are
     /// none. Changed by who holds `extend`.
     pub(crate) trim: AtomicU64,
@@ -193,7 +192,6 @@ impl Inode {
         contents: Contents,
         graveyard: &Arc<Graveyard>,
     ) -> Inode {
-        let due = attributes.atime <= attributes.mtime || attributes.atime <= attributes.ctime;
         Inode {
             number: source.number,
             generation: source.generation,
@@ -211,11 +209,10 @@ impl Inode {
             unnamed: AtomicBool::new(false),
             pins: AtomicU32::new(0),
             change: AtomicU64::new(contents.log.next_sequence),
-            atime_due: AtomicBool::new(due),
+            relatime: Relatime::of(&attributes),
             lazy: AtomicBool::new(false),
             trim: AtomicU64::new(NO_TRIM),
             cached_changed: AtomicBool::new(false),
-            atime_secs: AtomicI64::new(attributes.atime.secs),
             extend: Mutex::new(()),
             naming: Mutex::new(()),
             log: Mutex::new(contents.log),
@@ -324,7 +321,7 @@ impl Inode {
     /// Sets mtime and ctime after a commit.
     pub(crate) fn touch(&self, now: Timestamp) {
         self.attr.touch(now);
-        self.touched();
+        self.relatime.changed();
     }
 
     /// As [`Inode::touch`], for a write that was accepted before: a change of links, which takes no log, may be later.
@@ -333,13 +330,7 @@ impl Inode {
         attr.mtime = now;
         attr.ctime = attr.ctime.max(now);
         drop(attr);
-        self.touched();
-    }
-
-    fn touched(&self) {
-        if !self.atime_due.load(Ordering::Relaxed) {
-            self.atime_due.store(true, Ordering::Relaxed);
-        }
+        self.relatime.changed();
     }
 }
 

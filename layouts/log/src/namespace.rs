@@ -375,7 +375,7 @@ impl<P: Pm> Shared<P> {
     /// After a change of links: ctime, which is kept lazily, as the commit is in the directory's log.
     pub(crate) fn links_changed(&self, inode: &Inode, now: Timestamp) {
         inode.attr.lock().ctime = now;
-        inode.atime_due.store(true, Ordering::Relaxed);
+        inode.relatime.changed();
         inode.lazy.store(true, Ordering::Release);
         inode.cached_changed.store(true, Ordering::Release);
     }
@@ -423,7 +423,7 @@ impl<P: Pm> Shared<P> {
         }
         let mut attr = inode.attr.lock();
         attr.ctime = now;
-        inode.atime_due.store(true, Ordering::Relaxed); // also for whoever still holds the file
+        inode.relatime.changed(); // also for whoever still holds the file
         let fewer = |links: u32| links.checked_sub(1);
         match inode.links.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer) {
             Ok(links) => links - 1,

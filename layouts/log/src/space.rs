@@ -117,9 +117,7 @@ impl<P: Pm> Shared<P> {
         };
         inode.lazy.store(read_since || linked_since, Ordering::Release);
         inode.flags.store(attributes.flags, Ordering::Release);
-        let due = attr.atime <= attr.mtime || attr.atime <= attr.ctime;
-        inode.atime_secs.store(attr.atime.secs, Ordering::Relaxed);
-        inode.atime_due.store(due, Ordering::Relaxed);
+        inode.relatime.set(&attr);
         drop(attr);
         self.pm.fence(flushed);
         Ok(())

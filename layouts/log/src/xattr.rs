@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 
 use nacre_engine::sync::Mutex;
-use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{BLOCK_SIZE, Block, Error, Kind, Result, Timestamp, XattrMode};
 use nacre_layout_parts::rules::{check_xattr, check_xattr_mode};
 use nacre_media::{Durable, Flushed, Pm};
@@ -249,7 +248,7 @@ impl<P: Pm> Shared<P> {
             attr.mode = mode as u16;
         }
         attr.ctime = now;
-        inode.atime_due.store(true, Ordering::Relaxed);
+        inode.relatime.changed();
         Ok(())
     }
 
@@ -291,7 +290,7 @@ impl<P: Pm> Shared<P> {
         let old = remove(&inode.xattrs, name);
         self.forget_xattr(&mut log, old);
         inode.attr.lock().ctime = now;
-        inode.atime_due.store(true, Ordering::Relaxed);
+        inode.relatime.changed();
         Ok(())
     }
 
