@@ -12,7 +12,9 @@ use std::sync::Arc;
 use nacre_engine::sync::RwLockWriteGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Timestamp};
-use nacre_layout_parts::rules::{MAX_TARGET, check_lookup, check_name, check_new, check_removable};
+use nacre_layout_parts::rules::{
+    MAX_TARGET, check_link, check_lookup, check_name, check_new, check_removable,
+};
 use nacre_media::{Flushed, Pm};
 use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
@@ -213,11 +215,7 @@ impl<P: Pm> Shared<P> {
         if locked.directory(dir)?.find(self, name)?.is_some() {
             return Err(Error::new(Kind::Exists));
         }
-        if inode.is_directory() {
-            return Err(Error::new(Kind::NotPermitted));
-        }
-        inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
-        dir.check_flags(Attr::IMMUTABLE)?;
+        check_link::<Inode>(inode, dir)?;
         let links = match inode.links() {
             0 if !inode.unnamed.load(Ordering::Acquire) => return Err(Error::new(Kind::NotFound)),
             MAX_LINKS.. => return Err(Error::new(Kind::TooManyLinks)),

@@ -1,10 +1,13 @@
 //! Sizes, attributes, allocation and holes.
 
+use std::ops::Range;
+
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{
     Attr, BLOCK_SIZE, Error, FallocateMode, FileBlock, FileKind, Kind, Place, PlacedExtent, Result, SeekTo,
     SetAttr, Timestamp,
 };
+use nacre_layout_parts::ranges::{edges, whole_blocks};
 use nacre_media::{Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
@@ -31,15 +34,9 @@ fn put_attributes(inode: &Inode, transaction: &mut Transaction, attributes: &Att
     transaction.word(inode.address + word::ATIME, inode.pack(attributes.atime));
 }
 
-/// The first block that a range has whole, and the first behind them.
-fn whole_blocks(offset: u64, end: u64) -> (u64, u64) {
-    let (first, last) = (offset.div_ceil(BLOCK_SIZE), end / BLOCK_SIZE);
-    (first, last.max(first))
-}
-
 /// Where one transaction that makes a hole ends.
 fn end_of_hole(offset: u64, end: u64) -> u64 {
-    let (first, last) = whole_blocks(offset, end);
+    let Range { start: first, end: last } = whole_blocks(offset, end);
     if last - first <= PIECE_BLOCKS {
         return end;
     }
@@ -197,7 +194,7 @@ impl<P: Pm> Shared<P> {
         let mut allocated = Runs::new();
         let mut pending = None;
         let old = inode.size();
-        let (first, last) = whole_blocks(offset, end);
+        let Range { start: first, end: last } = whole_blocks(offset, end);
         // The edges are zeroed in place, where everybody sees it: when nothing can be missing any more.
         let prepared = match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
@@ -286,20 +283,8 @@ impl<P: Pm> Shared<P> {
         size: u64,
         pending: &mut Option<Flushed>,
     ) -> Result<()> {
-        let (first, last) = (offset.div_ceil(BLOCK_SIZE), end / BLOCK_SIZE);
-        let mut edges = Vec::new();
-        if first > last {
-            edges.push((last, offset % BLOCK_SIZE, end % BLOCK_SIZE));
-        } else {
-            if !offset.is_multiple_of(BLOCK_SIZE) {
-                edges.push((first - 1, offset % BLOCK_SIZE, BLOCK_SIZE));
-            }
-            if !end.is_multiple_of(BLOCK_SIZE) {
-                edges.push((last, 0, end % BLOCK_SIZE));
-            }
-        }
-        for (block, from, to) in edges {
-            // Beyond the size nothing needs zeros: nobody reads it before it is zeroed.
+        for (block, Range { start: from, end: to }) in edges(offset, end) {
+            // Bytes behind the size need no zeros: no reader gets them before they are zeroed.
             let to = to.min(size.saturating_sub(block * BLOCK_SIZE));
             let Some(place) = self.map(root).find(block)? else { continue };
             if place & tree::UNWRITTEN == 0 && from < to {

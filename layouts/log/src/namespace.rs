@@ -12,7 +12,7 @@ use std::sync::Arc;
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::Ordering;
 use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, Result, Timestamp};
-use nacre_layout_parts::rules::{check_lookup, check_name, check_new, check_removable};
+use nacre_layout_parts::rules::{check_link, check_lookup, check_name, check_new, check_removable};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
@@ -339,11 +339,7 @@ impl<P: Pm> Shared<P> {
         if locked.directory.find(&*self.pm, name, self.hash(name))?.is_some() {
             return Err(Error::new(Kind::Exists));
         }
-        if inode.is_directory() {
-            return Err(Error::new(Kind::NotPermitted));
-        }
-        inode.check_flags(Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
-        dir.check_flags(Attr::IMMUTABLE)?;
+        check_link::<Inode>(inode, dir)?;
         let naming = inode.naming.lock();
         self.take_link(inode)?;
         if let Err(error) = self.add_name(&mut locked, name, inode, None, now) {

@@ -1,5 +1,6 @@
 //! Sizes, attributes, allocation and holes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use nacre_engine::sync::MutexGuard;
@@ -8,6 +9,7 @@ use nacre_engine::{
     Attr, BLOCK_SIZE, Block, Error, FallocateMode, FileBlock, FileKind, Kind, Place, PlacedExtent, Result,
     SeekTo, SetAttr, Timestamp,
 };
+use nacre_layout_parts::ranges::{edges, whole_blocks};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
@@ -244,14 +246,14 @@ impl<P: Pm> Shared<P> {
                 self.plan_holes(map, first, last, plan)
             }
             FallocateMode::PunchHole => {
-                let (first, last) = self.plan_edges(map, offset, end, size, plan)?;
+                let Range { start: first, end: last } = self.plan_edges(map, offset, end, size, plan)?;
                 if first < last && map.next_mapped(first).is_some_and(|(block, _)| block < last) {
                     plan.changes.push(Change { start: first, len: last - first, place: None, kept: 0 });
                 }
                 Ok(())
             }
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
-                let (first, last) = self.plan_edges(map, offset, end, size, plan)?;
+                let Range { start: first, end: last } = self.plan_edges(map, offset, end, size, plan)?;
                 let mut pieces = Vec::new();
                 if first < last {
                     map.for_each(first, last - first, |piece| pieces.push(piece));
@@ -305,21 +307,9 @@ impl<P: Pm> Shared<P> {
         end: u64,
         size: u64,
         plan: &mut Plan,
-    ) -> Result<(u64, u64)> {
-        let (first, last) = (offset.div_ceil(BLOCK_SIZE), end / BLOCK_SIZE);
-        // Beyond the size nothing needs zeros: nobody reads it before it is zeroed.
-        let mut edges = Vec::new();
-        if first > last {
-            edges.push((last, offset % BLOCK_SIZE, end % BLOCK_SIZE));
-        } else {
-            if !offset.is_multiple_of(BLOCK_SIZE) {
-                edges.push((first - 1, offset % BLOCK_SIZE, BLOCK_SIZE));
-            }
-            if !end.is_multiple_of(BLOCK_SIZE) {
-                edges.push((last, 0, end % BLOCK_SIZE));
-            }
-        }
-        for (block, from, to) in edges {
+    ) -> Result<Range<u64>> {
+        // Bytes behind the size need no zeros: no reader gets them before they are zeroed.
+        for (block, Range { start: from, end: to }) in edges(offset, end) {
             let Some(raw) = map.find(block, 1).0.filter(|&raw| is_written(raw)) else { continue };
             if block * BLOCK_SIZE + from >= size {
                 continue;
@@ -335,7 +325,7 @@ impl<P: Pm> Shared<P> {
             plan.join(Some(self.pm.copy(start.offset(), &bytes)?));
             plan.changes.push(Change { start: block, len: 1, place: Some(start.0), kept: 0 });
         }
-        Ok((first, last.max(first)))
+        Ok(whole_blocks(offset, end))
     }
 
     pub(crate) fn seek(&self, inode: &Inode, offset: u64, to: SeekTo) -> Result<u64> {

@@ -11,6 +11,7 @@
 //! | `eviction` | how many inodes have their state in DRAM, and when some are to go |
 //! | `content` | the bytes of a write, which lie in several slices |
 //! | `attributes` | the attributes of an inode in DRAM, read without a lock |
+//! | `ranges` | the whole blocks of a range of bytes, and its edges |
 //! | `relatime` | when a read moves the time of access |
 //! | `held` | holds of inodes |
 //! | `rules` | what may be made, linked, removed, renamed and attached |
@@ -25,6 +26,7 @@ pub mod content;
 pub mod eviction;
 pub mod format;
 pub mod held;
+pub mod ranges;
 pub mod relatime;
 pub mod renew;
 pub mod report;

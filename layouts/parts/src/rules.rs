@@ -94,6 +94,15 @@ pub fn check_removable<I: InodeFacts>(dir: &I, child: &I) -> Result<()> {
     check_flags(child.flags(), forbidden)
 }
 
+/// An inode can be given a name in a directory, where none is of that name. How many names it may have, its count says.
+pub fn check_link<I: InodeFacts>(inode: &I, dir: &I) -> Result<()> {
+    if inode.is_directory() {
+        return Err(Error::new(Kind::NotPermitted));
+    }
+    check_flags(inode.flags(), Attr::IMMUTABLE | Attr::APPEND_ONLY)?;
+    check_flags(dir.flags(), Attr::IMMUTABLE)
+}
+
 /// A rename that is asked for.
 pub struct Rename<'a, I> {
     /// The directory that has the name.
