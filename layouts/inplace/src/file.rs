@@ -13,8 +13,10 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use nacre_engine::sync::atomic::Ordering;
-use nacre_engine::{Attr, BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_engine::{BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
 use nacre_layout_parts::content::{Content, gather};
+use nacre_layout_parts::ranges::end_of;
+use nacre_layout_parts::rules::{InodeFacts, check_write};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
@@ -41,12 +43,6 @@ pub(crate) struct Target {
     pub(crate) piece: Piece,
     /// Nobody can read these blocks before the transaction: what is not written of them must be zeroed.
     pub(crate) is_fresh: bool,
-}
-
-/// Where so many bytes end.
-fn end_of(offset: u64, len: u64) -> Result<u64> {
-    let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE_SIZE);
-    end.ok_or(Error::new(Kind::FileTooBig))
 }
 
 impl<P: Pm> Shared<P> {
@@ -119,14 +115,12 @@ impl<P: Pm> Shared<P> {
         inode.check_file()?;
         let purpose = Purpose::of_write(durability);
         let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
-        let forbidden =
-            if at == WriteAt::End { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };
         if purpose != Purpose::Promised {
-            inode.check_flags(forbidden)?;
+            check_write(inode.flags(), at)?;
         }
         if let (Purpose::Promised, WriteAt::Offset(offset)) = (purpose, at)
             && len > 0
-            && self.write_promised(inode, offset..end_of(offset, len)?, data, now)?
+            && self.write_promised(inode, offset..end_of(offset, len, MAX_FILE_SIZE)?, data, now)?
         {
             return Ok(offset);
         }
@@ -137,7 +131,7 @@ impl<P: Pm> Shared<P> {
             WriteAt::Offset(offset) => offset,
             WriteAt::End => inode.size(),
         };
-        let end = end_of(offset, len)?;
+        let end = end_of(offset, len, MAX_FILE_SIZE)?;
         if len == 0 {
             return Ok(offset);
         }

@@ -8,6 +8,7 @@ use nacre_engine::{
     SetAttr, Timestamp,
 };
 use nacre_layout_parts::ranges::{edges, whole_blocks};
+use nacre_layout_parts::rules::{InodeFacts, check_fallocate};
 use nacre_media::{Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
@@ -143,17 +144,7 @@ impl<P: Pm> Shared<P> {
         now: Timestamp,
     ) -> Result<()> {
         inode.check_file()?;
-        inode.check_flags(Attr::IMMUTABLE)?;
-        if len == 0 {
-            return Err(Error::new(Kind::InvalidInput));
-        }
-        let end = offset
-            .checked_add(len)
-            .filter(|&end| end <= MAX_FILE_SIZE)
-            .ok_or(Error::new(Kind::FileTooBig))?;
-        if !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
-            inode.check_flags(Attr::APPEND_ONLY)?;
-        }
+        let end = check_fallocate(inode.flags(), mode, offset, len, MAX_FILE_SIZE)?;
         let _stay = inode.stay.write();
         let mut body = inode.body.write();
         self.check_unbroken()?;

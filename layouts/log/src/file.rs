@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use nacre_engine::sync::MutexGuard;
 use nacre_engine::sync::atomic::{Ordering, fence};
-use nacre_engine::{Attr, BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_engine::{BLOCK_SIZE, Block, Durability, Error, Kind, Result, Timestamp, WriteAt};
+use nacre_layout_parts::ranges::end_of;
+use nacre_layout_parts::rules::{InodeFacts, check_write};
 use nacre_media::{Durable, Flushed, Pm};
 use smallvec::SmallVec;
 
@@ -288,14 +290,11 @@ impl<P: Pm> Shared<P> {
         self.file(inode)?;
         let purpose = Purpose::of_write(durability);
         let len: u64 = data.iter().map(|slice| slice.len() as u64).sum();
-        let forbidden =
-            if at == WriteAt::End { Attr::IMMUTABLE } else { Attr::IMMUTABLE | Attr::APPEND_ONLY };
         if durability != Durability::Promised {
-            inode.check_flags(forbidden)?;
+            check_write(inode.flags(), at)?;
         }
         if let WriteAt::Offset(offset) = at {
-            let end = offset.checked_add(len).filter(|&end| end <= MAX_FILE_SIZE);
-            let end = end.ok_or(Error::new(Kind::FileTooBig))?;
+            let end = end_of(offset, len, MAX_FILE_SIZE)?;
             if len == 0 {
                 return Ok(offset);
             }
@@ -314,10 +313,7 @@ impl<P: Pm> Shared<P> {
             WriteAt::Offset(offset) => offset,
             WriteAt::End => size,
         };
-        let end = offset
-            .checked_add(len)
-            .filter(|&end| end <= MAX_FILE_SIZE)
-            .ok_or(Error::new(Kind::FileTooBig))?;
+        let end = end_of(offset, len, MAX_FILE_SIZE)?;
         if len == 0 {
             return Ok(offset);
         }

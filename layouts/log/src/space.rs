@@ -10,6 +10,7 @@ use nacre_engine::{
     SeekTo, SetAttr, Timestamp,
 };
 use nacre_layout_parts::ranges::{edges, whole_blocks};
+use nacre_layout_parts::rules::{InodeFacts, check_fallocate};
 use nacre_media::{Durable, Flushed, Pm};
 
 use crate::alloc::{Purpose, Runs};
@@ -158,17 +159,7 @@ impl<P: Pm> Shared<P> {
         now: Timestamp,
     ) -> Result<()> {
         let map = self.file(inode)?;
-        inode.check_flags(Attr::IMMUTABLE)?;
-        if len == 0 {
-            return Err(Error::new(Kind::InvalidInput));
-        }
-        let end = offset
-            .checked_add(len)
-            .filter(|&end| end <= MAX_FILE_SIZE)
-            .ok_or(Error::new(Kind::FileTooBig))?;
-        if !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
-            inode.check_flags(Attr::APPEND_ONLY)?;
-        }
+        let end = check_fallocate(inode.flags(), mode, offset, len, MAX_FILE_SIZE)?;
         let extend = inode.extend.lock();
         self.finish_trim(inode, &extend);
         let mut log = inode.log.lock();

@@ -2,8 +2,14 @@
 
 use std::ops::Range;
 
-use nacre_engine::BLOCK_SIZE;
+use nacre_engine::{BLOCK_SIZE, Error, Kind, Result};
 use smallvec::SmallVec;
+
+/// Where `len` bytes from `offset` end, in files of at most `max` bytes.
+pub fn end_of(offset: u64, len: u64, max: u64) -> Result<u64> {
+    let end = offset.checked_add(len).filter(|&end| end <= max);
+    end.ok_or(Error::new(Kind::FileTooBig))
+}
 
 /// The first block that `offset..end` has whole, and the first behind them.
 pub fn whole_blocks(offset: u64, end: u64) -> Range<u64> {

@@ -3,7 +3,11 @@
 
 use std::sync::Arc;
 
-use nacre_engine::{Attr, Error, FileKind, Kind, NewInode, RenameMode, Result, XattrMode};
+use nacre_engine::{
+    Attr, Error, FallocateMode, FileKind, Kind, NewInode, RenameMode, Result, WriteAt, XattrMode,
+};
+
+use crate::ranges::end_of;
 
 /// The longest name, of a file or of an attribute.
 pub const MAX_NAME: usize = 255;
@@ -85,6 +89,25 @@ pub fn check_xattr_mode(how: XattrMode, exists: bool) -> Result<()> {
 /// An inode with these flags may be changed in a way that `forbidden` flags forbid.
 pub fn check_flags(flags: u32, forbidden: u32) -> Result<()> {
     if flags & forbidden == 0 { Ok(()) } else { Err(Error::new(Kind::NotPermitted)) }
+}
+
+/// A file with these flags may be written to.
+pub fn check_write(flags: u32, at: WriteAt) -> Result<()> {
+    let overwrites = if at == WriteAt::End { 0 } else { Attr::APPEND_ONLY };
+    check_flags(flags, Attr::IMMUTABLE | overwrites)
+}
+
+/// Space of a file with these flags may be changed in this way; gives the end of the range, in files of at most `max`
+/// bytes.
+pub fn check_fallocate(flags: u32, mode: FallocateMode, offset: u64, len: u64, max: u64) -> Result<u64> {
+    check_flags(flags, Attr::IMMUTABLE)?;
+    if len == 0 {
+        return Err(Error::new(Kind::InvalidInput));
+    }
+    let end = end_of(offset, len, max)?;
+    let takes_away = !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize);
+    check_flags(flags, if takes_away { Attr::APPEND_ONLY } else { 0 })?;
+    Ok(end)
 }
 
 /// A name cannot leave a directory that is immutable or append-only, nor can the name of such an inode go.
