@@ -12,7 +12,9 @@ FUZZ_TARGETS = image inplace log tier fuse options
 TRIPLES ?= 40000
 SEED ?= $(shell date +%s)
 OPERATIONS ?= 10000000
-# Where the figures that nacre holds itself to go; BOUNDS=docs/reports/bounds for those that are committed.
+# Where reports go. What is committed of them in docs/reports is their text (nacre bench report --text).
+REPORTS ?= target/reports
+# Where the figures that nacre holds itself to go.
 BOUNDS ?= target/figures
 # What is measured beside each other; the last one is what ratios are of. One of them counts what reaches persistent memory
 # (pm.* and write.amplification in the report), which costs it some percent of its time; the others do not count.
@@ -40,7 +42,7 @@ help:
 	@echo "make lint      formatting and clippy"
 	@echo "make bench     a small round beside ext4, xfs, tmpfs and ramfs (root; five minutes): target/bench.html"
 	@echo "make figures   the figures that nacre holds itself to, beside tmpfs: BOUNDS=$(BOUNDS), .json and .html"
-	@echo "make report    their operations beside other file systems: docs/reports"
+	@echo "make report    their operations beside other file systems: $(REPORTS)"
 	@echo "make itself    targets beside copies of themselves: how far the bench is to be believed"
 	@echo "make soak      kill and remount (KILLS=$(KILLS)); the model (OPERATIONS=$(OPERATIONS)); millions of crash images"
 	@echo "               (TRIPLES=$(TRIPLES), SEED); ten million extents; sanitizers and make fuzz, where they can be had"
@@ -72,19 +74,19 @@ figures: all
 
 report: all
 	@scripts/install-deps.sh bench
-	mkdir -p docs/reports
+	mkdir -p $(REPORTS)
 	target/release/nacre bench run group:figures $(BENCH_TARGETS) --memory $(REPORT_MEMORY) \
-		--json docs/reports/figures.json --html docs/reports/figures.html $(BENCH_ARGS)
+		--json $(REPORTS)/figures.json --html $(REPORTS)/figures.html $(BENCH_ARGS)
 
 # Each target beside a copy of itself: what the harness finds between two of the same is its own error.
 itself: all
 	@scripts/install-deps.sh bench
-	mkdir -p docs/reports
+	mkdir -p $(REPORTS)
 	for target in $(ITSELF_TARGETS); do \
 		name=$$(echo $$target | tr : -); \
 		target/release/nacre bench run $(ITSELF_WORKLOADS) -t $$target,copy=other -t $$target \
 			--json target/itself-$$name.json $(BENCH_ARGS) || exit 1; done
-	target/release/nacre bench report target/itself-*.json --html docs/reports/itself.html
+	target/release/nacre bench report target/itself-*.json --html $(REPORTS)/itself.html
 
 soak:
 	@scripts/install-deps.sh test

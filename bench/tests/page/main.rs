@@ -209,28 +209,6 @@ fn a_browser_sees_what_is_wrong() {
     }
 }
 
-/// Reports that are kept beside the code are pages like this one.
-#[test]
-fn kept_reports_are_shown() {
-    let Some(program) = browser::find() else { return };
-    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reports");
-    let files = std::fs::read_dir(kept).expect("docs/reports is there").flatten().map(|entry| entry.path());
-    let pages: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "html")).collect();
-    assert!(!pages.is_empty(), "a report is kept");
-    for path in pages {
-        let path = path.canonicalize().expect("it is there");
-        let mut browser = Browser::start(&program);
-        browser.show(360, "light");
-        browser.open(&path);
-        assert!(browser.value(VISIBLE).as_u64().is_some_and(|charts| charts > 0), "{}", path.display());
-        assert_eq!(browser.value(WITHOUT_WORDS), Value::from(Vec::<String>::new()), "{}", path.display());
-        assert_eq!(browser.value(TOO_WIDE), Value::from(Vec::<String>::new()), "{}", path.display());
-        browser.show(1280, "dark");
-        assert!(is_dark(&mut browser), "{}", path.display());
-        assert_eq!(what_went_wrong(&browser, &path), Vec::<String>::new(), "{}", path.display());
-    }
-}
-
 /// Whether paper is dark and ink is bright.
 fn is_dark(browser: &mut Browser) -> bool {
     let found = browser.value(BRIGHTNESS);
